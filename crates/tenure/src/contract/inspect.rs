@@ -1,0 +1,260 @@
+//! What can be seen: slots, holders, lines, sessions. Knows views, not the state behind them.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::claim::{About, Lineage, Shape};
+use super::ids::{ClaimId, OwnerId, SessionId};
+use super::name::Name;
+use super::verdict::Fence;
+use crate::limits;
+
+/// What to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Query {
+    /// One slot.
+    Slot(Name),
+    /// A page of slots, by name.
+    Page(Page),
+    /// Everything that can be reached from an owner: the slots it waits for, who holds them and
+    /// waits before it, what those wait for, and so on. One snapshot.
+    Reach(OwnerId),
+}
+
+/// A page of slots: those that match, after a name, in the order of names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// `*` stands for any text, `?` for any one character; everything else for itself.
+    pub pattern: Pattern,
+    /// Start after this name: the last one of the page before.
+    pub after: Option<Name>,
+    /// At most this many, and at most 1,000.
+    pub limit: usize,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { pattern: Pattern::all(), after: None, limit: limits::PAGE }
+    }
+}
+
+/// A pattern over names: `*` stands for any text, `?` for any one character.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern(Vec<char>);
+
+impl Pattern {
+    /// Matches every name.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::new("*")
+    }
+
+    /// The pattern with this text.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(text.chars().collect())
+    }
+
+    /// Whether the pattern matches the whole of `text`. Linear in practice, never exponential.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        let text: Vec<char> = text.chars().collect();
+        let (mut p, mut t) = (0, 0);
+        // Where to go on if the text after the latest star has to start one character later.
+        let mut retry: Option<(usize, usize)> = None;
+        while t < text.len() {
+            match self.0.get(p) {
+                Some('*') => {
+                    retry = Some((p + 1, t));
+                    p += 1;
+                }
+                Some(c) if *c == '?' || *c == text[t] => {
+                    p += 1;
+                    t += 1;
+                }
+                _ => {
+                    let Some((after_star, from)) = retry else { return false };
+                    retry = Some((after_star, from + 1));
+                    (p, t) = (after_star, from + 1);
+                }
+            }
+        }
+        self.0[p..].iter().all(|c| *c == '*')
+    }
+}
+
+/// What an inspection saw, at one instant of the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The slots, by name.
+    pub slots: Vec<SlotView>,
+    /// There is more: ask for the page after this name.
+    pub more_after: Option<Name>,
+    /// The picture was too large to be complete.
+    pub truncated: bool,
+}
+
+impl Snapshot {
+    /// The sessions that hold or wait in this snapshot, each with what it holds and waits for.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionView> {
+        let mut views: Vec<SessionView> = Vec::new();
+        let mut view = |session: Option<SessionId>, about: &About| {
+            let at = views.iter().position(|view| view.session == session);
+            let at = at.unwrap_or_else(|| {
+                let (host, pid) = (about.host.to_string(), about.pid);
+                views.push(SessionView { session, host, pid, holds: vec![], waits: vec![] });
+                views.len() - 1
+            });
+            at
+        };
+        let mut holds = Vec::new();
+        let mut waits = Vec::new();
+        for slot in &self.slots {
+            for holder in &slot.holders {
+                holds.push((view(holder.session, &holder.about), slot.name.clone()));
+            }
+            for waiter in &slot.line {
+                waits.push((view(waiter.session, &waiter.about), slot.name.clone()));
+            }
+        }
+        for (at, name) in holds {
+            views[at].holds.push(name);
+        }
+        for (at, name) in waits {
+            views[at].waits.push(name);
+        }
+        views
+    }
+}
+
+/// One process's standing, as far as a snapshot shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// The session; none for detached claims.
+    pub session: Option<SessionId>,
+    /// Its host.
+    pub host: String,
+    /// Its process.
+    pub pid: u32,
+    /// The names it holds.
+    pub holds: Vec<Name>,
+    /// The names it waits for.
+    pub waits: Vec<Name>,
+}
+
+/// Everything the store knows of one lock name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotView {
+    /// The name.
+    pub name: Name,
+    /// The shape that stands.
+    pub shape: Shape,
+    /// Who holds, longest first.
+    pub holders: Vec<HolderView>,
+    /// Who waits, next first.
+    pub line: Vec<WaiterView>,
+    /// The slot stays closed that much longer after an expiry.
+    pub closed_for: Option<Duration>,
+}
+
+/// One holder of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderView {
+    /// Its claim.
+    pub claim: ClaimId,
+    /// Its session; none for a detached claim.
+    pub session: Option<SessionId>,
+    /// Its owner and ancestors.
+    pub lineage: Lineage,
+    /// Its weight.
+    pub weight: u32,
+    /// Its fence.
+    pub fence: Fence,
+    /// It is part of a set that still waits for other parts.
+    pub reserved: bool,
+    /// How long it has held.
+    pub held_for: Duration,
+    /// How long until it expires if it is not renewed.
+    pub expires_in: Duration,
+    /// Host, process, place in the code, label.
+    pub about: About,
+}
+
+impl fmt::Display for HolderView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} for {}, fence {}", self.about, short(self.held_for), self.fence)
+    }
+}
+
+/// One waiter of a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaiterView {
+    /// Its claim.
+    pub claim: ClaimId,
+    /// Its session; none for a detached claim.
+    pub session: Option<SessionId>,
+    /// Its owner and ancestors.
+    pub lineage: Lineage,
+    /// The weight it asks for.
+    pub weight: u32,
+    /// It stands ahead of the line, because its owner or an ancestor holds the slot.
+    pub ahead: bool,
+    /// How long it has waited.
+    pub waited_for: Duration,
+    /// How long until it expires if it is not renewed.
+    pub expires_in: Duration,
+    /// Host, process, place in the code, label.
+    pub about: About,
+}
+
+/// A duration as people say it: `340ms`, `12s`, `2m`, `3h`, `5d`.
+#[must_use]
+pub fn short(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m", seconds / 60),
+        3_600..86_400 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_the_whole_name_and_nothing_but_stars_is_special() {
+        let yes = [
+            ("*", "anything"),
+            ("account:*", "account:17"),
+            ("a?c", "abc"),
+            ("a?c", "aéc"),
+            ("*a*b", "xxaxxb"),
+            ("[x]", "[x]"),
+            ("a*", "a"),
+            ("**", "é"),
+        ];
+        for (pattern, text) in yes {
+            assert!(Pattern::new(pattern).matches(text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("a", "ab"), ("a?", "a"), ("[x]", "x"), ("", "a"), ("*b", "a")] {
+            assert!(!Pattern::new(pattern).matches(text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_does_not_explode() {
+        let pattern = Pattern::new(&"*a".repeat(100));
+        assert!(!pattern.matches(&"a".repeat(99).repeat(2).replace('a', "ab")[..150]));
+    }
+
+    #[test]
+    fn durations_read_as_people_say_them() {
+        let shown = [5_u64, 1_500, 59_000, 150_000, 7_200_000, 200_000_000]
+            .map(|millis| short(Duration::from_millis(millis)));
+        assert_eq!(shown, ["5ms", "1s", "59s", "2m", "2h", "2d"]);
+    }
+}

@@ -1,0 +1,82 @@
+//! The contract between the session and its engines. Knows verbs and answers, not rules or stores.
+//!
+//! An engine is our code for one kind of store. It answers four verbs (claim, renew, release,
+//! inspect), pushes [`Signal`]s to the session that listens, and can release by force (evict). It
+//! keeps [`Cells`] for what is not a lock. What it can and cannot do it says in [`Promises`].
+//!
+//! Refusal is a value; trouble is an [`Error`] that says whether the store may have acted.
+
+mod cells;
+mod claim;
+mod error;
+mod ids;
+mod inspect;
+mod name;
+mod promises;
+mod verdict;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+
+pub use cells::{Cell, Cells, Expect, Put, PutVerdict, Version};
+pub use claim::{
+    About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
+};
+pub use error::{Effect, Error, ErrorKind, Verb};
+pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
+pub use inspect::{
+    HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
+};
+pub use name::{Name, Namespace};
+pub use promises::{Fencing, Promises, Survives, Wake};
+pub use verdict::{
+    Evicted, Fence, Fences, Grant, Loss, Queued, Refusal, Released, Renewed, Signal, Verdict,
+};
+
+/// What an engine's verbs return: boxed, so that engines can stand behind one pointer.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// Our code for one kind of store, bound to one namespace.
+///
+/// # Rules for engines
+/// - A verb is one atomic step in the store. Dropping its future at any point leaves the store as
+///   if the call had been made or as if it had not.
+/// - Every verb that touches a slot first drops what is dead there and serves the line.
+/// - Repeating a living claim by its id renews it and gives the same answer.
+/// - An engine never retries on its own and never waits for a lock: it answers and, later, pushes.
+/// - Signals are delivered from the engine's own thread or from a caller's, never while the engine
+///   holds a lock of its own, and may be lost.
+pub trait Engine: fmt::Debug + Send + Sync + 'static {
+    /// What this engine promises.
+    fn promises(&self) -> &Promises;
+
+    /// Asks for weight on one slot or on a set of slots. Shared, so that an engine of this process
+    /// may keep it without a copy.
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict>;
+
+    /// Keeps claims alive, holders and waiters alike. One answer for each, in their order.
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>>;
+
+    /// Gives claims back or withdraws them. One answer for each, in their order.
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>>;
+
+    /// Looks, without changing anything but what time has ended already.
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot>;
+
+    /// Ends exactly the grant with this fence. Its holder learns the reason.
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted>;
+
+    /// Sends this session's signals to `ear` from now on, until the ear is gone.
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>);
+
+    /// The store's cells.
+    fn cells(&self) -> &dyn Cells;
+}
+
+/// Hears the signals of one session. Must not block.
+pub trait Ear: Send + Sync {
+    /// Takes a signal in.
+    fn hear(&self, signal: Signal);
+}

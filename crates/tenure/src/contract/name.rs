@@ -1,0 +1,179 @@
+//! Names of locks and namespaces, parsed once at the door. Knows text, not stores.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::error::{Error, ErrorKind};
+use crate::limits;
+
+/// The name of a lock: 1 to 255 bytes of UTF-8 without control characters.
+///
+/// Any other text is allowed, slashes, braces and stars too: each engine escapes or hashes names
+/// so that no two can meet. Cheap to clone.
+///
+/// # Examples
+/// ```
+/// # use tenure::Name;
+/// let name: Name = "reports/2024".parse()?;
+/// assert_eq!(name.as_str(), "reports/2024");
+/// assert!("".parse::<Name>().is_err());
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<str>);
+
+/// Keeps the locks of one application or environment apart from others in the same store.
+///
+/// Follows the rules of a [`Name`]. The default is `default`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Namespace(Name);
+
+impl Name {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Namespace {
+    /// The namespace as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self(Name(Arc::from("default")))
+    }
+}
+
+impl TryFrom<&str> for Name {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self, Error> {
+        check("name", text)?;
+        Ok(Self(Arc::from(text)))
+    }
+}
+
+impl FromStr for Name {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::try_from(text)
+    }
+}
+
+impl TryFrom<&str> for Namespace {
+    type Error = Error;
+
+    fn try_from(text: &str) -> Result<Self, Error> {
+        check("namespace", text)?;
+        Ok(Self(Name(Arc::from(text))))
+    }
+}
+
+impl FromStr for Namespace {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::try_from(text)
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// Whether a character could make shown text lie: it moves the cursor or the reading direction.
+pub(crate) fn deceives(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{061c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2028}'..='\u{2029}' | '\u{2066}'..='\u{2069}')
+}
+
+fn check(what: &str, text: &str) -> Result<(), Error> {
+    let problem = if text.is_empty() {
+        format!("a {what} must not be empty")
+    } else if text.len() > limits::NAME_BYTES {
+        format!("a {what} has at most {} bytes, this one has {}", limits::NAME_BYTES, text.len())
+    } else if let Some((at, bad)) = text.char_indices().find(|(_, c)| deceives(*c)) {
+        format!(
+            "a {what} must not contain control or text-direction characters; \
+             byte {at} is U+{:04X}",
+            u32::from(bad)
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(ErrorKind::InvalidName, problem)
+        .next("choose a shorter, printable text such as \"reports\" or \"account:17\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinary_and_odd_but_printable_names_are_fine() {
+        for text in ["a", "account:17", "{x}", "*", "a/b\\c", "naïve 名前 🔒", &"x".repeat(255)]
+        {
+            assert_eq!(Name::try_from(text).unwrap().as_str(), text);
+            assert_eq!(Namespace::try_from(text).unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
+    fn names_that_could_deceive_or_overflow_are_refused_with_the_place() {
+        let long = "x".repeat(256);
+        let cases = [
+            ("", "must not be empty"),
+            (long.as_str(), "at most 255 bytes, this one has 256"),
+            ("a\0b", "byte 1 is U+0000"),
+            ("a\nb", "U+000A"),
+            ("ab\u{7f}", "byte 2 is U+007F"),
+            ("\u{85}", "U+0085"),
+            ("x\u{202e}y", "U+202E"),
+            ("x\u{2066}y", "U+2066"),
+            ("x\u{200f}y", "U+200F"),
+        ];
+        for (text, expected) in cases {
+            let error = Name::try_from(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidName);
+            assert!(error.to_string().contains(expected), "{text:?}: {error}");
+            let error = Namespace::try_from(text).unwrap_err();
+            assert!(error.to_string().contains("namespace"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What an engine promises, as data: the session checks it before it asks, the tests select by it,
+//! and the table in the docs is compared with it. Knows claims about engines, not engines.
+
+use std::time::Duration;
+
+use crate::limits;
+
+/// What an engine promises.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promises {
+    /// The engine's name, as in its URL.
+    pub engine: &'static str,
+    /// How far fences can be trusted to grow.
+    pub fencing: Fencing,
+    /// What the fences rest on, in a few words for people.
+    pub fencing_rests_on: &'static str,
+    /// First come, first served across processes.
+    pub queue: bool,
+    /// Read-write locks.
+    pub sharing: bool,
+    /// Semaphores.
+    pub counting: bool,
+    /// Several names claimed in one atomic step.
+    pub atomic_sets: bool,
+    /// How a waiter learns that it was granted.
+    pub wake: Wake,
+    /// What a held lock survives.
+    pub survives: &'static [Survives],
+    /// How much clocks may drift apart while a lease runs, in percent of the lease.
+    pub drift_percent: u32,
+}
+
+impl Promises {
+    /// The margin between the end of a lease and the instant we stop trusting it.
+    #[must_use]
+    pub fn margin(&self, lease: Duration) -> Duration {
+        (lease * self.drift_percent / 100).max(limits::MIN_MARGIN)
+    }
+}
+
+/// How far fences can be trusted to grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fencing {
+    /// Always.
+    Strict,
+    /// Always while the store keeps its memory; after a loss of it as far as clocks agree.
+    ClockBounded,
+}
+
+/// How a waiter learns that it was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The store tells it.
+    Push,
+    /// It asks again and again.
+    Poll,
+}
+
+/// What a held lock survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Survives {
+    /// The end of another client's process.
+    ClientCrash,
+    /// A restart of the store's process.
+    StoreRestart,
+    /// A loss of power on the store's host.
+    PowerLoss,
+    /// The loss of a minority of the store's nodes.
+    NodeLoss,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_margin_is_never_below_two_milliseconds() {
+        let mut promises = crate::engine::memory::PROMISES.clone();
+        promises.drift_percent = 0;
+        assert_eq!(promises.margin(Duration::from_secs(30)), Duration::from_millis(2));
+        promises.drift_percent = 10;
+        assert_eq!(promises.margin(Duration::from_secs(30)), Duration::from_secs(3));
+    }
+}

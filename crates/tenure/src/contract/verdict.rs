@@ -1,0 +1,225 @@
+//! What a store answers and what it pushes. Knows outcomes, not how they came about.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::claim::Shape;
+use super::ids::{Arrival, ClaimId};
+use super::inspect::HolderView;
+use super::name::Name;
+
+/// The growing number that comes with a grant.
+///
+/// Hand it to whatever you protect and let that refuse a smaller one than it has seen: this is
+/// what makes a late writer harmless.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(u64);
+
+impl Fence {
+    /// The fence with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<Fence> for u64 {
+    fn from(fence: Fence) -> Self {
+        fence.0
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({})", self.0)
+    }
+}
+
+/// The fences of a claim, one for each of its parts, in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fences(SmallVec<[Fence; 1]>);
+
+impl Fences {
+    /// The fences as a slice.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Fence] {
+        &self.0
+    }
+}
+
+impl FromIterator<Fence> for Fences {
+    fn from_iter<I: IntoIterator<Item = Fence>>(fences: I) -> Self {
+        Self(fences.into_iter().collect())
+    }
+}
+
+/// A claim that holds all its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// One fence for each part.
+    pub fences: Fences,
+    /// Which arrival of the claim this speaks of.
+    pub arrival: Arrival,
+}
+
+/// A claim that waits in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// Its place, counted from 1. For a set: the worst of its places.
+    pub place: usize,
+    /// How long until the first holder in its way expires, lock delay included. The head of the
+    /// line asks again then.
+    pub first_expiry: Option<Duration>,
+    /// Which arrival of the claim this speaks of.
+    pub arrival: Arrival,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds.
+    Granted(Grant),
+    /// It waits.
+    Queued(Queued),
+    /// It neither holds nor waits, and left nothing behind.
+    Refused(Refusal),
+}
+
+/// Why a claim was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// A try found the slot taken, or somebody waiting for it.
+    Held {
+        /// Who holds it, as far as the limit on named holders goes.
+        by: Vec<HolderView>,
+        /// How many wait.
+        waiting: usize,
+    },
+    /// Another reader already waits to write; both could only wait for each other.
+    Upgrade {
+        /// Who asked first.
+        by: super::About,
+    },
+    /// The name is in use with another shape.
+    Shape {
+        /// Which name.
+        name: Name,
+        /// Its shape while anybody holds or waits.
+        stands: Shape,
+    },
+    /// The claim had been withdrawn or released before this copy arrived.
+    Withdrawn,
+    /// The claim it should replace is not held any more.
+    NothingToReplace,
+    /// Too many hold or wait already.
+    Full {
+        /// Which name.
+        name: Name,
+        /// How many there may be.
+        limit: usize,
+    },
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewed {
+    /// It holds. The fences may be new (see promise 3 on nested owners).
+    Held(Grant),
+    /// It waits.
+    Waiting(Queued),
+    /// The store does not know it any more.
+    Gone(Loss),
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It held or waited, and does not any more.
+    Done,
+    /// The store did not know it: it had ended before.
+    Gone,
+}
+
+/// The answer to a forced release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evicted {
+    /// These claims were ended.
+    Done(Vec<HolderView>),
+    /// Nobody holds the slot with that fence; these do.
+    NoSuchGrant(Vec<HolderView>),
+}
+
+/// What a store pushes to a session. The state is in the store; a signal only tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Signal {
+    /// A waiting claim of the session now holds.
+    Granted {
+        /// Which claim.
+        claim: ClaimId,
+        /// What it was granted.
+        grant: Grant,
+    },
+    /// A claim of the session was ended by somebody else.
+    Ended {
+        /// Which claim.
+        claim: ClaimId,
+        /// Why.
+        loss: Loss,
+    },
+    /// Signals may have been missed: ask again about everything that waits.
+    Resync,
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// It could not be renewed before its safe-until passed.
+    Expired,
+    /// The store no longer knows it: it expired there, or the store lost its memory.
+    Forgotten,
+    /// Somebody released it by force.
+    Evicted {
+        /// The reason they gave.
+        reason: Arc<str>,
+    },
+    /// It was held for as long as `max_hold` allows.
+    MaxHold,
+    /// The session was closed.
+    Closed,
+    /// It was granted, but nobody picked the guard up for a whole lease.
+    NotPickedUp,
+    /// It was released or dropped; only handles that outlive the guard see this.
+    Released,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("it could not be renewed before the lease ran out"),
+            Self::Forgotten => f.write_str("the store no longer knows it"),
+            Self::Evicted { reason } => write!(f, "it was released by force: {reason}"),
+            Self::MaxHold => f.write_str("it was held for its max_hold"),
+            Self::Closed => f.write_str("the session was closed"),
+            Self::NotPickedUp => f.write_str("it was granted but not picked up for a lease"),
+            Self::Released => f.write_str("it was released"),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The memory engine: the ledger behind a mutex. Knows one process and no other.
+//!
+//! `memory:` opens a store of its own; `memory:NAME` opens the store of that name, shared by
+//! everybody in this process who names it. Locks end with the process. It is the engine of tests,
+//! and of programs that want these locks among their own tasks.
+
+mod cells;
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use self::cells::MemoryCells;
+use super::Terms;
+use crate::contract::{
+    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing, Name,
+    Namespace, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
+    Verb, Verdict, Wake,
+};
+use crate::ledger::{Census, Ledger, Now};
+use crate::time::{Clock, SystemClock};
+
+/// What the memory engine promises.
+pub const PROMISES: Promises = Promises {
+    engine: "memory",
+    fencing: Fencing::ClockBounded,
+    fencing_rests_on: "a counter in this process; across processes the wall clock",
+    queue: true,
+    sharing: true,
+    counting: true,
+    atomic_sets: true,
+    wake: Wake::Push,
+    survives: &[],
+    drift_percent: 0,
+};
+
+/// The memory engine.
+#[derive(Clone, Debug)]
+pub struct MemoryEngine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    ledger: Mutex<Ledger>,
+    ears: RwLock<HashMap<SessionId, Weak<dyn Ear>>>,
+    cells: MemoryCells,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryEngine").finish_non_exhaustive()
+    }
+}
+
+impl MemoryEngine {
+    /// An empty store on the machine's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(SystemClock))
+    }
+
+    /// An empty store on this clock.
+    #[must_use]
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        let inner = Inner {
+            cells: MemoryCells::new(Arc::clone(&clock)),
+            clock,
+            ledger: Mutex::new(Ledger::default()),
+            ears: RwLock::new(HashMap::new()),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// How much the store holds: for leak checks in tests.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        self.inner.lock().census(self.inner.now())
+    }
+
+    /// Ends everything a session holds or waits for, as if its process had died.
+    pub fn end_session(&self, session: SessionId) {
+        self.inner.step(|ledger, now| ledger.end_session(session, now));
+    }
+
+    /// Forgets all locks at once, as a store does that restarts without persistence.
+    pub fn lose_memory(&self) {
+        *self.inner.lock() = Ledger::default();
+    }
+}
+
+impl Default for MemoryEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn promises(&self) -> &Promises {
+        &PROMISES
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        // The step runs when the future is polled, not when it is made.
+        Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.claim(claim, now))) })
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.renew(batch, now))) })
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.release(batch, now))) })
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.inspect(query, now))) })
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.evict(eviction, now))) })
+    }
+
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        let mut ears = self.inner.ears.write().unwrap_or_else(PoisonError::into_inner);
+        ears.retain(|_, ear| ear.strong_count() > 0);
+        ears.insert(session, ear);
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        &self.inner.cells
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Now {
+        Now { tick: self.clock.now(), wall_micros: self.clock.wall_micros() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One atomic step, then its signals, told after the ledger is free again.
+    fn step<T>(&self, step: impl FnOnce(&mut Ledger, Now) -> T) -> T {
+        let mut ledger = self.lock();
+        // Read under the lock, so that time never goes back from one step to the next.
+        let now = self.now();
+        let answer = step(&mut ledger, now);
+        let signals = ledger.take_signals();
+        drop(ledger);
+        if !signals.is_empty() {
+            self.tell(signals);
+        }
+        answer
+    }
+
+    fn tell(&self, signals: Vec<(SessionId, Signal)>) {
+        for (session, signal) in signals {
+            let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
+            let ear = ears.get(&session).and_then(Weak::upgrade);
+            drop(ears);
+            if let Some(ear) = ear {
+                ear.hear(signal);
+            }
+        }
+    }
+}
+
+/// The stores that have a name, shared within the process, each with the lease limit it was
+/// opened with.
+type Named = HashMap<(Name, Namespace), (Weak<Inner>, Duration)>;
+
+static NAMED: LazyLock<Mutex<Named>> = LazyLock::new(Mutex::default);
+
+/// Opens the store that the rest of a `memory:` URL names.
+pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
+    if rest.is_empty() {
+        return Ok(Arc::new(MemoryEngine::with_clock(terms.clock)));
+    }
+    let name = Name::try_from(rest).map_err(|error| error.during(Verb::Connect))?;
+    let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    named.retain(|_, (store, _)| store.strong_count() > 0);
+    let key = (name, terms.namespace);
+    let Some((store, max_lease)) = named.get(&key) else {
+        let engine = MemoryEngine::with_clock(terms.clock);
+        named.insert(key, (Arc::downgrade(&engine.inner), terms.max_lease));
+        return Ok(Arc::new(engine));
+    };
+    if *max_lease != terms.max_lease {
+        let what = format!(
+            "this namespace was opened with max_lease {max_lease:?}, not {:?}",
+            terms.max_lease
+        );
+        return Err(Error::new(ErrorKind::InvalidOption, what)
+            .during(Verb::Connect)
+            .next("state the same max_lease in every client of a namespace"));
+    }
+    match store.upgrade() {
+        Some(inner) => Ok(Arc::new(MemoryEngine { inner })),
+        None => Ok(Arc::new(MemoryEngine::with_clock(terms.clock))),
+    }
+}

@@ -1,0 +1,78 @@
+//! Engines: our code for each kind of store. Each has the same rooms: know one, know all.
+
+pub mod memory;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::contract::{Engine, Error, ErrorKind, Namespace, Verb};
+use crate::time::Clock;
+
+/// What a client states when it opens a store.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Whose locks.
+    pub namespace: Namespace,
+    /// The longest lease anybody may ask for in this namespace. All clients must agree.
+    pub max_lease: Duration,
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Schemes that an engine will answer, with the feature that has it.
+const KNOWN: &[(&str, &str)] = &[
+    ("embedded", "embedded"),
+    ("redis", "redis"),
+    ("rediss", "redis"),
+    ("redis+unix", "redis"),
+    ("redis+sentinel", "redis"),
+    ("redis+cluster", "redis"),
+    ("valkey", "redis"),
+    ("valkeys", "redis"),
+    ("redlock", "redlock"),
+    ("redlocks", "redlock"),
+    ("postgres", "postgres"),
+    ("postgresql", "postgres"),
+    ("etcd", "etcd"),
+    ("etcds", "etcd"),
+];
+
+/// Opens the store a URL names.
+///
+/// # Errors
+/// If the URL names no engine, or one that this build does not have, or the store refuses.
+///
+/// # Cancel safety
+/// Dropping the future opens nothing.
+pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
+    let scheme = scheme_of(url)?;
+    if scheme == "memory" {
+        return memory::connect(&url["memory:".len()..], terms);
+    }
+    let error = match KNOWN.iter().find(|(known, _)| *known == scheme) {
+        Some((_, feature)) => {
+            let what = format!("this build has no engine for {scheme}: URLs");
+            Error::new(ErrorKind::Unsupported, what)
+                .next(format!("build with the feature `{feature}` once it is available"))
+        }
+        None => {
+            let what = format!("no engine answers to the scheme {scheme:?}");
+            Error::new(ErrorKind::InvalidOption, what)
+                .next("use memory:, or the URL of a store that Tenure knows")
+        }
+    };
+    Err(error.during(Verb::Connect))
+}
+
+/// The scheme of a URL. Errors never repeat the rest of it, which may hold a password.
+fn scheme_of(url: &str) -> Result<String, Error> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+    match url.split_once(':') {
+        Some((scheme, _)) if !scheme.is_empty() && scheme.chars().all(legal) => {
+            Ok(scheme.to_ascii_lowercase())
+        }
+        _ => Err(Error::new(ErrorKind::InvalidOption, "a store is named by a URL")
+            .during(Verb::Connect)
+            .next("write it as memory: or redis://host:6379")),
+    }
+}

@@ -1,0 +1,146 @@
+//! The claim verb: grant at once, take a place in line, or refuse. Knows sets and re-entry.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::inspect::holder_view;
+use super::slot::Life;
+use super::{Ledger, Now};
+use crate::contract::{Claim, Part, Patience, Refusal, Renewed, Verdict};
+use crate::limits;
+
+impl Ledger {
+    /// Asks for weight on one slot or on a set of slots.
+    ///
+    /// Repeating a living claim by its id renews it and gives the same answer. A claim that was
+    /// withdrawn or released before this copy of it arrived is refused.
+    pub fn claim(&mut self, claim: &Arc<Claim>, now: Now) -> Verdict {
+        if self.shelf.crowded() {
+            self.sweep(now);
+        }
+        for name in claim.parts.names() {
+            self.touch(name, now);
+        }
+        if self.shelf.tomb(claim.id, now.tick).is_some() {
+            return Verdict::Refused(Refusal::Withdrawn);
+        }
+        if self.knows(claim) {
+            match self.renew_one(&claim.to_ref(), now) {
+                Renewed::Held(grant) => return Verdict::Granted(grant),
+                Renewed::Waiting(queued) => return Verdict::Queued(queued),
+                // Some part of it had ended: it is gone, and this copy arrives anew.
+                Renewed::Gone(_) => {}
+            }
+        }
+        if let Some(refusal) = self.refusal(claim) {
+            return Verdict::Refused(refusal);
+        }
+        self.admit(claim, now)
+    }
+
+    /// Grants what can be granted, and queues or refuses the rest.
+    fn admit(&mut self, claim: &Arc<Claim>, now: Now) -> Verdict {
+        let parts = claim.parts.as_slice();
+        let free: SmallVec<[bool; 1]> =
+            parts.iter().map(|part| self.is_free(claim, part, now)).collect();
+        let all_free = free.iter().all(|free| *free);
+        if !all_free && claim.patience == Patience::Try {
+            return Verdict::Refused(self.held(claim, now));
+        }
+        let arrival = self.mint.arrival();
+        let life = Life { from: now.tick, until: now.tick + claim.lease };
+        let mut waiting = false;
+        for (part, free) in parts.iter().zip(free) {
+            let slot = self.shelf.open(part.name(), part.shape());
+            if free {
+                slot.grant(claim, part.weight(), arrival, life, &mut self.mint);
+            } else {
+                slot.enqueue(claim, part.weight(), arrival, now.tick);
+            }
+            waiting |= !slot.line.is_empty();
+        }
+        if !all_free {
+            self.settle(claim, now, false);
+        }
+        if waiting {
+            // A downgrade lets others in, and a new holder moves its kin ahead of the line.
+            for part in parts {
+                self.serve(part.name(), now);
+            }
+        }
+        self.standing(claim, now)
+    }
+
+    fn is_free(&self, claim: &Claim, part: &Part, now: Now) -> bool {
+        match self.shelf.peek(part.name()) {
+            None => true,
+            // A vacant slot has no shape, but a lock delay may keep it closed.
+            Some(slot) if slot.vacant() => slot.closed_until <= now.tick,
+            Some(slot) => slot.admits(&claim.lineage, part.weight(), now.tick),
+        }
+    }
+
+    fn standing(&self, claim: &Claim, now: Now) -> Verdict {
+        if let Some(queued) = self.queued(claim.id, &claim.parts, now) {
+            return Verdict::Queued(queued);
+        }
+        let grant = self.grant_of(claim.id, &claim.parts);
+        // Every part was granted or queued just above, in this same step.
+        grant.map_or(Verdict::Refused(Refusal::Withdrawn), Verdict::Granted)
+    }
+
+    fn knows(&self, claim: &Claim) -> bool {
+        claim.parts.names().any(|name| {
+            self.shelf.peek(name).is_some_and(|slot| {
+                slot.holds.get(claim.id).is_some() || slot.line.get(claim.id).is_some()
+            })
+        })
+    }
+
+    /// What makes this claim impossible now, whoever waits or holds.
+    fn refusal(&self, claim: &Claim) -> Option<Refusal> {
+        let mut replaces_something = claim.replaces.is_none();
+        for part in claim.parts.as_slice() {
+            let Some(slot) = self.shelf.peek(part.name()) else { continue };
+            let name = part.name();
+            if !slot.vacant() && slot.shape != part.shape() {
+                return Some(Refusal::Shape { name: name.clone(), stands: slot.shape });
+            }
+            if slot.holds.len() >= limits::HOLDERS {
+                return Some(Refusal::Full { name: name.clone(), limit: limits::HOLDERS });
+            }
+            if slot.line.len() >= limits::WAITERS {
+                return Some(Refusal::Full { name: name.clone(), limit: limits::WAITERS });
+            }
+            let old = claim.replaces.and_then(|id| slot.holds.get(id));
+            replaces_something |= old.is_some_and(|old| old.owner() == claim.lineage.owner());
+            if claim.patience == Patience::Wait
+                && let Some(rival) = slot.rival_upgrade(&claim.lineage, part.weight())
+            {
+                return Some(Refusal::Upgrade { by: rival.claim.about.clone() });
+            }
+        }
+        (!replaces_something).then_some(Refusal::NothingToReplace)
+    }
+
+    fn held(&self, claim: &Claim, now: Now) -> Refusal {
+        let mut by = Vec::new();
+        let mut waiting = 0;
+        for name in claim.parts.names() {
+            let Some(slot) = self.shelf.peek(name) else { continue };
+            let room = limits::NAMED_HOLDERS.saturating_sub(by.len());
+            by.extend(slot.holds.iter().take(room).map(|hold| holder_view(hold, now)));
+            waiting += slot.line.len();
+        }
+        Refusal::Held { by, waiting }
+    }
+
+    /// Looks through all slots for what is dead: nobody may ever ask for their names again.
+    fn sweep(&mut self, now: Now) {
+        for name in self.shelf.names() {
+            self.touch(&name, now);
+        }
+        self.shelf.swept();
+    }
+}

@@ -1,0 +1,117 @@
+//! The inspect verb: views of slots, pages of them, and what an owner can reach. Changes nothing
+//! but what time has ended already.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::holds::Hold;
+use super::line::Ticket;
+use super::slot::Slot;
+use super::{Ledger, Now};
+use crate::contract::{HolderView, Name, OwnerId, Page, Query, SlotView, Snapshot, WaiterView};
+use crate::limits;
+
+impl Ledger {
+    /// Looks at one slot, a page of slots, or everything reachable from an owner.
+    pub fn inspect(&mut self, query: &Query, now: Now) -> Snapshot {
+        match query {
+            Query::Slot(name) => self.one(name, now),
+            Query::Page(page) => self.page(page, now),
+            Query::Reach(owner) => self.reach(*owner, now),
+        }
+    }
+
+    fn one(&mut self, name: &Name, now: Now) -> Snapshot {
+        self.touch(name, now);
+        let slots = self.view(name, now).into_iter().collect();
+        Snapshot { slots, ..Snapshot::default() }
+    }
+
+    fn page(&mut self, page: &Page, now: Now) -> Snapshot {
+        let limit = page.limit.clamp(1, limits::PAGE);
+        let mut snapshot = Snapshot::default();
+        for name in self.shelf.names() {
+            let passed = page.after.as_ref().is_none_or(|after| name > *after);
+            if !passed || !page.pattern.matches(name.as_str()) {
+                continue;
+            }
+            self.touch(&name, now);
+            let Some(view) = self.view(&name, now) else { continue };
+            if snapshot.slots.len() == limit {
+                snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());
+                break;
+            }
+            snapshot.slots.push(view);
+        }
+        snapshot
+    }
+
+    fn reach(&mut self, owner: OwnerId, now: Now) -> Snapshot {
+        let mut slots: BTreeSet<Name> = BTreeSet::new();
+        let mut seen: HashSet<OwnerId> = HashSet::from([owner]);
+        let mut next = vec![owner];
+        while let Some(owner) = next.pop() {
+            for name in self.waits_of(owner) {
+                self.touch(&name, now);
+                let Some(slot) = self.shelf.peek(&name) else { continue };
+                if slots.len() == limits::REACH_SLOTS {
+                    return self.picture(slots, true, now);
+                }
+                let owners = slot.holds.iter().map(Hold::owner);
+                let owners = owners.chain(slot.line.iter().map(|t| t.claim.lineage.owner()));
+                next.extend(owners.filter(|other| seen.insert(*other)));
+                slots.insert(name);
+            }
+        }
+        self.picture(slots, false, now)
+    }
+
+    fn picture(&self, names: BTreeSet<Name>, truncated: bool, now: Now) -> Snapshot {
+        let slots = names.into_iter().filter_map(|name| self.view(&name, now)).collect();
+        Snapshot { slots, more_after: None, truncated }
+    }
+
+    /// The slots an owner waits for.
+    fn waits_of(&self, owner: OwnerId) -> Vec<Name> {
+        let waits = |slot: &Slot| slot.line.iter().any(|t| t.claim.lineage.owner() == owner);
+        self.shelf.slots().filter(|(_, slot)| waits(slot)).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn view(&self, name: &Name, now: Now) -> Option<SlotView> {
+        let slot = self.shelf.peek(name)?;
+        let closed_for = slot.closed_until.since(now.tick);
+        Some(SlotView {
+            name: name.clone(),
+            shape: slot.shape,
+            holders: slot.holds.iter().map(|hold| holder_view(hold, now)).collect(),
+            line: slot.line.iter().map(|ticket| waiter_view(ticket, now)).collect(),
+            closed_for: (!closed_for.is_zero()).then_some(closed_for),
+        })
+    }
+}
+
+pub(super) fn holder_view(hold: &Hold, now: Now) -> HolderView {
+    HolderView {
+        claim: hold.claim.id,
+        session: hold.claim.session,
+        lineage: hold.claim.lineage.clone(),
+        weight: hold.weight,
+        fence: hold.fence,
+        reserved: hold.reserved,
+        held_for: now.tick.since(hold.since),
+        expires_in: hold.expires.since(now.tick),
+        about: hold.claim.about.clone(),
+    }
+}
+
+fn waiter_view(ticket: &Ticket, now: Now) -> WaiterView {
+    WaiterView {
+        claim: ticket.claim.id,
+        session: ticket.claim.session,
+        lineage: ticket.claim.lineage.clone(),
+        weight: ticket.weight,
+        ahead: ticket.ahead(),
+        waited_for: now.tick.since(ticket.since),
+        expires_in: ticket.expires.since(now.tick),
+        about: ticket.claim.about.clone(),
+    }
+}

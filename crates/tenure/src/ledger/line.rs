@@ -1,0 +1,160 @@
+//! The line before one slot: who waits, in which order, until when. Knows order, not weights.
+//!
+//! The order is a function of the present state alone: first the tickets whose owner or ancestor
+//! holds the slot, then the others, each by arrival. The rules ask only through the methods here,
+//! so that an engine can keep a long line elsewhere.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::contract::{Arrival, Claim, ClaimId, OwnerId};
+use crate::time::Tick;
+
+/// One claim's place in line.
+#[derive(Clone, Debug)]
+pub(super) struct Ticket {
+    pub(super) claim: Arc<Claim>,
+    pub(super) weight: u32,
+    pub(super) arrival: Arrival,
+    pub(super) since: Tick,
+    pub(super) expires: Tick,
+    /// How many of its owner and ancestors hold the slot; ahead of the line while any does.
+    kin: u32,
+}
+
+impl Ticket {
+    pub(super) fn new(claim: &Arc<Claim>, weight: u32, arrival: Arrival, now: Tick) -> Self {
+        let expires = now + claim.lease;
+        Self { claim: Arc::clone(claim), weight, arrival, since: now, expires, kin: 0 }
+    }
+
+    pub(super) fn ahead(&self) -> bool {
+        self.kin > 0
+    }
+}
+
+/// The line before one slot. Empty lines own no memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line {
+    ahead: VecDeque<(Arrival, ClaimId)>,
+    rest: VecDeque<(Arrival, ClaimId)>,
+    tickets: HashMap<ClaimId, Ticket>,
+    expiries: BTreeSet<(Tick, ClaimId)>,
+    kin: HashMap<OwnerId, SmallVec<[ClaimId; 2]>>,
+}
+
+impl Line {
+    pub(super) fn len(&self) -> usize {
+        self.tickets.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tickets.is_empty()
+    }
+
+    pub(super) fn get(&self, id: ClaimId) -> Option<&Ticket> {
+        self.tickets.get(&id)
+    }
+
+    /// The tickets in the order in which they are served.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Ticket> {
+        self.ahead.iter().chain(&self.rest).filter_map(|(_, id)| self.tickets.get(id))
+    }
+
+    /// The tickets that stand ahead of the line, in order.
+    pub(super) fn ahead(&self) -> impl Iterator<Item = &Ticket> {
+        self.ahead.iter().filter_map(|(_, id)| self.tickets.get(id))
+    }
+
+    /// The tickets of an owner or its descendants.
+    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
+        self.kin.get(&owner).into_iter().flatten().filter_map(|id| self.tickets.get(id))
+    }
+
+    /// The place of a ticket, counted from 1.
+    pub(super) fn place(&self, id: ClaimId) -> Option<usize> {
+        let ticket = self.tickets.get(&id)?;
+        let (queue, before) =
+            if ticket.ahead() { (&self.ahead, 0) } else { (&self.rest, self.ahead.len()) };
+        let at = queue.binary_search_by_key(&ticket.arrival, |(arrival, _)| *arrival).ok()?;
+        Some(before + at + 1)
+    }
+
+    /// Takes a place in line. `kin` of the ticket's owner and ancestors hold the slot.
+    pub(super) fn push(&mut self, mut ticket: Ticket, kin: u32) {
+        ticket.kin = kin;
+        let (id, arrival) = (ticket.claim.id, ticket.arrival);
+        self.expiries.insert((ticket.expires, id));
+        for owner in ticket.claim.lineage.all() {
+            self.kin.entry(owner).or_default().push(id);
+        }
+        let queue = if ticket.ahead() { &mut self.ahead } else { &mut self.rest };
+        insert(queue, arrival, id);
+        self.tickets.insert(id, ticket);
+    }
+
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
+        let ticket = self.tickets.remove(&id)?;
+        self.expiries.remove(&(ticket.expires, id));
+        for owner in ticket.claim.lineage.all() {
+            if let Some(ids) = self.kin.get_mut(&owner) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.kin.remove(&owner);
+                }
+            }
+        }
+        let queue = if ticket.ahead() { &mut self.ahead } else { &mut self.rest };
+        take(queue, ticket.arrival);
+        Some(ticket)
+    }
+
+    /// Keeps a ticket alive until `expires`.
+    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) {
+        if let Some(ticket) = self.tickets.get_mut(&id) {
+            self.expiries.remove(&(ticket.expires, id));
+            ticket.expires = expires;
+            self.expiries.insert((expires, id));
+        }
+    }
+
+    /// One ticket that is dead at `now`, if there is one.
+    pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
+        self.expiries.first().filter(|(expires, _)| *expires <= now).map(|(_, id)| *id)
+    }
+
+    /// `owner` has begun to hold the slot, or no longer does: its tickets and those of its
+    /// descendants move ahead of the line, or back to where they arrived.
+    pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
+        let Some(ids) = self.kin.get(&owner) else { return };
+        for id in ids {
+            let Some(ticket) = self.tickets.get_mut(id) else { continue };
+            let was_ahead = ticket.ahead();
+            ticket.kin = if holds { ticket.kin + 1 } else { ticket.kin.saturating_sub(1) };
+            match (was_ahead, ticket.ahead()) {
+                (false, true) => {
+                    take(&mut self.rest, ticket.arrival);
+                    insert(&mut self.ahead, ticket.arrival, *id);
+                }
+                (true, false) => {
+                    take(&mut self.ahead, ticket.arrival);
+                    insert(&mut self.rest, ticket.arrival, *id);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn insert(queue: &mut VecDeque<(Arrival, ClaimId)>, arrival: Arrival, id: ClaimId) {
+    let at = queue.partition_point(|(other, _)| *other < arrival);
+    queue.insert(at, (arrival, id));
+}
+
+fn take(queue: &mut VecDeque<(Arrival, ClaimId)>, arrival: Arrival) {
+    if let Ok(at) = queue.binary_search_by_key(&arrival, |(other, _)| *other) {
+        queue.remove(at);
+    }
+}

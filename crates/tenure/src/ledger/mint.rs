@@ -1,0 +1,62 @@
+//! Where fences and arrival numbers come from. Knows counters and the wall clock it is handed.
+
+use crate::contract::{Arrival, Fence};
+use crate::limits;
+
+/// Gives out fences and arrival numbers.
+///
+/// A fence is larger than the last one of its slot, than the floor (the largest fence of any slot
+/// that was forgotten), and at least the wall clock in microseconds: so fences of one name grow
+/// through release, expiry and clock corrections, and, as far as clocks agree, through a loss of
+/// all memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Mint {
+    /// The largest fence of any slot that was forgotten.
+    pub(super) floor: u64,
+    /// The wall clock of the verb that runs.
+    pub(super) wall_micros: u64,
+    arrivals: u64,
+}
+
+impl Mint {
+    /// A fence above everything this slot has given out.
+    pub(super) fn fence(&self, last: &mut u64) -> Fence {
+        // A broken wall clock must not push fences out of their range for ever.
+        let clock = self.wall_micros.min(limits::FENCE / 2);
+        let fence = (*last + 1).max(self.floor + 1).max(clock);
+        debug_assert!(fence < limits::FENCE, "fences outgrew their range");
+        *last = fence;
+        Fence::new(fence)
+    }
+
+    /// The number of a claim that has just arrived.
+    pub(super) fn arrival(&mut self) -> Arrival {
+        self.arrivals += 1;
+        Arrival(self.arrivals)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fences_grow_past_the_last_the_floor_and_the_clock() {
+        let mut last = 0;
+        let mut mint = Mint { floor: 0, wall_micros: 100, ..Mint::default() };
+        assert_eq!(mint.fence(&mut last).get(), 100);
+        assert_eq!(mint.fence(&mut last).get(), 101);
+        mint.wall_micros = 50;
+        assert_eq!(mint.fence(&mut last).get(), 102, "a clock set back");
+        mint.floor = 500;
+        assert_eq!(mint.fence(&mut last).get(), 501, "a slot that was forgotten and came back");
+    }
+
+    #[test]
+    fn a_clock_in_the_far_future_leaves_room_to_grow() {
+        let mut last = 0;
+        let mint = Mint { wall_micros: u64::MAX, ..Mint::default() };
+        let (first, second) = (mint.fence(&mut last), mint.fence(&mut last));
+        assert!(first < second && second.get() < limits::FENCE);
+    }
+}

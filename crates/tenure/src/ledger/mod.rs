@@ -1,0 +1,180 @@
+//! The rules, once, as pure Rust: state + verb + now -> state + answers. No async, no clock, no I/O.
+//!
+//! Every lock is a slot with a capacity; every claim has a weight. A claim is granted when the
+//! weights of the living holders plus its own fit the capacity, and no living claim of another
+//! owner waits before it. Memory and embedded engines run this code; the other engines run the
+//! same rules in their store's language and are compared with it step by step.
+//!
+//! Each slot drops its own dead when it is touched. A set is one claim with a part in several
+//! slots and one expiry, so its parts die together wherever they are looked at.
+
+mod claim;
+mod holds;
+mod inspect;
+mod line;
+mod mint;
+mod release;
+mod renew;
+mod shelf;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use self::mint::Mint;
+use self::shelf::Shelf;
+use self::slot::Slot;
+use crate::contract::{Claim, ClaimId, Grant, Name, Parts, Queued, SessionId, Signal};
+use crate::time::Tick;
+
+/// The time of a verb, handed in by the engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// The clock that leases are counted on.
+    pub tick: Tick,
+    /// The wall clock in microseconds, for fences.
+    pub wall_micros: u64,
+}
+
+/// The state of one namespace, and the rules over it.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    shelf: Shelf,
+    mint: Mint,
+    signals: Vec<(SessionId, Signal)>,
+}
+
+impl Ledger {
+    /// An empty ledger whose fences start above `floor`.
+    #[must_use]
+    pub fn new(floor: u64) -> Self {
+        let mut ledger = Self::default();
+        ledger.mint.floor = floor;
+        ledger
+    }
+
+    /// The signals of the verbs since the last call, each with the session to tell.
+    pub fn take_signals(&mut self) -> Vec<(SessionId, Signal)> {
+        std::mem::take(&mut self.signals)
+    }
+
+    /// How many claims hold or wait, and how many tombstones stand: for leak checks.
+    #[must_use]
+    pub fn census(&self, now: Now) -> Census {
+        let mut census = Census { tombs: self.shelf.tombs(now.tick), ..Census::default() };
+        for (_, slot) in self.shelf.slots() {
+            census.holds += slot.holds.iter().filter(|hold| now.tick < hold.expires).count();
+            census.tickets += slot.line.iter().filter(|one| now.tick < one.expires).count();
+        }
+        census
+    }
+
+    /// The largest fence of any slot that was forgotten; survives in the engine if it can.
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        self.mint.floor
+    }
+
+    /// Drops what is dead in a slot and serves its line. Every verb does this first.
+    fn touch(&mut self, name: &Name, now: Now) {
+        self.mint.wall_micros = now.wall_micros;
+        let Some(slot) = self.shelf.slot(name) else { return };
+        slot.expire(now.tick);
+        self.serve(name, now);
+    }
+
+    /// Serves the line of a slot, tells who was granted, and forgets the slot if it is idle.
+    fn serve(&mut self, name: &Name, now: Now) {
+        let Some(slot) = self.shelf.slot(name) else { return };
+        if !slot.line.is_empty() {
+            let granted = slot.promote(now.tick, &mut self.mint);
+            for claim in granted {
+                self.settle(&claim, now, true);
+            }
+        }
+        if self.shelf.peek(name).is_some_and(|slot| slot.idle(now.tick)) {
+            let last = self.shelf.forget(name);
+            self.mint.floor = self.mint.floor.max(last);
+        }
+    }
+
+    /// A part of the claim was just granted: if all parts are held, the claim holds and its
+    /// session is told; otherwise the parts it has are reserved for it.
+    fn settle(&mut self, claim: &Arc<Claim>, now: Now, tell: bool) {
+        let complete = self.holds_all(claim.id, &claim.parts, now);
+        for name in claim.parts.names() {
+            let hold = self.shelf.slot(name).and_then(|slot| slot.holds.get_mut(claim.id));
+            if let Some(hold) = hold {
+                hold.reserved = !complete;
+            }
+        }
+        if !complete || !tell {
+            return;
+        }
+        if let (Some(session), Some(grant)) = (claim.session, self.grant_of(claim.id, &claim.parts))
+        {
+            self.signals.push((session, Signal::Granted { claim: claim.id, grant }));
+        }
+    }
+
+    fn holds_all(&self, id: ClaimId, parts: &Parts, now: Now) -> bool {
+        let held = |slot: &Slot| slot.holds.get(id).is_some_and(|hold| now.tick < hold.expires);
+        parts.names().all(|name| self.shelf.peek(name).is_some_and(held))
+    }
+
+    /// The grant of a claim that holds all its parts.
+    fn grant_of(&self, id: ClaimId, parts: &Parts) -> Option<Grant> {
+        let holds: Option<SmallVec<[_; 1]>> =
+            parts.names().map(|name| self.shelf.peek(name)?.holds.get(id)).collect();
+        let holds = holds?;
+        let arrival = holds.first()?.arrival;
+        Some(Grant { fences: holds.iter().map(|hold| hold.fence).collect(), arrival })
+    }
+
+    /// The standing of a claim that waits for at least one part.
+    fn queued(&self, id: ClaimId, parts: &Parts, now: Now) -> Option<Queued> {
+        let mut queued: Option<Queued> = None;
+        for name in parts.names() {
+            let Some(slot) = self.shelf.peek(name) else { continue };
+            let Some(ticket) = slot.line.get(id) else { continue };
+            let place = slot.line.place(id).unwrap_or(slot.line.len());
+            let first = slot.first_expiry(now.tick).map(|at| at.since(now.tick));
+            let all = queued.get_or_insert(Queued {
+                place,
+                first_expiry: first,
+                arrival: ticket.arrival,
+            });
+            all.place = all.place.max(place);
+            all.first_expiry = [all.first_expiry, first].into_iter().flatten().min();
+        }
+        queued
+    }
+
+    /// Takes a claim out of every slot, as if released, and serves their lines.
+    fn remove(&mut self, id: ClaimId, parts: &Parts, now: Now) -> bool {
+        let mut found = false;
+        for name in parts.names() {
+            let Some(slot) = self.shelf.slot(name) else { continue };
+            let held = slot.end_hold(id, slot::End::Released).is_some();
+            found |= held || slot.line.remove(id).is_some();
+        }
+        for name in parts.names() {
+            self.serve(name, now);
+        }
+        found
+    }
+}
+
+/// How much a ledger holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Living holds, each part of a set counted.
+    pub holds: usize,
+    /// Living tickets, each part of a set counted.
+    pub tickets: usize,
+    /// Tombstones that still stand.
+    pub tombs: usize,
+}

@@ -1,0 +1,90 @@
+//! The verbs that end claims: release, forced release, the end of a session. Knows tombstones.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::inspect::holder_view;
+use super::shelf::Tomb;
+use super::slot::End;
+use super::{Ledger, Now};
+use crate::contract::{Claim, Evicted, Eviction, Loss, Name, Release, Released, SessionId, Signal};
+
+impl Ledger {
+    /// Gives claims back or withdraws them. One answer for each, in their order.
+    pub fn release(&mut self, batch: &[Release], now: Now) -> Vec<Released> {
+        batch.iter().map(|release| self.release_one(release, now)).collect()
+    }
+
+    fn release_one(&mut self, release: &Release, now: Now) -> Released {
+        let claim = &release.claim;
+        self.mint.wall_micros = now.wall_micros;
+        for name in claim.parts.names() {
+            if let Some(slot) = self.shelf.slot(name) {
+                slot.expire(now.tick);
+            }
+        }
+        if release.uncertain {
+            let tomb = Tomb { until: now.tick + claim.lease, reason: None };
+            self.shelf.bury(claim.id, tomb, now.tick);
+        }
+        if self.remove(claim.id, &claim.parts, now) { Released::Done } else { Released::Gone }
+    }
+
+    /// Ends exactly the grant with this fence; its holders are told the reason.
+    pub fn evict(&mut self, eviction: &Eviction, now: Now) -> Evicted {
+        self.touch(&eviction.name, now);
+        let Some(slot) = self.shelf.peek(&eviction.name) else {
+            return Evicted::NoSuchGrant(Vec::new());
+        };
+        let views = |exact: bool| -> Vec<_> {
+            let chosen = slot.holds.iter().filter(|hold| !exact || hold.fence == eviction.fence);
+            chosen.map(|hold| holder_view(hold, now)).collect()
+        };
+        let ended = views(true);
+        if ended.is_empty() {
+            return Evicted::NoSuchGrant(views(false));
+        }
+        let claims: SmallVec<[Arc<Claim>; 1]> = slot
+            .holds
+            .iter()
+            .filter(|hold| hold.fence == eviction.fence)
+            .map(|hold| Arc::clone(&hold.claim))
+            .collect();
+        for claim in claims {
+            let reason = Arc::clone(&eviction.reason);
+            let tomb = Tomb { until: now.tick + claim.lease, reason: Some(Arc::clone(&reason)) };
+            self.shelf.bury(claim.id, tomb, now.tick);
+            self.remove(claim.id, &claim.parts, now);
+            if let Some(session) = claim.session {
+                let loss = Loss::Evicted { reason };
+                self.signals.push((session, Signal::Ended { claim: claim.id, loss }));
+            }
+        }
+        Evicted::Done(ended)
+    }
+
+    /// Ends everything a session holds or waits for, as if its leases had run out now.
+    pub fn end_session(&mut self, session: SessionId, now: Now) {
+        self.mint.wall_micros = now.wall_micros;
+        for name in self.shelf.names() {
+            self.end_session_at(&name, session, now);
+        }
+    }
+
+    fn end_session_at(&mut self, name: &Name, session: SessionId, now: Now) {
+        let Some(slot) = self.shelf.slot(name) else { return };
+        let of_session = |claim: &Claim| claim.session == Some(session);
+        let holds = slot.holds.iter().filter(|hold| of_session(&hold.claim));
+        let holds: Vec<_> = holds.map(|hold| hold.claim.id).collect();
+        let tickets = slot.line.iter().filter(|ticket| of_session(&ticket.claim));
+        let tickets: Vec<_> = tickets.map(|ticket| ticket.claim.id).collect();
+        for id in holds {
+            slot.end_hold(id, End::Expired(now.tick));
+        }
+        for id in tickets {
+            slot.line.remove(id);
+        }
+        self.serve(name, now);
+    }
+}

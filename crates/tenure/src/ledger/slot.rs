@@ -1,0 +1,334 @@
+//! The rules of one slot: who fits, who is next, which fence. Knows one name, no other slot.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::holds::{Hold, Holds};
+use super::line::{Line, Ticket};
+use super::mint::Mint;
+use crate::contract::{Arrival, Claim, ClaimId, Fence, Lineage, Shape};
+use crate::time::Tick;
+
+/// Everything the ledger knows of one lock name.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) shape: Shape,
+    pub(super) holds: Holds,
+    pub(super) line: Line,
+    /// Nobody new comes in before this instant (lock delay after an expiry).
+    pub(super) closed_until: Tick,
+    /// The last fence given out here.
+    pub(super) last_fence: u64,
+    pub(super) groups: SmallVec<[Group; 1]>,
+}
+
+/// Claims that share one fence: re-entries, and owners nested in each other.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    key: u64,
+    fence: Fence,
+    /// A member ended by expiry and may still write with the fence: the next grant or renewal in
+    /// the group brings a new one.
+    spent: bool,
+    members: usize,
+}
+
+/// From when a hold counts, and until when it lives without a renewal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub(super) from: Tick,
+    pub(super) until: Tick,
+}
+
+/// How a hold or a ticket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its owner gave it back, or somebody released it by force.
+    Released,
+    /// Its lease ran out, or its session died, at this instant.
+    Expired(Tick),
+}
+
+impl Slot {
+    pub(super) fn new(shape: Shape) -> Self {
+        Self {
+            shape,
+            holds: Holds::new(!shape.reentrant()),
+            line: Line::default(),
+            closed_until: Tick::ZERO,
+            last_fence: 0,
+            groups: SmallVec::new(),
+        }
+    }
+
+    /// Nobody holds and nobody waits: any shape may come.
+    pub(super) fn vacant(&self) -> bool {
+        self.holds.is_empty() && self.line.is_empty()
+    }
+
+    /// Vacant, and nothing has to be remembered but the fence.
+    pub(super) fn idle(&self, now: Tick) -> bool {
+        self.vacant() && self.closed_until <= now
+    }
+
+    /// Whether the claim's weight fits beside the living holders. Holds of the own owner and its
+    /// ancestors do not count against it, except on a semaphore, where permits add up.
+    pub(super) fn fits(&self, lineage: &Lineage, weight: u32, now: Tick) -> bool {
+        if now < self.closed_until && !self.owns(lineage) {
+            return false;
+        }
+        let others = self.holds.weight() - self.kin_weight(lineage);
+        others + u64::from(weight) <= u64::from(self.shape.capacity())
+    }
+
+    /// Whether a new claim may come in at once: it fits, and no living claim of another owner
+    /// waits before it.
+    pub(super) fn admits(&self, lineage: &Lineage, weight: u32, now: Tick) -> bool {
+        if !self.fits(lineage, weight, now) {
+            return false;
+        }
+        if self.kin(lineage) == 0 {
+            return self.line.iter().all(|ticket| ticket.claim.lineage.owner() == lineage.owner());
+        }
+        self.line.ahead().all(|ticket| self.passes(lineage, ticket))
+    }
+
+    /// How many of the claim's owner and ancestors hold this slot.
+    pub(super) fn kin(&self, lineage: &Lineage) -> u32 {
+        if !self.shape.reentrant() || self.holds.is_empty() {
+            return 0;
+        }
+        let holding = lineage.all().filter(|owner| self.holds.of_owner(*owner).next().is_some());
+        u32::try_from(holding.count()).unwrap_or(u32::MAX)
+    }
+
+    /// The ticket of another reader that waits to write and that this claim, which wants the same,
+    /// could only wait for in vain: each holds what the other waits for.
+    pub(super) fn rival_upgrade(&self, lineage: &Lineage, weight: u32) -> Option<&Ticket> {
+        let base = self.base(lineage)?;
+        if base.weight >= weight {
+            return None;
+        }
+        self.line.ahead().find(|ticket| {
+            let theirs = &ticket.claim.lineage;
+            self.base(theirs).is_some_and(|base| base.weight < ticket.weight)
+                && self.blocks(lineage, theirs, ticket.weight)
+                && self.blocks(theirs, lineage, weight)
+        })
+    }
+
+    /// Grants the claim its part of this slot and gives it a fence.
+    pub(super) fn grant(
+        &mut self,
+        claim: &Arc<Claim>,
+        weight: u32,
+        arrival: Arrival,
+        life: Life,
+        mint: &mut Mint,
+    ) {
+        let (fence, group) = self.fence_for(&claim.lineage, weight, mint);
+        let owner = claim.lineage.owner();
+        let first = self.holds.of_owner(owner).next().is_none();
+        self.holds.insert(Hold {
+            claim: Arc::clone(claim),
+            weight,
+            fence,
+            group,
+            arrival,
+            since: life.from,
+            expires: life.until,
+            reserved: false,
+        });
+        if first && self.shape.reentrant() {
+            self.line.owner_holds(owner, true);
+        }
+        if let Some(old) = claim.replaces {
+            self.end_hold(old, End::Released);
+        }
+    }
+
+    /// Takes a place in line.
+    pub(super) fn enqueue(&mut self, claim: &Arc<Claim>, weight: u32, at: Arrival, now: Tick) {
+        let kin = self.kin(&claim.lineage);
+        self.line.push(Ticket::new(claim, weight, at, now), kin);
+    }
+
+    /// Drops every hold and ticket that is dead at `now`.
+    pub(super) fn expire(&mut self, now: Tick) {
+        while let Some(id) = self.holds.dead(now) {
+            let at = self.holds.get(id).map_or(now, |hold| hold.expires);
+            self.end_hold(id, End::Expired(at));
+        }
+        while let Some(id) = self.line.dead(now) {
+            self.line.remove(id);
+        }
+    }
+
+    /// Serves the line: grants, in order, whatever fits now. Returns who was granted.
+    pub(super) fn promote(&mut self, now: Tick, mint: &mut Mint) -> SmallVec<[Arc<Claim>; 1]> {
+        let mut granted = SmallVec::new();
+        while let Some(next) = self.next_in_line(now) {
+            let Some(ticket) = self.line.remove(next) else { break };
+            // One expiry, waiting or holding: being granted does not renew.
+            let life = Life { from: now, until: ticket.expires };
+            self.grant(&ticket.claim, ticket.weight, ticket.arrival, life, mint);
+            granted.push(ticket.claim);
+        }
+        granted
+    }
+
+    /// Ends a hold. What replaces it and still waits ends with it, unless it is being replaced now.
+    pub(super) fn end_hold(&mut self, id: ClaimId, how: End) -> Option<Hold> {
+        let hold = self.holds.remove(id)?;
+        let owner = hold.owner();
+        if self.shape.reentrant() && self.holds.of_owner(owner).next().is_none() {
+            self.line.owner_holds(owner, false);
+        }
+        self.leave_group(&hold, how);
+        if let End::Expired(at) = how
+            && !hold.reserved
+        {
+            self.closed_until = self.closed_until.max(at + hold.claim.lock_delay);
+        }
+        let replaces = |ticket: &&Ticket| ticket.claim.replaces == Some(id);
+        let orphans = self.line.kin_of(owner).filter(replaces).map(|ticket| ticket.claim.id);
+        for orphan in orphans.collect::<SmallVec<[ClaimId; 1]>>() {
+            self.line.remove(orphan);
+        }
+        Some(hold)
+    }
+
+    /// Renews a hold and returns its fence, which is new if the group's was spent.
+    pub(super) fn renew_hold(
+        &mut self,
+        id: ClaimId,
+        until: Tick,
+        mint: &mut Mint,
+    ) -> Option<Fence> {
+        let hold = self.holds.get_mut(id)?;
+        hold.expires = until;
+        let Some(key) = hold.group else { return Some(hold.fence) };
+        let fence = self.group_fence(key, mint)?;
+        self.holds.get_mut(id)?.fence = fence;
+        Some(fence)
+    }
+
+    /// The instant at which the first holder's time, lock delay included, has passed.
+    pub(super) fn first_expiry(&self, now: Tick) -> Option<Tick> {
+        let holds = self.holds.iter().map(|hold| hold.expires + hold.claim.lock_delay);
+        let closed = (self.closed_until > now).then_some(self.closed_until);
+        holds.chain(closed).min()
+    }
+
+    /// The first ticket, in order, that fits and is not behind a claim of another owner.
+    fn next_in_line(&self, now: Tick) -> Option<ClaimId> {
+        let mut before: SmallVec<[&Ticket; 4]> = SmallVec::new();
+        for ticket in self.line.iter() {
+            let lineage = &ticket.claim.lineage;
+            let passes = |other: &&Ticket| {
+                other.claim.lineage.owner() == lineage.owner()
+                    || (ticket.ahead() && self.passes(lineage, other))
+            };
+            if before.iter().all(passes) {
+                if self.fits(lineage, ticket.weight, now) {
+                    return Some(ticket.claim.id);
+                }
+            } else if !ticket.ahead() {
+                // Everybody further back is behind the same claim of another owner.
+                return None;
+            }
+            if self.shape == Shape::Mutex {
+                return None;
+            }
+            before.push(ticket);
+        }
+        None
+    }
+
+    /// Whether a claim need not wait behind this ticket: it is of the same owner, or it waits for
+    /// the claim's own owner or ancestors, so that waiting behind it would be waiting for oneself.
+    fn passes(&self, lineage: &Lineage, ticket: &Ticket) -> bool {
+        let theirs = &ticket.claim.lineage;
+        theirs.owner() == lineage.owner() || self.blocks(lineage, theirs, ticket.weight)
+    }
+
+    /// Whether what `holder` and its ancestors hold keeps a claim of `waiter` out.
+    fn blocks(&self, holder: &Lineage, waiter: &Lineage, weight: u32) -> bool {
+        let in_the_way = holder.all().filter(|owner| !waiter.includes(*owner));
+        let held: u64 = in_the_way.map(|owner| self.holds.owner_weight(owner)).sum();
+        held > 0 && held + u64::from(weight) > u64::from(self.shape.capacity())
+    }
+
+    fn owns(&self, lineage: &Lineage) -> bool {
+        self.shape.reentrant() && self.holds.of_owner(lineage.owner()).next().is_some()
+    }
+
+    fn kin_weight(&self, lineage: &Lineage) -> u64 {
+        if !self.shape.reentrant() || self.holds.is_empty() {
+            return 0;
+        }
+        lineage.all().map(|owner| self.holds.owner_weight(owner)).sum()
+    }
+
+    /// The hold a nested or repeated claim leans on: the heaviest of the own owner, else of the
+    /// nearest ancestor that holds.
+    fn base(&self, lineage: &Lineage) -> Option<&Hold> {
+        if !self.shape.reentrant() || self.holds.is_empty() {
+            return None;
+        }
+        lineage.all().find_map(|owner| self.holds.of_owner(owner).max_by_key(|hold| hold.weight))
+    }
+
+    /// The fence of a new grant, and the group it shares it with.
+    ///
+    /// A claim that asks no more than its base has shares the base's fence. One that asks for more
+    /// is an upgrade: a new fence, which the whole group has from its next renewal.
+    fn fence_for(
+        &mut self,
+        lineage: &Lineage,
+        weight: u32,
+        mint: &mut Mint,
+    ) -> (Fence, Option<u64>) {
+        let Some(base) = self.base(lineage) else {
+            return (mint.fence(&mut self.last_fence), None);
+        };
+        let upgrade = base.weight < weight;
+        let (id, fence, group) = (base.claim.id, base.fence, base.group);
+        let key = group.unwrap_or_else(|| {
+            let key = fence.get();
+            self.groups.push(Group { key, fence, spent: false, members: 1 });
+            key
+        });
+        if let Some(base) = self.holds.get_mut(id) {
+            base.group = Some(key);
+        }
+        if let Some(group) = self.groups.iter_mut().find(|group| group.key == key) {
+            group.members += 1;
+            group.spent |= upgrade;
+        }
+        let fence = self.group_fence(key, mint).unwrap_or(fence);
+        (fence, Some(key))
+    }
+
+    /// The group's fence, replaced first if it was spent.
+    fn group_fence(&mut self, key: u64, mint: &mut Mint) -> Option<Fence> {
+        let group = self.groups.iter_mut().find(|group| group.key == key)?;
+        if group.spent {
+            group.spent = false;
+            group.fence = mint.fence(&mut self.last_fence);
+        }
+        Some(group.fence)
+    }
+
+    fn leave_group(&mut self, hold: &Hold, how: End) {
+        let Some(key) = hold.group else { return };
+        let Some(at) = self.groups.iter().position(|group| group.key == key) else { return };
+        self.groups[at].members -= 1;
+        if self.groups[at].members == 0 {
+            self.groups.remove(at);
+        } else if matches!(how, End::Expired(_)) {
+            self.groups[at].spent = true;
+        }
+    }
+}

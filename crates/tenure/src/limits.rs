@@ -1,0 +1,68 @@
+//! Every limit of Tenure in one place. Knows numbers and nothing else.
+//!
+//! A limit that is hit gives an error that names it; nothing is cut off in silence. The assertions
+//! at the end keep the numbers consistent with each other.
+
+use std::time::Duration;
+
+/// Longest name of a lock or namespace, in bytes of UTF-8.
+pub const NAME_BYTES: usize = 255;
+/// Longest free label, in bytes of UTF-8.
+pub const LABEL_BYTES: usize = 128;
+/// Longest reason given with a forced release, in bytes of UTF-8.
+pub const REASON_BYTES: usize = 512;
+/// Shortest lease that still leaves room for three renewals and a margin.
+pub const MIN_LEASE: Duration = Duration::from_millis(100);
+/// Lease of a lock that does not say otherwise.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+/// Longest lease of a namespace that does not say otherwise.
+pub const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
+/// Longest lease a namespace may allow.
+pub const MAX_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest time a caller may ask to wait.
+pub const MAX_WAIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// Longest `max_hold`.
+pub const MAX_HOLD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Longest lock delay.
+pub const MAX_LOCK_DELAY: Duration = Duration::from_secs(60 * 60);
+/// Most permits of a semaphore.
+pub const PERMITS: u32 = i32::MAX.cast_unsigned();
+/// Capacity of a read-write lock, and the weight of its writer.
+pub const FULL_WEIGHT: u32 = PERMITS;
+/// Most names in one set.
+pub const SET_NAMES: usize = 64;
+/// Most living holders of one slot, re-entries through the store included.
+pub const HOLDERS: usize = 10_000;
+/// Most living waiters of one slot.
+pub const WAITERS: usize = 10_000;
+/// Deepest nesting of owners (`tenure run` inside `tenure run` ...).
+pub const ANCESTORS: usize = 32;
+/// Most re-entries of one hold inside a process.
+pub const REENTRIES: u32 = 65_535;
+/// Most claims in one renew or release call.
+pub const BATCH: usize = 256;
+/// Most holders and waiters named in a refusal or in a timed-out wait.
+pub const NAMED_HOLDERS: usize = 8;
+/// Most slots in one page of an inspection.
+pub const PAGE: usize = 1_000;
+/// Most slots in a picture of what can be reached from an owner.
+pub const REACH_SLOTS: usize = 4_096;
+/// Largest value of a cell, in bytes.
+pub const CELL_BYTES: usize = 256 * 1024;
+/// Fences stay below this, so that stores which count in doubles keep them exact.
+pub const FENCE: u64 = 1 << 53;
+/// Smallest margin between the end of a lease and the instant we stop trusting it.
+pub const MIN_MARGIN: Duration = Duration::from_millis(2);
+/// Time limit of one call to the store.
+pub const CALL: Duration = Duration::from_secs(2);
+/// How often an unanswered claim is sent before the caller hears that the store is away.
+pub const CLAIM_TRIES: u32 = 3;
+
+const _: () = assert!(MIN_LEASE.as_millis() >= 10 * MIN_MARGIN.as_millis());
+const _: () = assert!(DEFAULT_LEASE.as_millis() <= DEFAULT_MAX_LEASE.as_millis());
+const _: () = assert!(DEFAULT_MAX_LEASE.as_millis() <= MAX_LEASE.as_millis());
+const _: () = assert!(MIN_LEASE.as_millis() < DEFAULT_LEASE.as_millis());
+const _: () = assert!(SET_NAMES <= BATCH);
+const _: () = assert!(NAMED_HOLDERS <= HOLDERS);
+// The weights of all holders plus one more never overflow a u64, and reads never fill the capacity.
+const _: () = assert!((HOLDERS as u64) < FULL_WEIGHT as u64);
