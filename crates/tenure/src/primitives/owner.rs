@@ -1,0 +1,221 @@
+//! Owners and scopes: who re-enters what. Knows tasks and the environment, not locks.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::contract::{Error, ErrorKind, Lineage, OwnerId};
+
+/// One flow of control that holds, waits and re-enters.
+///
+/// Outside a [`scope`] every lock is its own owner: taking a lock twice waits for itself. Inside
+/// a scope all locks belong to the scope's owner, which enters again what it holds already.
+///
+/// # Examples
+/// ```
+/// use tenure::{Owner, Tenure};
+/// # tenure::blocking::wait(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let owner = Owner::new();
+/// let outer = tenure.mutex("reports")?.owner(&owner).lock().await?;
+/// let inner = tenure.mutex("reports")?.owner(&owner).lock().await?;
+/// assert_eq!(outer.fence()?, inner.fence()?);
+/// # Ok::<(), tenure::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    lineage: Lineage,
+}
+
+/// The variable in which a process finds the owner it runs under.
+pub(crate) const VARIABLE: &str = "TENURE_OWNER";
+
+impl Owner {
+    /// A new owner without a parent.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "two defaults would differ")]
+    pub fn new() -> Self {
+        Self { lineage: Lineage::root(OwnerId::new()) }
+    }
+
+    /// A new owner nested in this one. It may enter what this one holds; its siblings may not
+    /// enter what it holds.
+    ///
+    /// # Errors
+    /// If the nesting is too deep.
+    pub fn child(&self) -> Result<Self, Error> {
+        let ancestors: Vec<OwnerId> = self.lineage.all().collect();
+        Ok(Self { lineage: Lineage::nested(OwnerId::new(), &ancestors)? })
+    }
+
+    /// The owner of the surrounding [`scope`], if there is one.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// A new owner nested in the one that `TENURE_OWNER` names, as `tenure run` sets it for the
+    /// command it runs. `None` if the variable is not set. The library never looks by itself.
+    ///
+    /// # Errors
+    /// If the variable is set to something that is not an owner.
+    pub fn from_env() -> Result<Option<Self>, Error> {
+        match std::env::var_os(VARIABLE) {
+            None => Ok(None),
+            Some(value) => {
+                let parsed = value.to_str().map(Self::from_env_value);
+                let parsed = parsed.unwrap_or_else(|| Err(not_an_owner()))?;
+                parsed.child().map(Some)
+            }
+        }
+    }
+
+    /// The owner as text for `TENURE_OWNER` of a child process.
+    #[must_use]
+    pub fn to_env_value(&self) -> String {
+        let ids: Vec<String> = self.lineage.all().map(OwnerId::to_hex).collect();
+        ids.join("/")
+    }
+
+    /// The owner that [`to_env_value`](Self::to_env_value) wrote.
+    ///
+    /// # Errors
+    /// If the text is not an owner.
+    pub fn from_env_value(text: &str) -> Result<Self, Error> {
+        let ids: Result<Vec<OwnerId>, Error> = text.split('/').map(str::parse).collect();
+        let ids = ids.map_err(|_| not_an_owner())?;
+        let (owner, ancestors) = ids.split_first().ok_or_else(not_an_owner)?;
+        Ok(Self { lineage: Lineage::nested(*owner, ancestors)? })
+    }
+
+    /// Runs a future in which all locks belong to this owner.
+    ///
+    /// # Cancel safety
+    /// As safe as the future itself.
+    pub fn scope<F: Future>(&self, future: F) -> Scope<F> {
+        Scope { owner: self.clone(), future: Box::pin(future) }
+    }
+
+    /// Runs a closure in which all locks belong to this owner, for programs without a runtime.
+    pub fn scope_blocking<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _entered = Entered::new(self);
+        work()
+    }
+
+    pub(crate) fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+}
+
+/// Runs a future under a new owner: inside, a lock that is held already is entered again, however
+/// many calls deep. A scope inside a scope is a new owner nested in the outer one.
+///
+/// Tasks that are spawned inside do not belong to the scope: they are other flows of control.
+///
+/// # Cancel safety
+/// As safe as the future itself.
+///
+/// # Examples
+/// ```
+/// # use tenure::Tenure;
+/// # tenure::blocking::wait(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// tenure::scope(async {
+///     let outer = tenure.mutex("reports")?.lock().await?;
+///     let inner = tenure.mutex("reports")?.lock().await?; // enters again, no round trip
+///     assert_eq!(outer.fence()?, inner.fence()?);
+///     Ok::<(), tenure::Error>(())
+/// })
+/// .await
+/// # }).unwrap();
+/// ```
+pub fn scope<F: Future>(future: F) -> Scope<F> {
+    let nested = Owner::current().and_then(|outer| outer.child().ok());
+    nested.unwrap_or_else(Owner::new).scope(future)
+}
+
+/// A future in which all locks belong to one owner. Made by [`scope`] and [`Owner::scope`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Scope<F> {
+    owner: Owner,
+    future: Pin<Box<F>>,
+}
+
+impl<F: Future> Future for Scope<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let entered = Entered::new(&self.owner);
+        let polled = self.future.as_mut().poll(cx);
+        drop(entered);
+        polled
+    }
+}
+
+impl<F> fmt::Debug for Scope<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Owner>> = const { RefCell::new(None) };
+}
+
+/// The owner is current on this thread until this is dropped, by a panic too.
+struct Entered(Option<Owner>);
+
+impl Entered {
+    fn new(owner: &Owner) -> Self {
+        Self(CURRENT.replace(Some(owner.clone())))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+fn not_an_owner() -> Error {
+    Error::new(ErrorKind::InvalidOption, format!("{VARIABLE} does not name an owner"))
+        .next("leave the variable as `tenure run` set it, or unset it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_survives_the_environment() {
+        let owner = Owner::new().child().unwrap().child().unwrap();
+        assert_eq!(Owner::from_env_value(&owner.to_env_value()).unwrap(), owner);
+        for text in ["", "x", "12/34", &format!("{0}/{0}", OwnerId::new().to_hex())] {
+            assert!(Owner::from_env_value(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn scopes_end_with_their_closure_even_by_a_panic() {
+        let owner = Owner::new();
+        let caught = std::panic::catch_unwind(|| {
+            owner.scope_blocking(|| {
+                assert_eq!(Owner::current().as_ref(), Some(&owner));
+                panic!("inside");
+            })
+        });
+        assert!(caught.is_err());
+        assert_eq!(Owner::current(), None);
+    }
+
+    #[test]
+    fn nesting_has_an_end() {
+        let mut owner = Owner::new();
+        for _ in 0..crate::limits::ANCESTORS {
+            owner = owner.child().unwrap();
+        }
+        assert!(owner.child().is_err());
+    }
+}

@@ -1,0 +1,423 @@
+//! From asking to holding: one call when the lock is free, a place in line when it is not. Owns the
+//! loop and the `match`; knows no store and no rules.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::entry::{Entry, Flow, Over, Phase};
+use super::park::{Woken, granted, nap, on_blocking_thread, within};
+use super::table::Work;
+use super::{Core, Event, Hold, Lease};
+use crate::contract::{
+    About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Parts, Patience,
+    Query, Queued, Refusal, Verb, Verdict,
+};
+use crate::limits;
+use crate::time::Tick;
+
+/// What a caller asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) parts: Parts,
+    pub(crate) lineage: Lineage,
+    /// The owner is a scope or was given: look for a hold to re-enter.
+    pub(crate) scoped: bool,
+    pub(crate) lease: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) lock_delay: Duration,
+    pub(crate) replaces: Option<ClaimId>,
+    pub(crate) about: About,
+}
+
+/// How long a caller waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Not at all: "no" is an answer.
+    Try,
+    /// This long; then it is an error.
+    Limit(Duration),
+    /// Until it is granted.
+    Unlimited,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The lock is held.
+    Held(Lease),
+    /// A try found it taken.
+    No,
+}
+
+impl Core {
+    /// Acquires what is asked for.
+    ///
+    /// Dropping the future withdraws the claim; if it was granted meanwhile it is given back.
+    pub(crate) async fn acquire(self: Arc<Self>, ask: Ask) -> Result<Outcome, Error> {
+        if let Some(lease) = self.reenter(&ask)? {
+            return Ok(Outcome::Held(lease));
+        }
+        let start = self.clock.now();
+        let deadline = match ask.wait {
+            Wait::Limit(limit) => start + limit,
+            Wait::Try | Wait::Unlimited => Tick::NEVER,
+        };
+        loop {
+            let mut attempt = Attempt::begin(&self, &ask)?;
+            match attempt.claim(deadline).await? {
+                Answer::Granted(lease) => return Ok(Outcome::Held(lease)),
+                Answer::Refused(Refusal::Held { .. }) if ask.wait == Wait::Try => {
+                    return Ok(Outcome::No);
+                }
+                Answer::Refused(refusal) => return Err(attempt.refused(refusal)),
+                Answer::Queued => {}
+            }
+            attempt.report_own_hold();
+            match granted(&self, attempt.id(), deadline).await {
+                Woken::Granted(hold) => return Ok(Outcome::Held(attempt.into_lease(hold))),
+                Woken::Over(Over::Lapsed) if ask.replaces.is_none() => {}
+                Woken::Over(over) => return Err(attempt.wait_failed(over)),
+                Woken::Deadline(place) => return attempt.timed_out(place).await,
+            }
+        }
+    }
+
+    /// Enters a hold of the same owner once more, without a call.
+    fn reenter(self: &Arc<Self>, ask: &Ask) -> Result<Option<Lease>, Error> {
+        let [part] = ask.parts.as_slice() else { return Ok(None) };
+        if !ask.scoped || ask.replaces.is_some() {
+            return Ok(None);
+        }
+        let mut table = self.lock();
+        if table.closed {
+            return Err(self.closed_error(Verb::Claim).on(part.name()));
+        }
+        let hold = table.reenter(ask.lineage.owner(), part, self.clock.now());
+        drop(table);
+        Ok(hold.map(|hold| Lease::new(Arc::clone(self), hold)))
+    }
+}
+
+/// What one claim call came to.
+enum Answer {
+    Granted(Lease),
+    Queued,
+    Refused(Refusal),
+}
+
+/// One claim, from before it is sent. Dropping it withdraws the claim.
+struct Attempt<'a> {
+    core: &'a Arc<Core>,
+    claim: Arc<Claim>,
+    /// The claim is no longer ours to withdraw.
+    done: bool,
+    own_hold: Option<Arc<Claim>>,
+}
+
+impl<'a> Attempt<'a> {
+    /// Puts a fresh claim into the table, so that an early push is kept.
+    fn begin(core: &'a Arc<Core>, ask: &Ask) -> Result<Self, Error> {
+        let claim = Arc::new(Claim {
+            id: ClaimId::new(),
+            session: Some(core.id),
+            lineage: ask.lineage.clone(),
+            parts: ask.parts.clone(),
+            lease: ask.lease,
+            lock_delay: ask.lock_delay,
+            patience: if ask.wait == Wait::Try { Patience::Try } else { Patience::Wait },
+            replaces: ask.replaces,
+            about: ask.about.clone(),
+        });
+        core.saw(&claim, Event::Sent);
+        // The send time is read before anything that could take time.
+        let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), core.clock.now());
+        entry.max_hold = ask.max_hold;
+        let mut table = core.lock();
+        if table.closed {
+            return Err(core.closed_error(Verb::Claim).on(ask.parts.first_name()));
+        }
+        table.insert(entry);
+        if let Some(old) = claim.replaces {
+            table.update(old, |entry| entry.successor = Some(claim.id));
+        }
+        drop(table);
+        Ok(Self { core, claim, done: false, own_hold: None })
+    }
+
+    fn id(&self) -> ClaimId {
+        self.claim.id
+    }
+
+    /// Sends the claim. An unanswered call is simply repeated: the id makes it the same claim.
+    async fn claim(&mut self, deadline: Tick) -> Result<Answer, Error> {
+        let core = self.core;
+        let mut tries = 1;
+        loop {
+            let sent = core.clock.now();
+            let limit = (sent + core.settings.call).min(deadline);
+            let answer = within(core, limit, core.engine.claim(&self.claim)).await;
+            let error = match answer {
+                Some(Ok(verdict)) => return self.answered(verdict, sent),
+                Some(Err(error)) => error.during(Verb::Claim).on(self.claim.parts.first_name()),
+                None => core.unanswered(Verb::Claim).on(self.claim.parts.first_name()),
+            };
+            let now = core.clock.now();
+            let give_up = tries >= limits::CLAIM_TRIES || now >= deadline || !error.is_retryable();
+            if give_up {
+                return Err(error);
+            }
+            let pause = Duration::from_millis(20 << tries) * (128 + u32::from(core.jitter())) / 256;
+            nap(core, (now + pause).min(deadline)).await;
+            tries += 1;
+            self.sent_again()?;
+        }
+    }
+
+    fn sent_again(&mut self) -> Result<(), Error> {
+        let again = |entry: &mut Entry| match entry.phase {
+            Phase::Over(_) => false,
+            _ => {
+                entry.sends += 1;
+                true
+            }
+        };
+        match self.core.lock().update(self.claim.id, again) {
+            Some(true) => Ok(()),
+            _ => Err(self.core.closed_error(Verb::Claim).on(self.claim.parts.first_name())),
+        }
+    }
+
+    fn answered(&mut self, verdict: Verdict, sent: Tick) -> Result<Answer, Error> {
+        match verdict {
+            Verdict::Granted(grant) => self.granted(grant, sent),
+            Verdict::Queued(queued) => {
+                self.queued(&queued, sent);
+                Ok(Answer::Queued)
+            }
+            Verdict::Refused(refusal) => {
+                self.core.saw(&self.claim, Event::Refused);
+                // Refused claims leave nothing behind in the store, so there is nothing to undo.
+                self.done = true;
+                let mut table = self.core.lock();
+                table.remove(self.claim.id);
+                if let Some(old) = self.claim.replaces {
+                    table.update(old, |entry| entry.successor = None);
+                }
+                drop(table);
+                Ok(Answer::Refused(refusal))
+            }
+        }
+    }
+
+    fn granted(&mut self, grant: Grant, sent: Tick) -> Result<Answer, Error> {
+        let core = self.core;
+        let now = core.clock.now();
+        let late = now >= core.safe_until(sent, self.claim.lease);
+        let mut work = Work::default();
+        let mut table = core.lock();
+        let hold = table.update(self.claim.id, |entry| {
+            if matches!(entry.phase, Phase::Over(_)) {
+                return None;
+            }
+            entry.answered_at(sent, grant.arrival);
+            entry.renew_at = sent + self.claim.lease / 3;
+            let hold = core.make_hold(entry, grant, now);
+            entry.phase = if late {
+                // The answer took longer than the lease: renew before anybody may trust it.
+                entry.renew_at = now;
+                Phase::Granted { hold: Arc::clone(&hold), give_back_at: now + self.claim.lease }
+            } else {
+                Phase::Held { hold: Arc::clone(&hold), guards: 1 }
+            };
+            Some(hold)
+        });
+        let hold = hold.flatten();
+        if hold.is_some() {
+            table.retire_replaced(self.claim.id, &mut work);
+        }
+        drop(table);
+        core.announce(work);
+        match hold {
+            Some(_) if late => Ok(Answer::Queued),
+            Some(hold) => {
+                self.done = true;
+                Ok(Answer::Granted(Lease::new(Arc::clone(core), hold)))
+            }
+            None => Err(core.closed_error(Verb::Claim).on(self.claim.parts.first_name())),
+        }
+    }
+
+    fn queued(&mut self, queued: &Queued, sent: Tick) {
+        let core = self.core;
+        core.saw(&self.claim, Event::Queued { place: queued.place });
+        let now = core.clock.now();
+        let mut work = Work::default();
+        let mut table = core.lock();
+        let granted = table.update(self.claim.id, |entry| {
+            if matches!(entry.phase, Phase::Over(_)) {
+                return false;
+            }
+            entry.queued(queued, sent, now);
+            // A push that overtook this answer counts if it speaks of the same arrival.
+            match entry.early.take().filter(|early| early.arrival == queued.arrival) {
+                Some(early) => {
+                    core.granted(entry, early, now, &mut work);
+                    true
+                }
+                None => false,
+            }
+        });
+        if granted == Some(true) {
+            table.retire_replaced(self.claim.id, &mut work);
+        }
+        drop(table);
+        core.announce(work);
+    }
+
+    /// The grant is in the caller's hands from here on.
+    fn into_lease(mut self, hold: Arc<Hold>) -> Lease {
+        self.done = true;
+        Lease::new(Arc::clone(self.core), hold)
+    }
+
+    /// A task that waits for a lock it holds itself waits in vain: say so once.
+    fn report_own_hold(&mut self) {
+        let Some(flow) = flow() else { return };
+        let owner = self.claim.lineage.owner();
+        let table = self.core.lock();
+        let hold = self.claim.parts.names().find_map(|name| table.own_hold(flow, name, owner));
+        drop(table);
+        let Some(hold) = hold else { return };
+        tracing::warn!(
+            name = %self.claim.parts.first_name(),
+            waits = %self.claim.about,
+            holds = %hold.claim().about,
+            "this task waits for a lock that it holds itself; use a scope to re-enter it"
+        );
+        let held_by = hold.claim();
+        self.core.saw(&self.claim, Event::WaitsForItself { held_by });
+        self.own_hold = Some(Arc::clone(held_by));
+    }
+
+    fn wait_failed(&self, over: Over) -> Error {
+        let name = self.claim.parts.first_name();
+        match over {
+            Over::Closed => self.core.closed_error(Verb::Claim).on(name),
+            Over::CutOff(error) => error.on(name),
+            Over::Ended(loss) => Error::new(ErrorKind::Lost, format!("the wait was ended: {loss}"))
+                .during(Verb::Claim)
+                .on(name)
+                .because_of(loss),
+            Over::Lapsed => {
+                let what = "what should be upgraded or downgraded is no longer held";
+                Error::new(ErrorKind::Lost, what)
+                    .during(Verb::Claim)
+                    .on(name)
+                    .because_of(crate::contract::Loss::Forgotten)
+            }
+        }
+    }
+
+    /// The wait limit has passed: says who holds the lock and where we stood. A grant that comes
+    /// while we look is taken all the same.
+    async fn timed_out(self, place: usize) -> Result<Outcome, Error> {
+        let core = self.core;
+        let name = self.claim.parts.first_name().clone();
+        let limit = core.clock.now() + core.settings.call.min(Duration::from_millis(250));
+        let query = Query::Slot(name.clone());
+        let seen = within(core, limit, core.engine.inspect(&query)).await;
+        if let Woken::Granted(hold) = granted(core, self.id(), Tick::ZERO).await {
+            return Ok(Outcome::Held(self.into_lease(hold)));
+        }
+        let mut holders: Vec<HolderView> = match seen {
+            Some(Ok(snapshot)) => snapshot.slots.into_iter().flat_map(|slot| slot.holders).collect(),
+            _ => Vec::new(),
+        };
+        holders.truncate(limits::NAMED_HOLDERS);
+        let next = match &self.own_hold {
+            Some(own) => format!(
+                "this same task holds it, taken at {}: use a scope to re-enter it",
+                own.about
+            ),
+            None => "wait longer, or find out why the holder takes so long".to_owned(),
+        };
+        Err(Error::new(ErrorKind::TimedOut, "not granted within the wait limit")
+            .during(Verb::Claim)
+            .on(&name)
+            .blocked_by(holders, (place > 0).then_some(place))
+            .next(next))
+    }
+
+    fn refused(&self, refusal: Refusal) -> Error {
+        let part = &self.claim.parts.as_slice()[0];
+        let error = refusal_error(refusal, part.shape()).during(Verb::Claim);
+        if error.name().is_some() { error } else { error.on(part.name()) }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let now = self.core.clock.now();
+        let mut table = self.core.lock();
+        if let Some(old) = self.claim.replaces {
+            table.update(old, |entry| entry.successor = None);
+        }
+        let Some(entry) = table.remove(self.claim.id) else { return };
+        // A wait that is over was given back by whoever ended it, if it had been granted; but only
+        // the store knows whether the ticket still stands.
+        table.give_back(&entry, now);
+        drop(table);
+        self.core.saw(&self.claim, Event::Withdrawn);
+        if let Phase::Granted { hold, .. } | Phase::Held { hold, .. } = &entry.phase {
+            hold.end(crate::contract::Loss::Released);
+        }
+    }
+}
+
+fn refusal_error(refusal: Refusal, asked: crate::contract::Shape) -> Error {
+    match refusal {
+        Refusal::Shape { name, stands } => {
+            let what = format!("the name is in use as {stands}, not as {asked}");
+            Error::new(ErrorKind::Shape, what)
+                .on(&name)
+                .next("use one name for one kind of lock, or wait until it is free")
+        }
+        Refusal::Upgrade { by } => {
+            let what = format!("another reader already waits to write: {by}");
+            Error::new(ErrorKind::UpgradeConflict, what)
+                .next("release the read lock and take the write lock from the start")
+        }
+        Refusal::Full { name, limit } => {
+            let what = format!("{limit} claims hold or wait already");
+            Error::new(ErrorKind::Limit, what).on(&name).next("come back when fewer do")
+        }
+        Refusal::NothingToReplace => {
+            Error::new(ErrorKind::Lost, "what should be upgraded or downgraded is no longer held")
+                .because_of(crate::contract::Loss::Forgotten)
+        }
+        Refusal::Withdrawn => {
+            Error::new(ErrorKind::Lost, "the claim was withdrawn before it arrived")
+        }
+        Refusal::Held { by, .. } => {
+            Error::new(ErrorKind::TimedOut, "it is held").blocked_by(by, None)
+        }
+    }
+}
+
+/// The task or thread we run in, where it is certain which one that is.
+fn flow() -> Option<Flow> {
+    if on_blocking_thread() {
+        return Some(Flow::Thread(thread::current().id()));
+    }
+    if let Some(task) = tokio::task::try_id() {
+        return Some(Flow::Task(task));
+    }
+    // Inside a runtime but in no task: the future that the runtime was started with, which never
+    // leaves its thread.
+    tokio::runtime::Handle::try_current().is_ok().then(|| Flow::Thread(thread::current().id()))
+}

@@ -1,0 +1,206 @@
+//! One claim in the session's table: its phase, and when something is due for it. Pure: knows
+//! instants and answers, not threads or calls.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use super::hold::Hold;
+use crate::contract::{
+    Arrival, Claim, ClaimId, Error, Grant, Loss, Name, Queued, Release, Shape,
+};
+use crate::limits;
+use crate::time::Tick;
+
+/// One claim of this session, from before it is sent until its end.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) claim: Arc<Claim>,
+    pub(super) phase: Phase,
+    /// Its owner is a scope or was given: others of the same owner may re-enter.
+    pub(super) scoped: bool,
+    pub(super) flow: Option<Flow>,
+    pub(super) max_hold: Option<Duration>,
+    /// How often the claim was sent.
+    pub(super) sends: u32,
+    /// An answer has come.
+    pub(super) answered: bool,
+    /// The send time of the last claim or renewal that was answered.
+    pub(super) sent_at: Tick,
+    /// The arrival that the latest answer named.
+    pub(super) arrival: Option<Arrival>,
+    /// A grant that was pushed before the claim's own answer came.
+    pub(super) early: Option<Grant>,
+    /// A renewal is under way.
+    pub(super) renewing: bool,
+    pub(super) renew_at: Tick,
+    pub(super) failures: u32,
+    /// A claim that will take this one's place when it is granted (upgrade, downgrade).
+    pub(super) successor: Option<ClaimId>,
+    /// Who waits for a change, and when to wake it at the latest.
+    pub(super) waker: Option<Waker>,
+    pub(super) wake_at: Tick,
+}
+
+/// Where a claim stands.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Sent, not answered yet.
+    Sent,
+    /// In line.
+    Waiting { place: usize },
+    /// Granted, and not picked up by its caller yet.
+    Granted { hold: Arc<Hold>, give_back_at: Tick },
+    /// In the hands of this many guards.
+    Held { hold: Arc<Hold>, guards: u32 },
+    /// The wait has ended without a grant; the caller reads why.
+    Over(Over),
+}
+
+/// How a wait ended without a grant.
+#[derive(Clone, Debug)]
+pub(super) enum Over {
+    /// The ticket is gone: claim anew, at the end of the line.
+    Lapsed,
+    /// Somebody ended it.
+    Ended(Loss),
+    /// The store could not be reached for a whole lease.
+    CutOff(Error),
+    /// The session was closed.
+    Closed,
+}
+
+/// The task or thread that made a claim, to tell a flow that waits for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// A task of the async runtime.
+    Task(tokio::task::Id),
+    /// A thread that blocks.
+    Thread(ThreadId),
+}
+
+/// What is to be done for an entry now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Due {
+    /// Wake the caller.
+    pub(super) wake: bool,
+    /// Send a renewal.
+    pub(super) renew: bool,
+    /// The grant is over: end it and give it back.
+    pub(super) lose: Option<Loss>,
+}
+
+impl Entry {
+    pub(super) fn new(claim: Arc<Claim>, scoped: bool, flow: Option<Flow>, now: Tick) -> Self {
+        Self {
+            claim,
+            phase: Phase::Sent,
+            scoped,
+            flow,
+            max_hold: None,
+            sends: 1,
+            answered: false,
+            sent_at: now,
+            arrival: None,
+            early: None,
+            renewing: false,
+            renew_at: Tick::NEVER,
+            failures: 0,
+            successor: None,
+            waker: None,
+            wake_at: Tick::NEVER,
+        }
+    }
+
+    /// The next instant at which something is due.
+    pub(super) fn next_due(&self) -> Tick {
+        let wake = if self.waker.is_some() { self.wake_at } else { Tick::NEVER };
+        let (renews, end) = match &self.phase {
+            Phase::Sent | Phase::Over(_) => (false, Tick::NEVER),
+            Phase::Waiting { .. } => (true, Tick::NEVER),
+            Phase::Granted { give_back_at, .. } => (true, *give_back_at),
+            Phase::Held { hold, .. } => (true, hold.safe_until()),
+        };
+        let renew = if renews && !self.renewing { self.renew_at } else { Tick::NEVER };
+        wake.min(renew).min(end)
+    }
+
+    /// What is due at `now`. Renewals that will soon be due go along, to make batches.
+    pub(super) fn due(&self, now: Tick) -> Due {
+        let mut due = Due { wake: self.waker.is_some() && self.wake_at <= now, ..Due::default() };
+        let renews = match &self.phase {
+            Phase::Sent | Phase::Over(_) => false,
+            Phase::Waiting { .. } => true,
+            Phase::Granted { give_back_at, .. } => {
+                due.lose = (*give_back_at <= now).then_some(Loss::NotPickedUp);
+                true
+            }
+            Phase::Held { hold, .. } => {
+                due.lose = hold.loss_at(now);
+                true
+            }
+        };
+        let window = (self.claim.lease / 12).min(WINDOW);
+        due.renew =
+            renews && !self.renewing && due.lose.is_none() && self.renew_at <= now + window;
+        due
+    }
+
+    /// The claim waits: remember its place and when to ask again.
+    pub(super) fn queued(&mut self, queued: &Queued, sent: Tick, now: Tick) {
+        self.answered_at(sent, queued.arrival);
+        self.renew_at = sent + self.claim.lease / 3;
+        if queued.place == 1
+            && let Some(first) = queued.first_expiry
+        {
+            // The head of the line asks again when the holder's time is up. A millisecond more, so
+            // that the store's clock has surely got there too.
+            self.renew_at = self.renew_at.min(now + first + Duration::from_millis(1));
+        }
+        self.phase = Phase::Waiting { place: queued.place };
+    }
+
+    /// An answer came to what was sent at `sent`.
+    pub(super) fn answered_at(&mut self, sent: Tick, arrival: Arrival) {
+        self.answered = true;
+        self.failures = 0;
+        self.sent_at = self.sent_at.max(sent);
+        self.arrival = Some(arrival);
+    }
+
+    /// A renewal was not answered: again soon, with some randomness in `jitter` (0 to 255).
+    pub(super) fn renewal_failed(&mut self, now: Tick, jitter: u8) {
+        self.renewing = false;
+        self.failures = self.failures.saturating_add(1);
+        let step = (self.claim.lease / 24).min(Duration::from_millis(500));
+        let grown = step * self.failures.min(4);
+        self.renew_at = now + grown / 2 + grown * u32::from(jitter) / 512;
+    }
+
+    /// The part of this claim on a slot, if it has one.
+    pub(super) fn weight_on(&self, name: &Name, shape: Shape) -> Option<u32> {
+        let parts = self.claim.parts.as_slice();
+        let part = parts.iter().find(|part| part.name() == name && part.shape() == shape);
+        part.map(crate::contract::Part::weight)
+    }
+
+    /// The request that gives this claim back.
+    pub(super) fn to_release(&self) -> Release {
+        let uncertain = self.sends > 1 || !self.answered;
+        Release { claim: self.claim.to_ref(), uncertain }
+    }
+
+    /// Enters the grant once more, if there is room.
+    pub(super) fn reenter(&mut self) -> Option<Arc<Hold>> {
+        let Phase::Held { hold, guards } = &mut self.phase else { return None };
+        if *guards >= limits::REENTRIES {
+            return None;
+        }
+        *guards += 1;
+        Some(Arc::clone(hold))
+    }
+}
+
+/// Renewals due within this much of each other go in one batch.
+const WINDOW: Duration = Duration::from_secs(1);

@@ -1,0 +1,195 @@
+//! One grant as its holder sees it: fences, safe-until, loss. Knows one claim and the clock.
+//!
+//! A holder reads the clock itself and never trusts that a timer fired: a process that was stopped
+//! for longer than its lease finds out with its first question, not when a thread gets around to it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::contract::{Arrival, Claim, Error, ErrorKind, Fence, Fences, Grant, Loss};
+use crate::time::{Clock, Tick};
+
+/// One grant, shared by its guards, its observers and the keeper.
+pub(crate) struct Hold {
+    claim: Arc<Claim>,
+    arrival: Arrival,
+    clock: Arc<dyn Clock>,
+    /// Nanoseconds of a [`Tick`]. Only grows.
+    safe_until: AtomicU64,
+    /// `max_hold` ends the grant here whatever is renewed.
+    cap: Tick,
+    fences: Mutex<Fences>,
+    ended: OnceLock<Loss>,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Hold {
+    pub(super) fn new(
+        claim: &Arc<Claim>,
+        grant: Grant,
+        clock: &Arc<dyn Clock>,
+        safe_until: Tick,
+        cap: Tick,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            claim: Arc::clone(claim),
+            arrival: grant.arrival,
+            clock: Arc::clone(clock),
+            safe_until: AtomicU64::new(safe_until.as_nanos()),
+            cap,
+            fences: Mutex::new(grant.fences),
+            ended: OnceLock::new(),
+            wakers: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn claim(&self) -> &Arc<Claim> {
+        &self.claim
+    }
+
+    /// The instant until which the grant may be trusted.
+    pub(super) fn safe_until(&self) -> Tick {
+        Tick::from_nanos(self.safe_until.load(Ordering::Acquire)).min(self.cap)
+    }
+
+    /// How long the grant may still be trusted without another renewal.
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.loss_at(self.clock.now()) {
+            Some(_) => Duration::ZERO,
+            None => self.safe_until().since(self.clock.now()),
+        }
+    }
+
+    /// What is left of `max_hold`, if there is one.
+    pub(super) fn hold_left(&self) -> Option<Duration> {
+        (self.cap != Tick::NEVER).then(|| self.cap.since(self.clock.now()))
+    }
+
+    /// The fences, if the grant may be trusted at this instant.
+    pub(crate) fn fences(&self) -> Result<Fences, Error> {
+        self.check()?;
+        Ok(self.fences.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// The largest fence of the grant, if it may be trusted at this instant.
+    pub(crate) fn fence(&self) -> Result<Fence, Error> {
+        self.check()?;
+        let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(fences.as_slice().iter().copied().max().unwrap_or(Fence::new(0)))
+    }
+
+    /// An error if the grant may not be trusted at this instant.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.loss_at(self.clock.now()) {
+            None => Ok(()),
+            Some(loss) => {
+                self.end(loss);
+                Err(self.lost_error())
+            }
+        }
+    }
+
+    /// Why the grant is over, if it is.
+    pub(super) fn loss_at(&self, now: Tick) -> Option<Loss> {
+        if let Some(loss) = self.ended.get() {
+            return Some(loss.clone());
+        }
+        if now >= self.cap {
+            return Some(Loss::MaxHold);
+        }
+        (now >= self.safe_until()).then_some(Loss::Expired)
+    }
+
+    /// A renewal was answered. The store's word counts only for the grant we know.
+    pub(super) fn renewed(&self, safe_until: Tick, grant: &Grant) -> Result<(), Loss> {
+        let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        let falls = |(old, new): (&Fence, &Fence)| new < old;
+        let pairs = fences.as_slice().iter().zip(grant.fences.as_slice());
+        // Another arrival is another grant: in between, somebody else may have held.
+        if grant.arrival != self.arrival || pairs.into_iter().any(falls) {
+            return Err(Loss::Forgotten);
+        }
+        *fences = grant.fences.clone();
+        drop(fences);
+        self.safe_until.fetch_max(safe_until.as_nanos(), Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Ends the grant. The first reason stays. Wakes everybody who waits for the loss.
+    pub(super) fn end(&self, loss: Loss) {
+        // A loss that the clock tells was there before the reason we are given now.
+        let loss = self.loss_at(self.clock.now()).unwrap_or(loss);
+        let _ = self.ended.set(loss);
+        let wakers = {
+            let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The error a holder gets that asks after the loss.
+    pub(crate) fn lost_error(&self) -> Error {
+        let loss = self.ended.get().cloned().unwrap_or(Loss::Expired);
+        let next = match loss {
+            Loss::MaxHold => "finish sooner, or allow a longer max_hold",
+            Loss::Closed | Loss::Released => "take the lock again before you go on",
+            _ => "stop what you do under this lock; another holder may have begun",
+        };
+        Error::new(ErrorKind::Lost, format!("the lock was lost: {loss}"))
+            .on(self.claim.parts.first_name())
+            .because_of(loss)
+            .next(next)
+    }
+
+    /// Resolves when the grant is over.
+    pub(crate) fn lost(self: &Arc<Self>) -> Lost {
+        Lost { hold: Arc::clone(self) }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("claim", &self.claim.id)
+            .field("name", self.claim.parts.first_name())
+            .field("remaining", &self.remaining())
+            .field("ended", &self.ended.get())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Resolves to the reason when a lock is lost. Made by `lost()`.
+///
+/// # Cancel safety
+/// Dropping it loses nothing; ask for another.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Lost {
+    hold: Arc<Hold>,
+}
+
+impl Future for Lost {
+    type Output = Loss;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Loss> {
+        let hold = &self.hold;
+        if hold.check().is_err() {
+            return Poll::Ready(hold.ended.get().cloned().unwrap_or(Loss::Expired));
+        }
+        let mut wakers = hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
+        }
+        drop(wakers);
+        // It may have ended between the look above and the waker's entry.
+        match hold.ended.get() {
+            Some(loss) => Poll::Ready(loss.clone()),
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! One process's standing with one engine: a table of claims, a keeper, and the waits of callers.
+//! Knows the contract and the clock; knows no store and no rules.
+//!
+//! ```text
+//! acquire  --claim-->  engine        caller's own future, no hop through another task
+//! keeper   --renew-->  engine        one thread for everything held or waited for
+//! engine   --signal--> table         the waiting caller is woken
+//! guard    --drop--->  keeper --release--> engine
+//! ```
+
+mod acquire;
+mod entry;
+mod hold;
+mod keeper;
+mod park;
+mod release;
+mod table;
+#[cfg(test)]
+mod tests;
+mod witness;
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+pub(crate) use acquire::{Ask, Outcome, Wait};
+pub(crate) use hold::Hold;
+pub use hold::Lost;
+pub(crate) use park::{block_on, on_blocking_thread};
+pub(crate) use release::Lease;
+pub use witness::{Event, Witness};
+
+use self::entry::{Entry, Over, Phase};
+use self::table::{Table, Work};
+use crate::contract::{
+    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, SessionId, Signal, Verb,
+};
+use crate::limits;
+use crate::time::{Alarm, Clock, Tick};
+
+/// How a session behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) max_lease: Duration,
+    /// Time limit of one call to the store.
+    pub(crate) call: Duration,
+    pub(crate) witness: Option<Arc<dyn Witness>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_lease: limits::DEFAULT_MAX_LEASE, call: limits::CALL, witness: None }
+    }
+}
+
+/// One process's standing with one engine. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Session {
+    handle: Arc<Handle>,
+}
+
+/// Tells the keeper when the last clone is gone. Guards keep only the core.
+struct Handle {
+    core: Arc<Core>,
+}
+
+/// What guards, waits and the keeper share.
+pub(crate) struct Core {
+    id: SessionId,
+    engine: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    alarm: Arc<dyn Alarm>,
+    settings: Settings,
+    host: Arc<str>,
+    table: Mutex<Table>,
+    noise: AtomicU64,
+}
+
+impl Session {
+    /// Opens a session and starts its keeper.
+    pub(crate) fn open(
+        engine: Arc<dyn Engine>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let alarm = clock.alarm();
+        let id = SessionId::new();
+        let core = Arc::new(Core {
+            id,
+            engine,
+            clock,
+            alarm: Arc::clone(&alarm),
+            settings,
+            host: host_name(),
+            table: Mutex::new(Table::new(alarm)),
+            noise: AtomicU64::new(seed(id)),
+        });
+        let ear: Arc<dyn Ear> = Arc::clone(&core) as _;
+        core.engine.listen(id, Arc::downgrade(&ear) as Weak<dyn Ear>);
+        keeper::start(Arc::clone(&core))?;
+        Ok(Self { handle: Arc::new(Handle { core }) })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.handle.core
+    }
+
+    /// How many claims the session holds or waits for.
+    pub(crate) fn claims(&self) -> usize {
+        self.core().lock().len()
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core().fmt(f)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.lock().orphaned = true;
+        self.core.alarm.ring();
+    }
+}
+
+impl Core {
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn host(&self) -> &Arc<str> {
+        &self.host
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn saw(&self, claim: &Arc<Claim>, event: Event<'_>) {
+        if let Some(witness) = &self.settings.witness {
+            witness.saw(claim, event);
+        }
+    }
+
+    /// Until when a claim may be trusted that was answered to a call sent at `sent`.
+    fn safe_until(&self, sent: Tick, lease: Duration) -> Tick {
+        sent + lease - self.engine.promises().margin(lease)
+    }
+
+    /// The claim holds: makes the grant its holder will see.
+    fn make_hold(&self, entry: &Entry, grant: Grant, now: Tick) -> Arc<Hold> {
+        let safe_until = self.safe_until(entry.sent_at, entry.claim.lease);
+        let cap = entry.max_hold.map_or(Tick::NEVER, |most| now + most);
+        self.saw(&entry.claim, Event::Granted { fences: &grant.fences, safe_until });
+        Hold::new(&entry.claim, grant, &self.clock, safe_until, cap)
+    }
+
+    /// A waiting claim was granted: its caller is woken and has a lease's time to pick it up.
+    fn granted(&self, entry: &mut Entry, grant: Grant, now: Tick, work: &mut Work) {
+        let hold = self.make_hold(entry, grant, now);
+        entry.phase = Phase::Granted { hold, give_back_at: now + entry.claim.lease };
+        work.wake.extend(entry.waker.take());
+    }
+
+    /// Tells everybody concerned. Never under the table's lock: wakers may run anything.
+    fn announce(&self, mut work: Work) {
+        for (hold, loss) in &work.lost {
+            self.saw(hold.claim(), Event::Lost { loss });
+        }
+        for hold in &work.replaced {
+            self.saw(hold.claim(), Event::Released);
+        }
+        work.announce();
+    }
+
+    /// A number from 0 to 255 that differs from call to call and from session to session.
+    fn jitter(&self) -> u8 {
+        let mixed = seed_mix(self.noise.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed));
+        mixed.to_le_bytes()[0]
+    }
+
+    /// A call to the store with its time limit.
+    pub(crate) async fn limited<T>(
+        &self,
+        verb: Verb,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let limit = self.clock.now() + self.settings.call;
+        match park::within(self, limit, call).await {
+            Some(answer) => answer.map_err(|error| error.during(verb)),
+            None => Err(self.unanswered(verb)),
+        }
+    }
+
+    fn unanswered(&self, verb: Verb) -> Error {
+        let what = format!("no answer within {:?}", self.settings.call);
+        Error::new(ErrorKind::Unavailable, what)
+            .effect_unknown()
+            .during(verb)
+            .next("check that the store is up and reachable")
+    }
+
+    fn closed_error(&self, verb: Verb) -> Error {
+        Error::new(ErrorKind::Closed, "this Tenure was closed")
+            .during(verb)
+            .next("connect again for new locks")
+    }
+}
+
+impl Ear for Core {
+    fn hear(&self, signal: Signal) {
+        let now = self.clock.now();
+        let mut work = Work::default();
+        let mut table = self.lock();
+        match signal {
+            Signal::Granted { claim, grant } => self.hear_granted(&mut table, claim, grant, &mut work),
+            Signal::Ended { claim, loss } => match table.get(claim).map(|entry| &entry.phase) {
+                Some(Phase::Held { .. } | Phase::Granted { .. }) => {
+                    table.lose(claim, loss, now, &mut work);
+                }
+                Some(Phase::Waiting { .. }) => {
+                    table.wait_over(claim, Over::Ended(loss), &mut work);
+                }
+                _ => {}
+            },
+            Signal::Resync => {
+                for id in table.ids() {
+                    table.update(id, |entry| {
+                        if matches!(entry.phase, Phase::Waiting { .. }) {
+                            entry.renew_at = now;
+                        }
+                    });
+                }
+            }
+        }
+        drop(table);
+        self.announce(work);
+    }
+}
+
+impl Core {
+    fn hear_granted(&self, table: &mut Table, claim: ClaimId, grant: Grant, work: &mut Work) {
+        let now = self.clock.now();
+        let granted = table.update(claim, |entry| match entry.phase {
+            // The push overtook the answer: keep it until the answer names its arrival.
+            Phase::Sent => {
+                entry.early = Some(grant);
+                false
+            }
+            // A push from an earlier life of the claim must not become a grant.
+            Phase::Waiting { .. } if entry.arrival == Some(grant.arrival) => {
+                self.granted(entry, grant, now, work);
+                true
+            }
+            _ => false,
+        });
+        if granted == Some(true) {
+            table.retire_replaced(claim, work);
+        }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("engine", &self.engine.promises().engine)
+            .finish_non_exhaustive()
+    }
+}
+
+fn host_name() -> Arc<str> {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    // Shown to people: nothing in it may move their cursor.
+    name.chars().filter(|c| !c.is_control()).take(64).collect::<String>().into()
+}
+
+fn seed(id: SessionId) -> u64 {
+    let bytes = id.as_u128().to_le_bytes();
+    u64::from_le_bytes([
+        bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
+    ])
+}
+
+/// Mixes a counter into a number that looks random (the finaliser of `SplitMix64`).
+fn seed_mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,201 @@
+//! Giving back: by `release`, by dropping a guard, by closing. Knows the way out, not the way in.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::entry::{Entry, Over, Phase};
+use super::table::{Giving, Work};
+use super::{Ask, Core, Event, Hold, Session, Wait};
+use crate::contract::{Error, ErrorKind, Loss, Part, Parts, Release, Released, Verb};
+use crate::time::Tick;
+
+/// One guard's share of a grant. Dropping it asks for release in the background.
+pub(crate) struct Lease {
+    core: Arc<Core>,
+    hold: Arc<Hold>,
+    done: bool,
+}
+
+impl Lease {
+    pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>) -> Self {
+        Self { core, hold, done: false }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Asks for `part` instead, for the same owner: what is held now ends when that is granted. A
+    /// hold that was entered more than once, or that is part of a set, stays beside the new one.
+    pub(crate) fn ask_instead(&self, part: Part, wait: Wait) -> Ask {
+        let claim = self.hold.claim();
+        let table = self.core.lock();
+        let entry = table.get(claim.id);
+        let sole = matches!(entry.map(|e| &e.phase), Some(Phase::Held { guards: 1, .. }));
+        let scoped = entry.is_some_and(|entry| entry.scoped);
+        drop(table);
+        let replaces = (sole && claim.parts.as_slice().len() == 1).then_some(claim.id);
+        Ask {
+            parts: Parts::one(part),
+            lineage: claim.lineage.clone(),
+            scoped,
+            lease: claim.lease,
+            wait,
+            max_hold: self.hold.hold_left(),
+            lock_delay: claim.lock_delay,
+            replaces,
+            about: claim.about.clone(),
+        }
+    }
+
+    /// Gives the lock back and confirms it.
+    pub(crate) async fn release(mut self) -> Result<(), Error> {
+        self.done = true;
+        let lost = self.hold.check().err();
+        let Some(entry) = self.core.let_go(&self.hold) else {
+            // Another guard of the same owner still holds it, or the keeper gave it back already.
+            return lost.map_or(Ok(()), Err);
+        };
+        let core = Arc::clone(&self.core);
+        let until = core.clock.now() + entry.claim.lease;
+        let mut way = WayBack { core, release: Some(entry.to_release()), until };
+        let answer = way.send().await;
+        match (lost, answer) {
+            (Some(lost), _) => Err(lost),
+            (None, Ok(Released::Done)) => Ok(()),
+            (None, Ok(Released::Gone)) => {
+                let loss = Loss::Forgotten;
+                Err(Error::new(ErrorKind::Lost, format!("the lock was lost: {loss}"))
+                    .during(Verb::Release)
+                    .on(entry.claim.parts.first_name())
+                    .because_of(loss)
+                    .next("what was done under this lock may have overlapped with another holder"))
+            }
+            (None, Err(error)) => Err(error),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        if let Some(entry) = self.core.let_go(&self.hold) {
+            let now = self.core.clock.now();
+            self.core.lock().give_back(&entry, now);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.hold.fmt(f)
+    }
+}
+
+impl Core {
+    /// One guard less. Takes the claim out of the table when it was the last: from here on no
+    /// renewal is sent for it.
+    fn let_go(&self, hold: &Arc<Hold>) -> Option<Entry> {
+        let id = hold.claim().id;
+        let mut table = self.lock();
+        let last = table.update(id, |entry| match &mut entry.phase {
+            Phase::Held { guards, .. } => {
+                *guards -= 1;
+                *guards == 0
+            }
+            _ => false,
+        });
+        if last != Some(true) {
+            return None;
+        }
+        let entry = table.remove(id);
+        drop(table);
+        self.saw(hold.claim(), Event::Released);
+        hold.end(Loss::Released);
+        entry
+    }
+}
+
+/// A release on its way. If it is dropped before it was confirmed, the keeper takes over.
+struct WayBack {
+    core: Arc<Core>,
+    release: Option<Release>,
+    until: Tick,
+}
+
+impl WayBack {
+    async fn send(&mut self) -> Result<Released, Error> {
+        let Some(release) = self.release.clone() else { return Ok(Released::Gone) };
+        let name = release.claim.parts.first_name().clone();
+        let batch = [release];
+        let core = Arc::clone(&self.core);
+        match core.limited(Verb::Release, core.engine.release(&batch)).await {
+            Ok(answers) => {
+                self.release = None;
+                Ok(answers.first().copied().unwrap_or(Released::Gone))
+            }
+            Err(error) => {
+                let next = "it is released in the background; the lease is the backstop";
+                Err(error.on(&name).next(next))
+            }
+        }
+    }
+}
+
+impl Drop for WayBack {
+    fn drop(&mut self) {
+        if let Some(mut release) = self.release.take() {
+            // Whether the call went out is not known.
+            release.uncertain = true;
+            let giving = Giving { release, until: self.until, not_before: self.core.clock.now() };
+            self.core.lock().push_release(giving);
+        }
+    }
+}
+
+impl Session {
+    /// Ends every wait, gives everything back and refuses whatever comes after. Returns when the
+    /// store has confirmed, or its leases have run out.
+    pub(crate) async fn close(&self) {
+        let core = self.core();
+        let now = core.clock.now();
+        let mut work = Work::default();
+        let mut table = core.lock();
+        table.closed = true;
+        for id in table.ids() {
+            match table.get(id).map(|entry| &entry.phase) {
+                Some(Phase::Held { .. }) => table.lose(id, Loss::Closed, now, &mut work),
+                Some(Phase::Sent | Phase::Waiting { .. }) => {
+                    table.wait_over(id, Over::Closed, &mut work);
+                }
+                Some(Phase::Granted { .. }) => {
+                    table.lose(id, Loss::Closed, now, &mut work);
+                    table.wait_over(id, Over::Closed, &mut work);
+                }
+                _ => {}
+            }
+        }
+        drop(table);
+        core.announce(work);
+        core.alarm.ring();
+        poll_fn(|cx| {
+            let mut table = core.lock();
+            if table.is_drained() {
+                return Poll::Ready(());
+            }
+            if !table.drained.iter().any(|waker| waker.will_wake(cx.waker())) {
+                table.drained.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,367 @@
+//! The session's table of claims, with one queue of deadlines over all of them. Knows what is due
+//! when; makes no calls and waits for nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::task::Waker;
+
+use smallvec::SmallVec;
+
+use super::entry::{Entry, Flow, Over, Phase};
+use super::hold::Hold;
+use crate::contract::{ClaimId, ClaimRef, Loss, Name, OwnerId, Part, Release};
+use crate::limits;
+use crate::time::{Alarm, Tick};
+
+/// All claims of a session.
+#[derive(Debug)]
+pub(super) struct Table {
+    entries: HashMap<ClaimId, (Entry, Tick)>,
+    due: BTreeSet<(Tick, ClaimId)>,
+    /// The claims that hold, by name: for re-entry, and to tell a task that waits for itself.
+    held: HashMap<Name, SmallVec<[ClaimId; 1]>>,
+    /// Callers with a time limit, by when it passes.
+    sleepers: BTreeMap<(Tick, u64), Waker>,
+    next_sleeper: u64,
+    alarm: Arc<dyn Alarm>,
+    /// The alarm rings at this instant at the latest.
+    armed: Tick,
+    /// Claims to be given back in the background.
+    pub(super) releases: Vec<Giving>,
+    /// Releases that the keeper has sent and that are not answered yet.
+    pub(super) giving: usize,
+    /// Who waits until everything is given back.
+    pub(super) drained: Vec<Waker>,
+    pub(super) closed: bool,
+    /// Nobody but guards is left: end when they are gone.
+    pub(super) orphaned: bool,
+}
+
+/// A claim on its way back to the store.
+#[derive(Debug)]
+pub(super) struct Giving {
+    pub(super) release: Release,
+    /// When the store forgets it anyway.
+    pub(super) until: Tick,
+    pub(super) not_before: Tick,
+}
+
+/// What the keeper has to do now.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) wake: Vec<Waker>,
+    pub(super) renew: Vec<ClaimRef>,
+    pub(super) release: Vec<Giving>,
+    pub(super) lost: Vec<(Arc<Hold>, Loss)>,
+    /// Grants whose place another grant of the same owner has taken.
+    pub(super) replaced: Vec<Arc<Hold>>,
+}
+
+impl Table {
+    pub(super) fn new(alarm: Arc<dyn Alarm>) -> Self {
+        Self {
+            entries: HashMap::new(),
+            due: BTreeSet::new(),
+            held: HashMap::new(),
+            sleepers: BTreeMap::new(),
+            next_sleeper: 0,
+            alarm,
+            armed: Tick::NEVER,
+            releases: Vec::new(),
+            giving: 0,
+            drained: Vec::new(),
+            closed: false,
+            orphaned: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Nothing is on its way back to the store.
+    pub(super) fn is_drained(&self) -> bool {
+        self.releases.is_empty() && self.giving == 0
+    }
+
+    pub(super) fn get(&self, id: ClaimId) -> Option<&Entry> {
+        self.entries.get(&id).map(|(entry, _)| entry)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        let (id, due) = (entry.claim.id, entry.next_due());
+        self.entries.insert(id, (entry, due));
+        self.schedule(due, id);
+    }
+
+    /// Changes an entry and keeps the queue of deadlines true.
+    pub(super) fn update<T>(
+        &mut self,
+        id: ClaimId,
+        change: impl FnOnce(&mut Entry) -> T,
+    ) -> Option<T> {
+        let (entry, due) = self.entries.get_mut(&id)?;
+        let was_held = matches!(entry.phase, Phase::Held { .. });
+        let changed = change(entry);
+        let (old, new) = (*due, entry.next_due());
+        *due = new;
+        let index = !was_held && matches!(entry.phase, Phase::Held { .. });
+        let claim = index.then(|| Arc::clone(&entry.claim));
+        if old != new {
+            self.unschedule(old, id);
+            self.schedule(new, id);
+        }
+        if let Some(claim) = claim {
+            for name in claim.parts.names() {
+                self.held.entry(name.clone()).or_default().push(id);
+            }
+        }
+        Some(changed)
+    }
+
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Entry> {
+        let (entry, due) = self.entries.remove(&id)?;
+        self.unschedule(due, id);
+        if matches!(entry.phase, Phase::Held { .. }) {
+            for name in entry.claim.parts.names() {
+                if let Some(ids) = self.held.get_mut(name) {
+                    ids.retain(|other| *other != id);
+                    if ids.is_empty() {
+                        self.held.remove(name);
+                    }
+                }
+            }
+        }
+        Some(entry)
+    }
+
+    pub(super) fn ids(&self) -> Vec<ClaimId> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// A hold of this owner that a claim for `part` may simply enter again.
+    pub(super) fn reenter(&mut self, owner: OwnerId, part: &Part, now: Tick) -> Option<Arc<Hold>> {
+        if !part.shape().reentrant() {
+            return None;
+        }
+        let fits = |entry: &Entry| {
+            if entry.claim.lineage.owner() != owner {
+                return false;
+            }
+            let weight = entry.weight_on(part.name(), part.shape());
+            let living = matches!(&entry.phase,
+                Phase::Held { hold, .. } if hold.loss_at(now).is_none());
+            living && weight.is_some_and(|weight| weight >= part.weight())
+        };
+        let ids = self.held.get(part.name())?;
+        let id = *ids.iter().find(|id| self.get(**id).is_some_and(fits))?;
+        self.update(id, Entry::reenter)?
+    }
+
+    /// The hold of the same task or thread on this name under another owner, if there is one: a
+    /// flow that waits for it waits for itself.
+    pub(super) fn own_hold(&self, flow: Flow, name: &Name, owner: OwnerId) -> Option<Arc<Hold>> {
+        let mut entries = self.held.get(name)?.iter().filter_map(|id| self.get(*id));
+        entries.find_map(|entry| match &entry.phase {
+            Phase::Held { hold, .. }
+                if entry.flow == Some(flow) && entry.claim.lineage.owner() != owner =>
+            {
+                Some(Arc::clone(hold))
+            }
+            _ => None,
+        })
+    }
+
+    /// Puts a claim on its way back to the store.
+    pub(super) fn give_back(&mut self, entry: &Entry, now: Tick) {
+        let release = entry.to_release();
+        let until = now + release.claim.lease;
+        self.push_release(Giving { release, until, not_before: now });
+    }
+
+    pub(super) fn push_release(&mut self, giving: Giving) {
+        let first = self.releases.is_empty();
+        self.releases.push(giving);
+        if first {
+            self.alarm.ring();
+        }
+    }
+
+    /// Takes out everything that is due at `now`, and sets the alarm for what comes next.
+    pub(super) fn collect(&mut self, now: Tick, at_latest: Tick) -> Work {
+        let mut work = Work::default();
+        let horizon = now + std::time::Duration::from_secs(1);
+        let soon: Vec<ClaimId> = self
+            .due
+            .iter()
+            .take_while(|(due, _)| *due <= horizon)
+            .map(|(_, id)| *id)
+            .collect();
+        for id in soon {
+            self.collect_one(id, now, &mut work);
+        }
+        while let Some(first) = self.sleepers.first_entry()
+            && first.key().0 <= now
+        {
+            work.wake.push(first.remove());
+        }
+        let (ready, later): (Vec<_>, Vec<_>) =
+            self.releases.drain(..).partition(|giving| giving.not_before <= now);
+        self.releases = later;
+        self.giving += ready.len();
+        work.release = ready;
+        let first = self.due.first().map_or(Tick::NEVER, |(due, _)| *due);
+        let retry = self.releases.iter().map(|giving| giving.not_before).min();
+        let sleeper = self.sleepers.first_key_value().map(|((at, _), _)| *at);
+        let next = [retry, sleeper].into_iter().flatten().min().unwrap_or(Tick::NEVER);
+        self.armed = first.min(next).min(at_latest);
+        self.alarm.set(self.armed);
+        work
+    }
+
+    fn collect_one(&mut self, id: ClaimId, now: Tick, work: &mut Work) {
+        let Some(due) = self.get(id).map(|entry| entry.due(now)) else { return };
+        if let Some(loss) = due.lose {
+            self.lose(id, loss, now, work);
+            return;
+        }
+        self.update(id, |entry| {
+            if due.renew {
+                entry.renewing = true;
+                work.renew.push(entry.claim.to_ref());
+            }
+            if due.wake {
+                work.wake.extend(entry.waker.take());
+            }
+        });
+    }
+
+    /// Ends a grant: the guard hears of it, and the claim goes back to the store. A grant that was
+    /// not picked up leaves its caller's wait behind, which then claims anew.
+    pub(super) fn lose(&mut self, id: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
+        let Some(entry) = self.get(id) else { return };
+        let mut giving =
+            Giving { release: entry.to_release(), until: now + entry.claim.lease, not_before: now };
+        // The store and we may disagree on what became of it: no late copy may come back.
+        giving.release.uncertain = true;
+        match &entry.phase {
+            Phase::Held { hold, .. } => {
+                work.lost.push((Arc::clone(hold), loss));
+                self.remove(id);
+            }
+            Phase::Granted { hold, .. } => {
+                work.lost.push((Arc::clone(hold), loss.clone()));
+                let over = match loss {
+                    Loss::Evicted { .. } => Over::Ended(loss),
+                    _ => Over::Lapsed,
+                };
+                self.wait_over(id, over, work);
+            }
+            _ => return,
+        }
+        self.push_release(giving);
+    }
+
+    /// A claim is granted: what it replaces has ended in the same step, and is not lost.
+    pub(super) fn retire_replaced(&mut self, id: ClaimId, work: &mut Work) {
+        let old = self.get(id).and_then(|entry| entry.claim.replaces);
+        let old = old.and_then(|old| self.remove(old));
+        if let Some(Entry { phase: Phase::Held { hold, .. }, .. }) = old {
+            work.replaced.push(hold);
+        }
+    }
+
+    /// Whether another claim is about to take this one's place; it is then asked about first.
+    pub(super) fn asks_successor(&mut self, id: ClaimId, now: Tick) -> bool {
+        let Some(next) = self.get(id).and_then(|entry| entry.successor) else { return false };
+        let pending = self.update(next, |entry| match entry.phase {
+            Phase::Sent => true,
+            Phase::Waiting { .. } => {
+                entry.renew_at = now;
+                true
+            }
+            _ => false,
+        });
+        if pending != Some(true) {
+            return false;
+        }
+        // If the successor knows nothing better, the hold ends with its safe-until.
+        self.update(id, |entry| entry.renew_at = Tick::NEVER);
+        true
+    }
+
+    /// Ends a wait: its caller is woken and reads why.
+    pub(super) fn wait_over(&mut self, id: ClaimId, over: Over, work: &mut Work) {
+        self.update(id, |entry| {
+            entry.phase = Phase::Over(over);
+            work.wake.extend(entry.waker.take());
+        });
+    }
+
+    /// Wakes a caller at `at`. Returns what `awake` needs to take it back.
+    pub(super) fn sleep(&mut self, at: Tick, waker: Waker) -> (Tick, u64) {
+        self.next_sleeper += 1;
+        let key = (at, self.next_sleeper);
+        self.sleepers.insert(key, waker);
+        self.alarm_by(at);
+        key
+    }
+
+    /// The caller needs no waking any more.
+    pub(super) fn awake(&mut self, key: (Tick, u64)) {
+        self.sleepers.remove(&key);
+    }
+
+    /// Makes sure that the keeper looks again at `at`, or earlier.
+    pub(super) fn alarm_by(&mut self, at: Tick) {
+        // Later than what the alarm is set to needs nothing: it rings, and the keeper looks again.
+        if at < self.armed {
+            self.armed = at;
+            self.alarm.set(at);
+        }
+    }
+
+    fn schedule(&mut self, due: Tick, id: ClaimId) {
+        if due != Tick::NEVER {
+            self.due.insert((due, id));
+            self.alarm_by(due);
+        }
+    }
+
+    fn unschedule(&mut self, due: Tick, id: ClaimId) {
+        if due != Tick::NEVER {
+            self.due.remove(&(due, id));
+        }
+    }
+}
+
+impl Work {
+    /// Cuts claims into calls of at most a batch each.
+    pub(super) fn batches<T>(items: Vec<T>) -> Vec<Vec<T>> {
+        let mut batches = Vec::with_capacity(items.len().div_ceil(limits::BATCH));
+        let mut items = items.into_iter();
+        loop {
+            let batch: Vec<T> = items.by_ref().take(limits::BATCH).collect();
+            if batch.is_empty() {
+                return batches;
+            }
+            batches.push(batch);
+        }
+    }
+
+    /// Tells everybody concerned. Never under the table's lock: wakers may run anything.
+    pub(super) fn announce(&mut self) {
+        for (hold, loss) in self.lost.drain(..) {
+            tracing::warn!(name = %hold.claim().parts.first_name(), %loss, "lock lost");
+            hold.end(loss);
+        }
+        for hold in self.replaced.drain(..) {
+            hold.end(Loss::Released);
+        }
+        self.wake.drain(..).for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,55 @@
+//! What a session can be seen doing: the seam for histories, metrics and reports. Knows events, not
+//! who listens.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::contract::{Claim, Fences, Loss};
+use crate::time::Tick;
+
+/// Sees what a session does. Called on the path of every lock: must be quick and must not block.
+pub trait Witness: fmt::Debug + Send + Sync + 'static {
+    /// Takes note of an event.
+    fn saw(&self, claim: &Arc<Claim>, event: Event<'_>);
+}
+
+/// One event in the life of a claim.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// It is about to be sent for the first time.
+    Sent,
+    /// It waits at this place.
+    Queued {
+        /// Its place in line, from 1.
+        place: usize,
+    },
+    /// It holds, and may be trusted until the given instant.
+    Granted {
+        /// One fence for each part.
+        fences: &'a Fences,
+        /// Until when it may be trusted without another renewal.
+        safe_until: Tick,
+    },
+    /// It was renewed and may be trusted until the given instant.
+    Renewed {
+        /// Until when it may be trusted.
+        safe_until: Tick,
+    },
+    /// It was refused.
+    Refused,
+    /// It was lost while it held.
+    Lost {
+        /// Why.
+        loss: &'a Loss,
+    },
+    /// Its guard was released or dropped; from here on it must not be used.
+    Released,
+    /// Its caller gave up waiting.
+    Withdrawn,
+    /// Its own task or thread already holds the name under another owner: it waits for itself.
+    WaitsForItself {
+        /// The claim that holds.
+        held_by: &'a Arc<Claim>,
+    },
+}
