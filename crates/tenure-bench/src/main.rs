@@ -1,2 +1,97 @@
-//! x
-fn main() {}
+//! Measures Tenure and prints one figure per line. Parses, runs, exits.
+//!
+//! Times differ from machine to machine, so what counts is the ratio to a reference of the same
+//! run, and counts that no machine changes.
+
+mod benches;
+mod engines;
+mod figure;
+mod heap;
+mod progress;
+mod run;
+mod stats;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::figure::{Figure, Layout};
+use crate::run::{Bench, Run};
+
+/// Measures Tenure: one figure per line, with its ratio to a reference of the same run.
+#[derive(Debug, Parser)]
+#[command(
+    help_template = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}",
+    before_help = "Examples:\n  \
+        tenure-bench memory\n  \
+        tenure-bench memory --only handoff_1024\n  \
+        tenure-bench memory --quick --json"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    engine: Engine,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+enum Engine {
+    /// The memory engine, in this process
+    Memory(Options),
+}
+
+/// How it is measured and shown, the same for every engine.
+#[derive(Args, Debug)]
+struct Options {
+    /// Small counts: shows that everything works, not how fast it is
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Run this benchmark alone
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let Arguments { engine } = Arguments::parse();
+    let done = match engine {
+        Engine::Memory(options) => measure(&options, engines::memory::benches()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("tenure-bench: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what was asked for and shows each figure as soon as it is known.
+fn measure(options: &Options, mut benches: Vec<Bench>) -> Result<(), String> {
+    let names: Vec<&str> = benches.iter().flat_map(|bench| bench.names).copied().collect();
+    if let Some(only) = &options.only {
+        if !names.contains(&only.as_str()) {
+            return Err(format!("no benchmark {only:?}; there are {}", names.join(", ")));
+        }
+        benches.retain(|bench| bench.names.contains(&only.as_str()));
+    }
+    let run = Run::new(options.quick, benches.len()).map_err(|error| error.to_string())?;
+    let layout = if options.json { Layout::Json } else { Layout::Table };
+    show(&run, || layout.head(&mut io::stdout().lock()))?;
+    let wanted = |figure: &Figure| options.only.as_ref().is_none_or(|only| *only == figure.bench);
+    for bench in benches {
+        run.progress.begin(bench.names);
+        let figures = (bench.measure)(&run).map_err(|error| error.to_string())?;
+        for figure in figures.iter().filter(|figure| wanted(figure)) {
+            show(&run, || layout.line(&mut io::stdout().lock(), figure))?;
+        }
+    }
+    run.progress.end();
+    Ok(())
+}
+
+fn show(run: &Run, write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
+    run.progress.aside(write).map_err(|error| format!("cannot write: {error}"))
+}

@@ -3,15 +3,15 @@
 pub mod blocking;
 pub mod contract;
 pub mod engine;
-mod ledger;
+pub mod ledger;
 pub mod limits;
 mod primitives;
 mod session;
 pub mod time;
 
 pub use contract::{
-    Cell, Effect, Error, ErrorKind, Evicted, Expect, Fence, HolderView, Loss, Name, Namespace, Page,
-    Part, Pattern, Promises, Put, PutVerdict, Query, SlotView, Snapshot, Verb, WaiterView,
+    Cell, Effect, Error, ErrorKind, Evicted, Expect, Fence, HolderView, Loss, Name, Namespace,
+    Page, Part, Pattern, Promises, Put, PutVerdict, Query, SlotView, Snapshot, Verb, WaiterView,
 };
 pub use primitives::{
     All, Builder, Family, Guard, Held, Mutex, Owner, Permit, Preset, ReadGuard, RwLock, Scope,

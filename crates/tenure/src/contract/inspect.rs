@@ -101,12 +101,11 @@ impl Snapshot {
         let mut views: Vec<SessionView> = Vec::new();
         let mut view = |session: Option<SessionId>, about: &About| {
             let at = views.iter().position(|view| view.session == session);
-            let at = at.unwrap_or_else(|| {
+            at.unwrap_or_else(|| {
                 let (host, pid) = (about.host.to_string(), about.pid);
                 views.push(SessionView { session, host, pid, holds: vec![], waits: vec![] });
                 views.len() - 1
-            });
-            at
+            })
         };
         let mut holds = Vec::new();
         let mut waits = Vec::new();

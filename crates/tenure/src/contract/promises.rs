@@ -7,6 +7,7 @@ use crate::limits;
 
 /// What an engine promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub struct Promises {
     /// The engine's name, as in its URL.
     pub engine: &'static str,

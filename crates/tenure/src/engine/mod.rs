@@ -39,27 +39,28 @@ const KNOWN: &[(&str, &str)] = &[
 
 /// Opens the store a URL names.
 ///
+/// Async because most stores are reached over a network.
+///
 /// # Errors
 /// If the URL names no engine, or one that this build does not have, or the store refuses.
 ///
 /// # Cancel safety
 /// Dropping the future opens nothing.
+#[allow(clippy::unused_async, reason = "most engines connect over a network")]
 pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
     let scheme = scheme_of(url)?;
     if scheme == "memory" {
         return memory::connect(&url["memory:".len()..], terms);
     }
-    let error = match KNOWN.iter().find(|(known, _)| *known == scheme) {
-        Some((_, feature)) => {
-            let what = format!("this build has no engine for {scheme}: URLs");
-            Error::new(ErrorKind::Unsupported, what)
-                .next(format!("build with the feature `{feature}` once it is available"))
-        }
-        None => {
-            let what = format!("no engine answers to the scheme {scheme:?}");
-            Error::new(ErrorKind::InvalidOption, what)
-                .next("use memory:, or the URL of a store that Tenure knows")
-        }
+    let known = KNOWN.iter().find(|(known, _)| *known == scheme);
+    let error = if let Some((_, feature)) = known {
+        let what = format!("this build has no engine for {scheme}: URLs");
+        Error::new(ErrorKind::Unsupported, what)
+            .next(format!("build with the feature `{feature}` once it is available"))
+    } else {
+        let what = format!("no engine answers to the scheme {scheme:?}");
+        Error::new(ErrorKind::InvalidOption, what)
+            .next("use memory:, or the URL of a store that Tenure knows")
     };
     Err(error.during(Verb::Connect))
 }

@@ -69,9 +69,7 @@ impl All {
     /// # Cancel safety
     /// What was granted meanwhile is given back in the background.
     #[track_caller]
-    pub fn try_lock(
-        &self,
-    ) -> impl Future<Output = Result<Option<SetGuard>, Error>> + Send + use<> {
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<SetGuard>, Error>> + Send + use<> {
         self.asking(false).attempt()
     }
 
@@ -83,11 +81,12 @@ impl All {
     /// # Cancel safety
     /// Dropping the future drops the work and gives the locks back in the background.
     #[track_caller]
-    pub fn run<F, T>(
+    pub fn run<W, F, T>(
         &self,
-        work: impl FnOnce(Held) -> F + Send,
-    ) -> impl Future<Output = Result<T, Error>> + Send
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
     where
+        W: FnOnce(Held) -> F + Send,
         F: Future<Output = T> + Send,
         T: Send,
     {

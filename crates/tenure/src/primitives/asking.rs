@@ -1,13 +1,12 @@
 //! From a lock's options to its guard: the same few lines for every kind of lock.
 
-use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
 
 use super::guard::AnyGuard;
 use super::options::Options;
 use crate::contract::{Error, ErrorKind, Parts};
-use crate::session::{Ask, Outcome, Session, Wait};
+use crate::session::{Ask, Outcome, Session};
 
 /// A checked request, ready to be awaited. Made where the caller stands, so that the place in the
 /// code and the surrounding scope are theirs.
@@ -18,12 +17,7 @@ pub(super) struct Asking {
 
 impl Asking {
     #[track_caller]
-    pub(super) fn new(
-        session: &Session,
-        options: &Options,
-        parts: Parts,
-        may_wait: bool,
-    ) -> Self {
+    pub(super) fn new(session: &Session, options: &Options, parts: Parts, may_wait: bool) -> Self {
         let ask = options.ask(session.core(), parts, may_wait, Location::caller());
         Self { session: session.clone(), ask }
     }
@@ -41,16 +35,10 @@ impl Asking {
     }
 
     /// Takes the guard if it is to be had.
-    pub(super) fn attempt<G: AnyGuard>(
-        self,
-    ) -> impl Future<Output = Result<Option<G>, Error>> + Send {
-        async move {
-            let ask = self.ask?;
-            let wait = if ask.wait == Wait::Try { Wait::Unlimited } else { ask.wait };
-            match Arc::clone(self.session.core()).acquire(ask).await? {
-                Outcome::Held(lease) => Ok(Some(G::new(lease, wait))),
-                Outcome::No => Ok(None),
-            }
+    pub(super) async fn attempt<G: AnyGuard>(self) -> Result<Option<G>, Error> {
+        match Arc::clone(self.session.core()).acquire(self.ask?).await? {
+            Outcome::Held(lease) => Ok(Some(G::new(lease))),
+            Outcome::No => Ok(None),
         }
     }
 }

@@ -94,12 +94,13 @@ impl Family {
     /// # Cancel safety
     /// Dropping the future drops the work and gives the lock back in the background.
     #[track_caller]
-    pub fn run<F, T>(
+    pub fn run<W, F, T>(
         &self,
         member: &str,
-        work: impl FnOnce(Held) -> F + Send,
-    ) -> impl Future<Output = Result<T, Error>> + Send
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
     where
+        W: FnOnce(Held) -> F + Send,
         F: Future<Output = T> + Send,
         T: Send,
     {

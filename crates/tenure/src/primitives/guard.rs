@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{ClaimId, Error, ErrorKind, Fence, Name, Part, Verb};
-use crate::session::{Hold, Lease, Lost, Outcome, Wait};
+use crate::session::{Hold, Lease, Lost, Outcome};
 
 /// A held lock as its holder sees it: fence, time left, loss. Cheap to clone; a clone only
 /// watches, it does not keep the lock.
@@ -105,7 +105,7 @@ impl fmt::Debug for Held {
 
 /// What all guards have in common.
 pub(super) trait AnyGuard: Deref<Target = Held> + Send {
-    fn new(lease: Lease, wait: Wait) -> Self;
+    fn new(lease: Lease) -> Self;
 
     fn into_lease(self) -> Lease;
 }
@@ -118,13 +118,11 @@ macro_rules! guard {
         pub struct $name {
             pub(super) held: Held,
             pub(super) lease: Lease,
-            /// How long an upgrade may wait.
-            wait: Wait,
         }
 
         impl AnyGuard for $name {
-            fn new(lease: Lease, wait: Wait) -> Self {
-                Self { held: Held::new(&lease), lease, wait }
+            fn new(lease: Lease) -> Self {
+                Self { held: Held::new(&lease), lease }
             }
 
             fn into_lease(self) -> Lease {
@@ -217,8 +215,8 @@ impl ReadGuard {
     /// ```
     pub async fn upgrade(self) -> Result<WriteGuard, Unchanged<Self>> {
         let part = Part::write(self.name().clone());
-        match exchange(&self.lease, self.wait, part).await {
-            Ok(lease) => Ok(WriteGuard::new(lease, self.wait)),
+        match exchange(&self.lease, part).await {
+            Ok(lease) => Ok(WriteGuard::new(lease)),
             Err(error) => Err(Unchanged { error, guard: self }),
         }
     }
@@ -234,17 +232,17 @@ impl WriteGuard {
     /// Dropping the future gives the lock up.
     pub async fn downgrade(self) -> Result<ReadGuard, Unchanged<Self>> {
         let part = Part::read(self.name().clone());
-        match exchange(&self.lease, self.wait, part).await {
-            Ok(lease) => Ok(ReadGuard::new(lease, self.wait)),
+        match exchange(&self.lease, part).await {
+            Ok(lease) => Ok(ReadGuard::new(lease)),
             Err(error) => Err(Unchanged { error, guard: self }),
         }
     }
 }
 
 /// Claims `part` for the same owner; the old claim ends in the step that grants the new one.
-async fn exchange(old: &Lease, wait: Wait, part: Part) -> Result<Lease, Error> {
+async fn exchange(old: &Lease, part: Part) -> Result<Lease, Error> {
     old.hold().check()?;
-    let ask = old.ask_instead(part, wait);
+    let ask = old.ask_instead(part);
     match Arc::clone(old.core()).acquire(ask).await? {
         Outcome::Held(lease) => Ok(lease),
         Outcome::No => Err(Error::new(ErrorKind::TimedOut, "it is held")

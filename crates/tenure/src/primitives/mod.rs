@@ -18,7 +18,7 @@ pub use all::All;
 pub use family::Family;
 pub use guard::{Guard, Held, Permit, ReadGuard, SetGuard, Unchanged, WriteGuard};
 pub use mutex::Mutex;
-pub(crate) use options::option_methods;
+pub(crate) use owner::new_scope_owner;
 pub use owner::{Owner, Scope, scope};
 pub use preset::Preset;
 pub use rwlock::RwLock;

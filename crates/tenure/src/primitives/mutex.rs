@@ -98,11 +98,12 @@ impl Mutex {
     /// # Ok::<(), tenure::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn run<F, T>(
+    pub fn run<W, F, T>(
         &self,
-        work: impl FnOnce(Held) -> F + Send,
-    ) -> impl Future<Output = Result<T, Error>> + Send
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
     where
+        W: FnOnce(Held) -> F + Send,
         F: Future<Output = T> + Send,
         T: Send,
     {

@@ -225,4 +225,4 @@ macro_rules! option_methods {
         }
     };
 }
-pub(crate) use option_methods;
+pub(super) use option_methods;

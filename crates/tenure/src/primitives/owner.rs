@@ -132,8 +132,14 @@ impl Owner {
 /// # }).unwrap();
 /// ```
 pub fn scope<F: Future>(future: F) -> Scope<F> {
+    new_scope_owner().scope(future)
+}
+
+/// The owner of a new scope: nested in the surrounding one, if there is one.
+pub(crate) fn new_scope_owner() -> Owner {
+    // Deeper than owners nest, a scope stands on its own: it re-enters nothing, which is safe.
     let nested = Owner::current().and_then(|outer| outer.child().ok());
-    nested.unwrap_or_else(Owner::new).scope(future)
+    nested.unwrap_or_else(Owner::new)
 }
 
 /// A future in which all locks belong to one owner. Made by [`scope`] and [`Owner::scope`].

@@ -26,10 +26,7 @@ where
 ///
 /// The loss is looked at first, so that work never takes a step on a lock that is gone; and once
 /// more at the end, because the step itself may have outlasted the lock.
-pub(super) async fn until_lost<T>(
-    held: &Held,
-    work: impl Future<Output = T>,
-) -> Result<T, Error> {
+pub(super) async fn until_lost<T>(held: &Held, work: impl Future<Output = T>) -> Result<T, Error> {
     let mut work = pin!(work);
     let mut lost = held.lost();
     poll_fn(|cx| {

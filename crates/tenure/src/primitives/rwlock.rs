@@ -115,11 +115,12 @@ impl RwLock {
     /// # Cancel safety
     /// Dropping the future drops the work and gives the lock back in the background.
     #[track_caller]
-    pub fn run_read<F, T>(
+    pub fn run_read<W, F, T>(
         &self,
-        work: impl FnOnce(Held) -> F + Send,
-    ) -> impl Future<Output = Result<T, Error>> + Send
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
     where
+        W: FnOnce(Held) -> F + Send,
         F: Future<Output = T> + Send,
         T: Send,
     {
@@ -134,11 +135,12 @@ impl RwLock {
     /// # Cancel safety
     /// Dropping the future drops the work and gives the lock back in the background.
     #[track_caller]
-    pub fn run_write<F, T>(
+    pub fn run_write<W, F, T>(
         &self,
-        work: impl FnOnce(Held) -> F + Send,
-    ) -> impl Future<Output = Result<T, Error>> + Send
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
     where
+        W: FnOnce(Held) -> F + Send,
         F: Future<Output = T> + Send,
         T: Send,
     {

@@ -54,7 +54,6 @@ impl Tenure {
     }
 
     /// A builder, for settings other than the defaults.
-    #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }

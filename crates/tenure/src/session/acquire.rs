@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::entry::{Entry, Flow, Over, Phase};
 use super::park::{Woken, granted, nap, on_blocking_thread, within};
 use super::table::Work;
-use super::{Core, Event, Hold, Lease};
+use super::{Core, Event, Hold, Lease, closed_error};
 use crate::contract::{
-    About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Parts, Patience,
-    Query, Queued, Refusal, Verb, Verdict,
+    About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Parts, Patience, Query,
+    Queued, Refusal, Verb, Verdict,
 };
 use crate::limits;
 use crate::time::Tick;
@@ -92,11 +92,11 @@ impl Core {
         }
         let mut table = self.lock();
         if table.closed {
-            return Err(self.closed_error(Verb::Claim).on(part.name()));
+            return Err(closed_error(Verb::Claim).on(part.name()));
         }
         let hold = table.reenter(ask.lineage.owner(), part, self.clock.now());
         drop(table);
-        Ok(hold.map(|hold| Lease::new(Arc::clone(self), hold)))
+        Ok(hold.map(|hold| Lease::new(Arc::clone(self), hold, ask.wait)))
     }
 }
 
@@ -114,6 +114,7 @@ struct Attempt<'a> {
     /// The claim is no longer ours to withdraw.
     done: bool,
     own_hold: Option<Arc<Claim>>,
+    wait: Wait,
 }
 
 impl<'a> Attempt<'a> {
@@ -136,14 +137,14 @@ impl<'a> Attempt<'a> {
         entry.max_hold = ask.max_hold;
         let mut table = core.lock();
         if table.closed {
-            return Err(core.closed_error(Verb::Claim).on(ask.parts.first_name()));
+            return Err(closed_error(Verb::Claim).on(ask.parts.first_name()));
         }
         table.insert(entry);
         if let Some(old) = claim.replaces {
             table.update(old, |entry| entry.successor = Some(claim.id));
         }
         drop(table);
-        Ok(Self { core, claim, done: false, own_hold: None })
+        Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait })
     }
 
     fn id(&self) -> ClaimId {
@@ -176,16 +177,13 @@ impl<'a> Attempt<'a> {
     }
 
     fn sent_again(&mut self) -> Result<(), Error> {
-        let again = |entry: &mut Entry| match entry.phase {
-            Phase::Over(_) => false,
-            _ => {
-                entry.sends += 1;
-                true
-            }
+        let again = |entry: &mut Entry| {
+            entry.sends += 1;
+            !matches!(entry.phase, Phase::Over(_))
         };
         match self.core.lock().update(self.claim.id, again) {
             Some(true) => Ok(()),
-            _ => Err(self.core.closed_error(Verb::Claim).on(self.claim.parts.first_name())),
+            _ => Err(closed_error(Verb::Claim).on(self.claim.parts.first_name())),
         }
     }
 
@@ -243,9 +241,9 @@ impl<'a> Attempt<'a> {
             Some(_) if late => Ok(Answer::Queued),
             Some(hold) => {
                 self.done = true;
-                Ok(Answer::Granted(Lease::new(Arc::clone(core), hold)))
+                Ok(Answer::Granted(Lease::new(Arc::clone(core), hold, self.wait)))
             }
-            None => Err(core.closed_error(Verb::Claim).on(self.claim.parts.first_name())),
+            None => Err(closed_error(Verb::Claim).on(self.claim.parts.first_name())),
         }
     }
 
@@ -279,7 +277,7 @@ impl<'a> Attempt<'a> {
     /// The grant is in the caller's hands from here on.
     fn into_lease(mut self, hold: Arc<Hold>) -> Lease {
         self.done = true;
-        Lease::new(Arc::clone(self.core), hold)
+        Lease::new(Arc::clone(self.core), hold, self.wait)
     }
 
     /// A task that waits for a lock it holds itself waits in vain: say so once.
@@ -304,7 +302,7 @@ impl<'a> Attempt<'a> {
     fn wait_failed(&self, over: Over) -> Error {
         let name = self.claim.parts.first_name();
         match over {
-            Over::Closed => self.core.closed_error(Verb::Claim).on(name),
+            Over::Closed => closed_error(Verb::Claim).on(name),
             Over::CutOff(error) => error.on(name),
             Over::Ended(loss) => Error::new(ErrorKind::Lost, format!("the wait was ended: {loss}"))
                 .during(Verb::Claim)
@@ -332,7 +330,9 @@ impl<'a> Attempt<'a> {
             return Ok(Outcome::Held(self.into_lease(hold)));
         }
         let mut holders: Vec<HolderView> = match seen {
-            Some(Ok(snapshot)) => snapshot.slots.into_iter().flat_map(|slot| slot.holders).collect(),
+            Some(Ok(snapshot)) => {
+                snapshot.slots.into_iter().flat_map(|slot| slot.holders).collect()
+            }
             _ => Vec::new(),
         };
         holders.truncate(limits::NAMED_HOLDERS);

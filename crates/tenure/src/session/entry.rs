@@ -7,9 +7,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::hold::Hold;
-use crate::contract::{
-    Arrival, Claim, ClaimId, Error, Grant, Loss, Name, Queued, Release, Shape,
-};
+use crate::contract::{Arrival, Claim, ClaimId, Error, Grant, Loss, Name, Queued, Release, Shape};
 use crate::limits;
 use crate::time::Tick;
 
@@ -142,8 +140,7 @@ impl Entry {
             }
         };
         let window = (self.claim.lease / 12).min(WINDOW);
-        due.renew =
-            renews && !self.renewing && due.lose.is_none() && self.renew_at <= now + window;
+        due.renew = renews && !self.renewing && due.lose.is_none() && self.renew_at <= now + window;
         due
     }
 

@@ -12,12 +12,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::entry::{Entry, Over, Phase};
+use super::entry::{Over, Phase};
 use super::table::{Giving, Table, Work};
 use super::{Core, Event};
-use crate::contract::{
-    ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Released, Renewed, Verb,
-};
+use crate::contract::{ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Released, Renewed, Verb};
 use crate::time::{Alarm, Tick};
 
 /// Starts the keeper's thread. It ends when the session is gone and everything was given back.
@@ -186,7 +184,7 @@ impl Core {
                             entry.queued(&queued, sent, now);
                         }
                     });
-                    self.disowned(&mut table, claim.id, Loss::Forgotten, now, &mut work);
+                    Self::disowned(&mut table, claim.id, Loss::Forgotten, now, &mut work);
                 }
                 Renewed::Gone(loss) => {
                     if let Some(Phase::Waiting { .. }) = table.get(claim.id).map(|e| &e.phase) {
@@ -196,7 +194,7 @@ impl Core {
                         };
                         table.wait_over(claim.id, over, &mut work);
                     } else {
-                        self.disowned(&mut table, claim.id, loss, now, &mut work);
+                        Self::disowned(&mut table, claim.id, loss, now, &mut work);
                     }
                 }
             }
@@ -240,7 +238,7 @@ impl Core {
     }
 
     /// The store does not know the grant we have.
-    fn disowned(&self, table: &mut Table, id: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
+    fn disowned(table: &mut Table, id: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
         let held = matches!(
             table.get(id).map(|entry| &entry.phase),
             Some(Phase::Held { .. } | Phase::Granted { .. })
@@ -273,14 +271,8 @@ impl Core {
     }
 
     fn released(&self, count: usize) {
-        let mut work = Work::default();
-        let mut table = self.lock();
-        table.giving -= count;
-        if table.is_drained() {
-            work.wake.append(&mut table.drained);
-        }
-        drop(table);
-        self.announce(work);
+        let drained = self.lock().given(count);
+        drained.into_iter().for_each(Waker::wake);
     }
 
     /// Again a little later, until the store forgets the claims by itself.
@@ -299,7 +291,6 @@ impl Core {
         drop(table);
         self.released(count);
     }
-
 }
 
 /// Wakes the keeper when one of its calls can go on.

@@ -28,7 +28,7 @@ use std::time::Duration;
 pub(crate) use acquire::{Ask, Outcome, Wait};
 pub(crate) use hold::Hold;
 pub use hold::Lost;
-pub(crate) use park::{block_on, on_blocking_thread};
+pub(crate) use park::block_on;
 pub(crate) use release::Lease;
 pub use witness::{Event, Witness};
 
@@ -210,12 +210,6 @@ impl Core {
             .during(verb)
             .next("check that the store is up and reachable")
     }
-
-    fn closed_error(&self, verb: Verb) -> Error {
-        Error::new(ErrorKind::Closed, "this Tenure was closed")
-            .during(verb)
-            .next("connect again for new locks")
-    }
 }
 
 impl Ear for Core {
@@ -224,7 +218,9 @@ impl Ear for Core {
         let mut work = Work::default();
         let mut table = self.lock();
         match signal {
-            Signal::Granted { claim, grant } => self.hear_granted(&mut table, claim, grant, &mut work),
+            Signal::Granted { claim, grant } => {
+                self.hear_granted(&mut table, claim, grant, &mut work);
+            }
             Signal::Ended { claim, loss } => match table.get(claim).map(|entry| &entry.phase) {
                 Some(Phase::Held { .. } | Phase::Granted { .. }) => {
                     table.lose(claim, loss, now, &mut work);
@@ -278,6 +274,12 @@ impl fmt::Debug for Core {
             .field("engine", &self.engine.promises().engine)
             .finish_non_exhaustive()
     }
+}
+
+fn closed_error(verb: Verb) -> Error {
+    Error::new(ErrorKind::Closed, "this Tenure was closed")
+        .during(verb)
+        .next("connect again for new locks")
 }
 
 fn host_name() -> Arc<str> {

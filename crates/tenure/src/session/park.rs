@@ -119,7 +119,7 @@ thread_local! {
 }
 
 /// Whether this thread runs a future by blocking on it.
-pub(crate) fn on_blocking_thread() -> bool {
+pub(super) fn on_blocking_thread() -> bool {
     BLOCKING.get()
 }
 

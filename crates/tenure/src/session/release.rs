@@ -3,10 +3,10 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use super::entry::{Entry, Over, Phase};
-use super::table::{Giving, Work};
+use super::table::{Giving, Table, Work};
 use super::{Ask, Core, Event, Hold, Session, Wait};
 use crate::contract::{Error, ErrorKind, Loss, Part, Parts, Release, Released, Verb};
 use crate::time::Tick;
@@ -15,12 +15,14 @@ use crate::time::Tick;
 pub(crate) struct Lease {
     core: Arc<Core>,
     hold: Arc<Hold>,
+    /// How long its caller was ready to wait, and will be for an upgrade.
+    wait: Wait,
     done: bool,
 }
 
 impl Lease {
-    pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>) -> Self {
-        Self { core, hold, done: false }
+    pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>, wait: Wait) -> Self {
+        Self { core, hold, wait, done: false }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -33,7 +35,7 @@ impl Lease {
 
     /// Asks for `part` instead, for the same owner: what is held now ends when that is granted. A
     /// hold that was entered more than once, or that is part of a set, stays beside the new one.
-    pub(crate) fn ask_instead(&self, part: Part, wait: Wait) -> Ask {
+    pub(crate) fn ask_instead(&self, part: Part) -> Ask {
         let claim = self.hold.claim();
         let table = self.core.lock();
         let entry = table.get(claim.id);
@@ -46,7 +48,7 @@ impl Lease {
             lineage: claim.lineage.clone(),
             scoped,
             lease: claim.lease,
-            wait,
+            wait: if self.wait == Wait::Try { Wait::Unlimited } else { self.wait },
             max_hold: self.hold.hold_left(),
             lock_delay: claim.lock_delay,
             replaces,
@@ -58,7 +60,9 @@ impl Lease {
     pub(crate) async fn release(mut self) -> Result<(), Error> {
         self.done = true;
         let lost = self.hold.check().err();
-        let Some(entry) = self.core.let_go(&self.hold) else {
+        // Counted as on its way before the entry is gone: the keeper must not end in between.
+        let let_go = self.core.let_go(&self.hold, |table, _| table.giving += 1);
+        let Some(entry) = let_go else {
             // Another guard of the same owner still holds it, or the keeper gave it back already.
             return lost.map_or(Ok(()), Err);
         };
@@ -70,11 +74,11 @@ impl Lease {
             (Some(lost), _) => Err(lost),
             (None, Ok(Released::Done)) => Ok(()),
             (None, Ok(Released::Gone)) => {
-                let loss = Loss::Forgotten;
-                Err(Error::new(ErrorKind::Lost, format!("the lock was lost: {loss}"))
+                let why = Loss::Forgotten;
+                Err(Error::new(ErrorKind::Lost, format!("the lock was lost: {why}"))
                     .during(Verb::Release)
                     .on(entry.claim.parts.first_name())
-                    .because_of(loss)
+                    .because_of(why)
                     .next("what was done under this lock may have overlapped with another holder"))
             }
             (None, Err(error)) => Err(error),
@@ -87,10 +91,8 @@ impl Drop for Lease {
         if self.done {
             return;
         }
-        if let Some(entry) = self.core.let_go(&self.hold) {
-            let now = self.core.clock.now();
-            self.core.lock().give_back(&entry, now);
-        }
+        let now = self.core.clock.now();
+        self.core.let_go(&self.hold, |table, entry| table.give_back(entry, now));
     }
 }
 
@@ -101,9 +103,9 @@ impl fmt::Debug for Lease {
 }
 
 impl Core {
-    /// One guard less. Takes the claim out of the table when it was the last: from here on no
-    /// renewal is sent for it.
-    fn let_go(&self, hold: &Arc<Hold>) -> Option<Entry> {
+    /// One guard less. Takes the claim out of the table when it was the last, and does `then` in
+    /// the same step: from here on no renewal is sent for it.
+    fn let_go(&self, hold: &Arc<Hold>, then: impl FnOnce(&mut Table, &Entry)) -> Option<Entry> {
         let id = hold.claim().id;
         let mut table = self.lock();
         let last = table.update(id, |entry| match &mut entry.phase {
@@ -116,11 +118,12 @@ impl Core {
         if last != Some(true) {
             return None;
         }
-        let entry = table.remove(id);
+        let entry = table.remove(id)?;
+        then(&mut table, &entry);
         drop(table);
         self.saw(hold.claim(), Event::Released);
         hold.end(Loss::Released);
-        entry
+        Some(entry)
     }
 }
 
@@ -152,12 +155,16 @@ impl WayBack {
 
 impl Drop for WayBack {
     fn drop(&mut self) {
+        let mut table = self.core.lock();
         if let Some(mut release) = self.release.take() {
             // Whether the call went out is not known.
             release.uncertain = true;
-            let giving = Giving { release, until: self.until, not_before: self.core.clock.now() };
-            self.core.lock().push_release(giving);
+            let now = self.core.clock.now();
+            table.push_release(Giving { release, until: self.until, not_before: now });
         }
+        let drained = table.given(1);
+        drop(table);
+        drained.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -166,9 +173,27 @@ impl Session {
     /// store has confirmed, or its leases have run out.
     pub(crate) async fn close(&self) {
         let core = self.core();
-        let now = core.clock.now();
+        core.close_table();
+        poll_fn(|cx| {
+            let mut table = core.lock();
+            if table.is_drained() {
+                return Poll::Ready(());
+            }
+            if !table.drained.iter().any(|waker| waker.will_wake(cx.waker())) {
+                table.drained.push(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Core {
+    /// Ends every wait and every hold, and puts what was held on its way back.
+    fn close_table(&self) {
+        let now = self.clock.now();
         let mut work = Work::default();
-        let mut table = core.lock();
+        let mut table = self.lock();
         table.closed = true;
         for id in table.ids() {
             match table.get(id).map(|entry| &entry.phase) {
@@ -184,18 +209,7 @@ impl Session {
             }
         }
         drop(table);
-        core.announce(work);
-        core.alarm.ring();
-        poll_fn(|cx| {
-            let mut table = core.lock();
-            if table.is_drained() {
-                return Poll::Ready(());
-            }
-            if !table.drained.iter().any(|waker| waker.will_wake(cx.waker())) {
-                table.drained.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await;
+        self.announce(work);
+        self.alarm.ring();
     }
 }

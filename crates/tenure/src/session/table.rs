@@ -26,9 +26,11 @@ pub(super) struct Table {
     alarm: Arc<dyn Alarm>,
     /// The alarm rings at this instant at the latest.
     armed: Tick,
+    /// The keeper was rung for a release and has not looked yet.
+    rung: bool,
     /// Claims to be given back in the background.
     pub(super) releases: Vec<Giving>,
-    /// Releases that the keeper has sent and that are not answered yet.
+    /// Releases that were sent, by the keeper or a guard, and are not answered yet.
     pub(super) giving: usize,
     /// Who waits until everything is given back.
     pub(super) drained: Vec<Waker>,
@@ -67,6 +69,7 @@ impl Table {
             next_sleeper: 0,
             alarm,
             armed: Tick::NEVER,
+            rung: false,
             releases: Vec::new(),
             giving: 0,
             drained: Vec::new(),
@@ -184,23 +187,33 @@ impl Table {
     }
 
     pub(super) fn push_release(&mut self, giving: Giving) {
-        let first = self.releases.is_empty();
         self.releases.push(giving);
-        if first {
+        if !self.rung {
+            self.rung = true;
             self.alarm.ring();
         }
     }
 
+    /// So many releases have been answered. Returns who waited for the last of them.
+    pub(super) fn given(&mut self, count: usize) -> Vec<Waker> {
+        self.giving -= count;
+        if !self.is_drained() {
+            return Vec::new();
+        }
+        if self.orphaned {
+            // The keeper may have waited for just this to end.
+            self.alarm.ring();
+        }
+        std::mem::take(&mut self.drained)
+    }
+
     /// Takes out everything that is due at `now`, and sets the alarm for what comes next.
     pub(super) fn collect(&mut self, now: Tick, at_latest: Tick) -> Work {
+        self.rung = false;
         let mut work = Work::default();
         let horizon = now + std::time::Duration::from_secs(1);
-        let soon: Vec<ClaimId> = self
-            .due
-            .iter()
-            .take_while(|(due, _)| *due <= horizon)
-            .map(|(_, id)| *id)
-            .collect();
+        let soon: Vec<ClaimId> =
+            self.due.iter().take_while(|(due, _)| *due <= horizon).map(|(_, id)| *id).collect();
         for id in soon {
             self.collect_one(id, now, &mut work);
         }

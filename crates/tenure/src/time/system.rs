@@ -98,9 +98,10 @@ mod alarm {
     }
 
     fn timespec(nanos: u64) -> Timespec {
-        let tv_sec = i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX);
-        let tv_nsec = (nanos % 1_000_000_000).try_into().unwrap_or(0);
-        Timespec { tv_sec, tv_nsec }
+        Timespec {
+            tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: (nanos % 1_000_000_000).try_into().unwrap_or(0),
+        }
     }
 }
 

@@ -17,7 +17,8 @@ use crate::contract::{
     Namespace, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
     Verb, Verdict, Wake,
 };
-use crate::ledger::{Census, Ledger, Now};
+pub use crate::ledger::Census;
+use crate::ledger::{Ledger, Now};
 use crate::time::{Clock, SystemClock};
 
 /// What the memory engine promises.

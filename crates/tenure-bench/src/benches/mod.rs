@@ -1,0 +1,7 @@
+//! The benchmarks. They know the contract and the primitives, not which engine they measure.
+
+mod counting;
+pub(crate) mod handoff;
+pub(crate) mod held;
+pub(crate) mod pair;
+pub(crate) mod reentry;

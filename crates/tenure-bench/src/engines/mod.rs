@@ -1,0 +1,4 @@
+//! Where each engine is brought up to be measured: one file per engine, with the benchmarks that
+//! make sense for it. A file for an engine with a server starts that server itself, for itself.
+
+pub(crate) mod memory;

@@ -1,0 +1,62 @@
+//! One run: how much is measured, and the runtime it is measured on. Knows no benchmark.
+
+use std::future::Future;
+use std::io;
+use std::panic::resume_unwind;
+
+use tenure::Error;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::figure::Figure;
+use crate::progress::Progress;
+
+/// What one run shares among its benchmarks.
+pub(crate) struct Run {
+    quick: bool,
+    runtime: Runtime,
+    pub(crate) progress: Progress,
+}
+
+/// One benchmark, which may give several figures that only make sense together.
+pub(crate) struct Bench {
+    pub(crate) names: &'static [&'static str],
+    pub(crate) measure: Measure,
+}
+
+type Measure = Box<dyn FnOnce(&Run) -> Result<Vec<Figure>, Error>>;
+
+impl Bench {
+    pub(crate) fn new(
+        names: &'static [&'static str],
+        measure: impl FnOnce(&Run) -> Result<Vec<Figure>, Error> + 'static,
+    ) -> Self {
+        Self { names, measure: Box::new(measure) }
+    }
+}
+
+impl Run {
+    pub(crate) fn new(quick: bool, benches: usize) -> io::Result<Self> {
+        // Two workers, as on the smallest machine on which tasks run side by side.
+        let runtime = Builder::new_multi_thread().worker_threads(2).build()?;
+        Ok(Self { quick, runtime, progress: Progress::new(benches) })
+    }
+
+    /// A count: the first for a quick run, the second for a real one.
+    pub(crate) fn count(&self, quick: u32, full: u32) -> u32 {
+        if self.quick { quick } else { full }
+    }
+
+    /// Runs work as a task of its own on a worker, where users' tasks run.
+    pub(crate) fn in_task<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let joined = self.runtime.block_on(self.runtime.spawn(work));
+        joined.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+    }
+
+    /// Runs work on this thread, where blocking is allowed.
+    pub(crate) fn here<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+}

@@ -1,0 +1,79 @@
+//! The benchmarks of the memory engine run and give every figure. Checks counts, never times.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-bench"));
+    command.args(arguments).output().expect("the benchmark starts")
+}
+
+fn figures(output: &Output) -> Vec<Value> {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress line without a terminal");
+    let stdout = std::str::from_utf8(&output.stdout).expect("UTF-8");
+    stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+fn every_benchmark_gives_its_figure() {
+    let figures = figures(&bench(&["memory", "--quick", "--json"]));
+    let seen: Vec<_> = figures
+        .iter()
+        .map(|figure| {
+            let text = |key: &str| figure[key].as_str().expect(key).to_owned();
+            let value = figure["value"].as_f64().expect("a number");
+            assert!(value.is_finite() && value > 0.0, "{figure}");
+            let ratio = figure.get("ratio").map(|ratio| ratio.as_f64().expect("a number"));
+            assert!(ratio.is_none_or(|ratio| ratio.is_finite() && ratio > 0.0), "{figure}");
+            (text("bench"), text("unit"), ratio.is_some())
+        })
+        .collect();
+    let expected = [
+        ("held_10k_bytes", "bytes", false),
+        ("pair", "ns", true),
+        ("handoff_2", "us", false),
+        ("handoff_64", "us", true),
+        ("handoff_1024", "us", true),
+        ("reentry", "ns", false),
+        ("held_10k_renew_calls", "calls", false),
+    ];
+    let expected: Vec<_> = expected
+        .into_iter()
+        .map(|(bench, unit, ratio)| (bench.to_owned(), unit.to_owned(), ratio))
+        .collect();
+    assert_eq!(seen, expected);
+
+    let value = |name: &str| {
+        let figure = figures.iter().find(|figure| figure["bench"] == name);
+        figure.and_then(|figure| figure["value"].as_f64()).expect(name)
+    };
+    assert!(value("held_10k_renew_calls") < 100.0, "renewals go in batches: {figures:?}");
+    assert!(value("held_10k_bytes") < 1024.0, "a held lock is small: {figures:?}");
+}
+
+#[test]
+fn one_benchmark_alone_gives_one_figure() {
+    let figures = figures(&bench(&["memory", "--quick", "--json", "--only", "reentry"]));
+    assert_eq!(figures.len(), 1);
+    assert_eq!(figures[0]["bench"], "reentry");
+}
+
+#[test]
+fn people_get_a_table() {
+    let output = bench(&["memory", "--quick", "--only", "held_10k_bytes"]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{stdout}");
+    assert!(lines[0].starts_with("bench") && lines[1].starts_with("held_10k_bytes"), "{stdout}");
+}
+
+#[test]
+fn a_name_that_is_no_benchmark_gets_the_list_of_those_that_are() {
+    let output = bench(&["memory", "--only", "speed"]);
+    assert!(!output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("\"speed\"") && stderr.contains("handoff_1024"), "{stderr}");
+}

@@ -1,0 +1,257 @@
+//! What happens in the background: guards dropped anywhere, one thread for everything, the blocking
+//! face, and a task that waits for itself.
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::{World, millis, now, secs};
+use tenure::contract::Claim;
+use tenure::engine::memory::MemoryEngine;
+use tenure::{ErrorKind, Event, Tenure, Witness, blocking};
+
+#[test]
+fn a_guard_may_be_dropped_outside_a_runtime_and_after_its_end() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let guard = runtime.block_on(tenure.mutex("a").unwrap().lock()).unwrap();
+    let mutex = tenure.mutex("b").unwrap();
+    runtime.spawn(async move {
+        let _guard = mutex.lock().await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    while world.census().0 < 2 {
+        thread::yield_now();
+    }
+    drop(runtime);
+    world.settle();
+    assert_eq!(world.census(), (1, 0), "the task's lock went with its runtime");
+    drop(guard);
+    world.assert_empty("dropped after the runtime");
+}
+
+#[test]
+fn a_panic_gives_the_lock_back() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let panicking = thread::spawn(move || {
+        let _guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+        panic!("with the lock in hand");
+    });
+    assert!(panicking.join().is_err());
+    world.assert_empty("panicked");
+}
+
+#[test]
+fn guards_outlive_their_tenure_and_still_give_back() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let guard = now(tenure.mutex("a").unwrap().lease(secs(3)).lock()).unwrap();
+    drop(tenure);
+    world.advance(secs(60));
+    assert!(guard.check().is_ok(), "still renewed");
+    drop(guard);
+    world.assert_empty("the last guard is gone");
+}
+
+#[test]
+fn closing_gives_everything_back() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let names: Vec<String> = (0..1_000).map(|n| format!("lock {n}")).collect();
+    let guards: Vec<_> =
+        names.iter().map(|name| now(tenure.mutex(name).unwrap().lock()).unwrap()).collect();
+    blocking::wait(tenure.close());
+    assert_eq!(world.census(), (0, 0));
+    assert!(guards.iter().all(|guard| guard.check().is_err()));
+    assert!(world.engine.releases.load(Ordering::SeqCst) <= 8, "in batches");
+}
+
+#[test]
+fn ten_thousand_held_locks_cost_one_thread_and_few_calls() {
+    let world = World::new();
+    let before = threads();
+    let tenure = world.tenure();
+    let names: Vec<String> = (0..10_000).map(|n| format!("lock {n}")).collect();
+    let guards: Vec<_> =
+        names.iter().map(|name| now(tenure.mutex(name).unwrap().lock()).unwrap()).collect();
+    assert!(threads() < before + MANY, "one keeper, not one each");
+    let renews = || world.engine.renews.load(Ordering::SeqCst);
+    let start = renews();
+    world.advance(secs(100));
+    let thirds = 10 + 2;
+    assert!(renews() - start < 100 * thirds, "{} calls in 100 s", renews() - start);
+    assert!(guards.iter().all(|guard| guard.check().is_ok()));
+}
+
+/// The number of threads of this process.
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+/// More threads than the tests beside this one can start meanwhile, far fewer than locks.
+const MANY: usize = 1_000;
+
+#[test]
+fn the_keepers_thread_ends_with_its_session() {
+    let keepers = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "tenure-keeper").count()
+    };
+    let tenures: Vec<Tenure> =
+        (0..200).map(|_| blocking::wait(Tenure::connect("memory:")).unwrap()).collect();
+    assert!(keepers() >= 200);
+    drop(tenures);
+    // Other tests have keepers too, but not that many. Each look reads the whole directory, so this
+    // waits for seconds at the most.
+    let ended = (0..20_000).any(|_| {
+        thread::yield_now();
+        keepers() < 150
+    });
+    assert!(ended, "{} keepers are left", keepers());
+}
+
+#[test]
+fn the_blocking_face_hands_over_between_threads() {
+    let tenure = blocking::Tenure::connect("memory:").unwrap();
+    let (inside, total) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let last_fence = Arc::new(AtomicU64::new(0));
+    let workers: Vec<_> = (0..8)
+        .map(|_| {
+            let (tenure, inside) = (tenure.clone(), Arc::clone(&inside));
+            let (total, last_fence) = (Arc::clone(&total), Arc::clone(&last_fence));
+            thread::spawn(move || {
+                for _ in 0..200 {
+                    let guard = tenure.mutex("a").unwrap().lock().unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone inside");
+                    let fence = guard.fence().unwrap().get();
+                    assert!(last_fence.swap(fence, Ordering::SeqCst) < fence, "fences grow");
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    total.fetch_add(1, Ordering::SeqCst);
+                    guard.release().unwrap();
+                }
+            })
+        })
+        .collect();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    assert_eq!(total.load(Ordering::SeqCst), 1_600);
+    assert_eq!(tenure.as_async().claims(), 0);
+}
+
+#[test]
+fn the_blocking_face_has_all_kinds_of_locks() {
+    let tenure = blocking::Tenure::connect("memory:").unwrap();
+    blocking::scope(|| {
+        let outer = tenure.mutex("m").unwrap().lock().unwrap();
+        let inner = tenure.mutex("m").unwrap().try_lock().unwrap().expect("re-entered");
+        assert_eq!(outer.fence().unwrap(), inner.fence().unwrap());
+    });
+    let lock = tenure.rwlock("rw").unwrap().wait(millis(20));
+    let writer = lock.read().unwrap().upgrade().unwrap();
+    assert!(lock.try_read().unwrap().is_none());
+    assert_eq!(lock.write().unwrap_err().kind(), ErrorKind::TimedOut);
+    let reader = writer.downgrade().unwrap();
+    assert!(lock.try_write().unwrap().is_none());
+    reader.release().unwrap();
+    let permit = tenure.semaphore("s", 2).unwrap().acquire(2).unwrap();
+    assert!(tenure.semaphore("s", 2).unwrap().try_acquire(1).unwrap().is_none());
+    permit.release().unwrap();
+    let set = tenure.all([tenure.mutex("a").unwrap().part(), lock.writer()]).unwrap();
+    set.lock().unwrap().release().unwrap();
+    assert!(set.try_lock().unwrap().is_some());
+    let family = tenure.family("x:*").unwrap();
+    assert!(family.try_lock("x:1").unwrap().is_some());
+    family.lock("x:2").unwrap().release().unwrap();
+    tenure.close();
+}
+
+/// Remembers the places of claims that waited for themselves.
+#[derive(Debug, Default)]
+struct SelfWaits(Mutex<Vec<(String, String)>>);
+
+impl Witness for SelfWaits {
+    fn saw(&self, claim: &Arc<Claim>, event: Event<'_>) {
+        if let Event::WaitsForItself { held_by } = event {
+            let places = (claim.about.to_string(), held_by.about.to_string());
+            self.0.lock().unwrap().push(places);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_waits_for_its_own_lock_is_reported_with_both_places() {
+    let witness = Arc::new(SelfWaits::default());
+    let builder = Tenure::builder().witness(Arc::clone(&witness) as _);
+    let tenure = builder.open(Arc::new(MemoryEngine::new())).unwrap();
+    let error = tokio::spawn({
+        let tenure = tenure.clone();
+        async move {
+            let _guard = tenure.mutex("a").unwrap().lock().await.unwrap();
+            tenure.mutex("a").unwrap().wait(millis(10)).lock().await.unwrap_err()
+        }
+    })
+    .await
+    .unwrap();
+    assert!(error.to_string().contains("use a scope to re-enter it"), "{error}");
+    let seen = witness.0.lock().unwrap().clone();
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].0.contains("background.rs") && seen[0].1.contains("background.rs"), "{seen:?}");
+    assert_ne!(seen[0].0, seen[0].1);
+}
+
+#[tokio::test]
+async fn another_task_that_holds_is_no_self_wait() {
+    let witness = Arc::new(SelfWaits::default());
+    let builder = Tenure::builder().witness(Arc::clone(&witness) as _);
+    let tenure = builder.open(Arc::new(MemoryEngine::new())).unwrap();
+    let mutex = tenure.mutex("a").unwrap();
+    let guard = tokio::spawn(async move { mutex.lock().await.unwrap() }).await.unwrap();
+    let mutex = tenure.mutex("a").unwrap().wait(millis(10));
+    let error = tokio::spawn(async move { mutex.lock().await.unwrap_err() }).await.unwrap();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(witness.0.lock().unwrap().is_empty());
+    drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_on_many_names_never_overlap() {
+    let engine = MemoryEngine::new();
+    let sessions: Vec<Tenure> =
+        (0..3).map(|_| Tenure::builder().open(Arc::new(engine.clone())).unwrap()).collect();
+    let inside: Arc<Vec<AtomicBool>> = Arc::new((0..4).map(|_| AtomicBool::new(false)).collect());
+    let mut tasks = Vec::new();
+    for task in 0..48_usize {
+        let (tenure, inside) = (sessions[task % 3].clone(), Arc::clone(&inside));
+        tasks.push(tokio::spawn(async move {
+            for round in 0..50_usize {
+                let names: HashSet<usize> = [(task + round) % 4, (task * round) % 4].into();
+                let parts = names.iter().map(|n| tenure.mutex(&n.to_string()).unwrap().part());
+                let guard = tenure.all(parts).unwrap().lock().await.unwrap();
+                for name in &names {
+                    assert!(!inside[*name].swap(true, Ordering::SeqCst), "overlap on {name}");
+                }
+                tokio::task::yield_now().await;
+                for name in &names {
+                    inside[*name].store(false, Ordering::SeqCst);
+                }
+                if round % 2 == 0 {
+                    guard.release().await.unwrap();
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for tenure in &sessions {
+        tenure.close().await;
+    }
+    let census = engine.census();
+    assert_eq!((census.holds, census.tickets), (0, 0));
+}

@@ -1,0 +1,248 @@
+//! Bad input: each a clear error that says what, why and what to do, before anything is sent.
+
+mod common;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::{World, millis, now, secs};
+use tenure::blocking::wait;
+use tenure::contract::Promises;
+use tenure::engine::memory::PROMISES;
+use tenure::{Effect, Error, ErrorKind, Preset, Tenure};
+
+/// Checks one refusal: its kind, a part of its text, and that it says what to do.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(result: Result<T, Error>, kind: ErrorKind, text: &str) {
+    let error = result.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (kind, Effect::None), "{error}");
+    assert!(error.to_string().contains(text), "{text:?} is not in: {error}");
+}
+
+#[test]
+fn names_that_cannot_be_names() {
+    let tenure = World::new().tenure();
+    let long = "x".repeat(256);
+    for (name, text) in [
+        ("", "must not be empty"),
+        (long.as_str(), "at most 255 bytes"),
+        ("a\tb", "U+0009"),
+        ("a\u{202e}b", "U+202E"),
+    ] {
+        refused(tenure.mutex(name), ErrorKind::InvalidName, text);
+        refused(tenure.rwlock(name), ErrorKind::InvalidName, text);
+        refused(tenure.semaphore(name, 1), ErrorKind::InvalidName, text);
+        refused(tenure.family(name), ErrorKind::InvalidName, text);
+        refused(now(tenure.evict(name, tenure::Fence::new(1), "x")), ErrorKind::InvalidName, text);
+        let builder = Tenure::builder().namespace(name);
+        refused(wait(builder.connect("memory:")), ErrorKind::InvalidName, text);
+    }
+}
+
+#[test]
+fn durations_outside_their_limits() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let mutex = || tenure.mutex("a").unwrap();
+    let year = secs(366 * 24 * 3600);
+    let cases = [
+        (mutex().lease(Duration::ZERO), "a lease is 100ms to 1m, not 0ns"),
+        (mutex().lease(millis(99)), "a lease is 100ms to 1m, not 99ms"),
+        (mutex().lease(secs(61)), "set max_lease on every client"),
+        (mutex().lease(Duration::MAX), "a lease is"),
+        (mutex().wait(Duration::ZERO), "use the try_ form for no wait"),
+        (mutex().wait(year), "a wait limit is 1ms to 7d"),
+        (mutex().max_hold(Duration::ZERO), "a max_hold is"),
+        (mutex().max_hold(year), "a max_hold is 1ms to 30d"),
+        (mutex().lock_delay(year), "a lock_delay is 0ms to 1h"),
+        (mutex().label("a\nb"), "a label must not contain control"),
+        (mutex().label(&"x".repeat(129)), "a label has at most 128 bytes"),
+        (mutex().preset("nope"), "use one of: batch, cache, financial"),
+    ];
+    for (lock, text) in cases {
+        refused(now(lock.lock()), ErrorKind::InvalidOption, text);
+        let error = now(lock.lock()).unwrap_err();
+        assert_eq!(error.name().unwrap().as_str(), "a", "{error}");
+    }
+    assert_eq!(world.engine.claims.load(Ordering::SeqCst), 0, "nothing was sent");
+    // A try never waits, so a wait limit does not concern it.
+    assert!(now(mutex().wait(Duration::ZERO).try_lock()).unwrap().is_some());
+}
+
+#[test]
+fn settings_outside_their_limits() {
+    let connect = |builder: tenure::Builder| wait(builder.connect("memory:"));
+    let kind = ErrorKind::InvalidOption;
+    refused(connect(Tenure::builder().max_lease(Duration::ZERO)), kind, "a max_lease is");
+    refused(connect(Tenure::builder().max_lease(Duration::MAX)), kind, "100ms to 1d");
+    refused(connect(Tenure::builder().lease(Duration::ZERO)), kind, "a lease is");
+    refused(connect(Tenure::builder().call_limit(Duration::ZERO)), kind, "a call limit is");
+    refused(connect(Tenure::builder().label("\u{7}")), kind, "a label must not contain");
+    let preset = Preset::new("p").lease(Duration::ZERO);
+    refused(connect(Tenure::builder().preset(preset)), kind, "preset \"p\"");
+}
+
+#[test]
+fn permits_that_do_not_fit() {
+    let tenure = World::new().tenure();
+    let kind = ErrorKind::InvalidOption;
+    refused(tenure.semaphore("a", 0), kind, "not 0");
+    refused(tenure.semaphore("a", u32::MAX), kind, "not 4294967295");
+    let three = tenure.semaphore("a", 3).unwrap();
+    refused(now(three.acquire(0)), kind, "cannot take 0 of 3 permits");
+    refused(now(three.acquire(4)), kind, "cannot take 4 of 3 permits");
+    refused(now(three.try_acquire(4)), kind, "cannot take 4 of 3 permits");
+    refused(three.permits(0), kind, "at least 1");
+}
+
+#[test]
+fn sets_that_make_no_sense() {
+    let tenure = World::new().tenure();
+    refused(tenure.all([]), ErrorKind::InvalidOption, "name at least one lock");
+    let many = (0..65).map(|n| tenure.mutex(&n.to_string()).unwrap().part());
+    refused(tenure.all(many), ErrorKind::Limit, "at most 64 names, this one has 65");
+    let (mutex, rwlock) = (tenure.mutex("a").unwrap(), tenure.rwlock("a").unwrap());
+    let mixed = tenure.all([mutex.part(), rwlock.reader()]);
+    refused(mixed, ErrorKind::Shape, "as a mutex and as a read-write lock");
+}
+
+#[test]
+fn one_name_with_two_shapes() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let guard = now(tenure.semaphore("a", 3).unwrap().acquire(1)).unwrap();
+    let text = "in use as a semaphore of 3, not as";
+    refused(now(tenure.mutex("a").unwrap().lock()), ErrorKind::Shape, text);
+    refused(now(tenure.mutex("a").unwrap().try_lock()), ErrorKind::Shape, text);
+    refused(now(tenure.rwlock("a").unwrap().read()), ErrorKind::Shape, text);
+    refused(now(tenure.semaphore("a", 4).unwrap().acquire(1)), ErrorKind::Shape, text);
+    let set = tenure.all([tenure.mutex("a").unwrap().part(), tenure.mutex("b").unwrap().part()]);
+    refused(now(set.unwrap().lock()), ErrorKind::Shape, text);
+    now(guard.release()).unwrap();
+    assert!(now(tenure.mutex("a").unwrap().lock()).is_ok(), "free again: any shape may come");
+}
+
+#[test]
+fn use_after_close() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    wait(tenure.close());
+    let text = "connect again";
+    refused(now(tenure.mutex("a").unwrap().lock()), ErrorKind::Closed, text);
+    refused(now(tenure.mutex("a").unwrap().try_lock()), ErrorKind::Closed, text);
+    refused(now(tenure::scope(tenure.mutex("a").unwrap().lock())), ErrorKind::Closed, text);
+    refused(guard.fence(), ErrorKind::Lost, "the session was closed");
+    refused(now(guard.release()), ErrorKind::Lost, "the session was closed");
+    wait(tenure.close());
+    world.assert_empty("closed");
+}
+
+#[test]
+fn a_guard_used_after_loss() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let lock = tenure.rwlock("a").unwrap();
+    let reader = now(lock.read()).unwrap();
+    world.clock.jump(secs(31));
+    refused(reader.fence(), ErrorKind::Lost, "could not be renewed");
+    refused(reader.fence_of("a"), ErrorKind::Lost, "could not be renewed");
+    refused(reader.check(), ErrorKind::Lost, "stop what you do");
+    let unchanged = now(reader.upgrade()).unwrap_err();
+    assert_eq!(unchanged.error.kind(), ErrorKind::Lost);
+    refused(now(unchanged.guard.release()), ErrorKind::Lost, "could not be renewed");
+}
+
+#[test]
+fn names_that_are_not_part_of_a_lock() {
+    let tenure = World::new().tenure();
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    refused(guard.fence_of("b"), ErrorKind::InvalidOption, "not part of this lock");
+    let family = tenure.family("account:*").unwrap();
+    refused(now(family.lock("user:1")), ErrorKind::InvalidName, "does not belong to this family");
+    refused(now(family.lock("account:\n")), ErrorKind::InvalidName, "U+000A");
+}
+
+#[test]
+fn a_forced_release_without_a_reason() {
+    let tenure = World::new().tenure();
+    let evict = |reason: &str| now(tenure.evict("a", tenure::Fence::new(1), reason));
+    refused(evict(""), ErrorKind::InvalidOption, "needs a reason");
+    refused(evict("two\nlines"), ErrorKind::InvalidOption, "control");
+    refused(evict(&"x".repeat(513)), ErrorKind::InvalidOption, "at most 512 bytes");
+}
+
+#[test]
+fn urls_that_lead_nowhere_never_show_their_password() {
+    for (url, kind, text) in [
+        ("", ErrorKind::InvalidOption, "named by a URL"),
+        ("reports", ErrorKind::InvalidOption, "named by a URL"),
+        ("://x", ErrorKind::InvalidOption, "named by a URL"),
+        ("gopher://u:hunter2@h", ErrorKind::InvalidOption, "\"gopher\""),
+        ("redis://u:hunter2@h", ErrorKind::Unsupported, "feature `redis`"),
+        ("REDIS://u:hunter2@h", ErrorKind::Unsupported, "feature `redis`"),
+        ("redis+sentinel://u:hunter2@h/m", ErrorKind::Unsupported, "feature `redis`"),
+        ("postgres://u:hunter2@h", ErrorKind::Unsupported, "feature `postgres`"),
+        ("etcd://u:hunter2@h", ErrorKind::Unsupported, "feature `etcd`"),
+        ("redlock://u:hunter2@h", ErrorKind::Unsupported, "feature `redlock`"),
+        ("embedded:", ErrorKind::Unsupported, "feature `embedded`"),
+        ("memory:\n", ErrorKind::InvalidName, "U+000A"),
+    ] {
+        let error = wait(Tenure::connect(url)).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        refused(Err::<(), _>(error), kind, text);
+    }
+}
+
+#[test]
+fn clients_of_one_namespace_must_agree_on_the_longest_lease() {
+    let first = wait(Tenure::connect("memory:agree")).unwrap();
+    let second = Tenure::builder().max_lease(secs(120));
+    refused(
+        wait(second.clone().connect("memory:agree")),
+        ErrorKind::InvalidOption,
+        "opened with max_lease 60s, not 120s",
+    );
+    assert!(wait(second.namespace("other").connect("memory:agree")).is_ok());
+    let guard = wait(first.mutex("a").unwrap().lock()).unwrap();
+    let third = wait(Tenure::connect("memory:agree")).unwrap();
+    assert!(wait(third.mutex("a").unwrap().try_lock()).unwrap().is_none(), "one shared store");
+    drop(guard);
+}
+
+#[test]
+fn what_an_engine_does_not_promise_is_refused_before_it_is_asked() {
+    static PLAIN: Promises =
+        Promises { sharing: false, counting: false, atomic_sets: false, ..PROMISES };
+    let world = World::new();
+    *world.engine.promises.lock().unwrap() = Some(&PLAIN);
+    let tenure = world.tenure();
+    let kind = ErrorKind::Unsupported;
+    refused(now(tenure.rwlock("a").unwrap().read()), kind, "read-write locks");
+    refused(now(tenure.semaphore("a", 2).unwrap().acquire(1)), kind, "semaphores");
+    let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
+    refused(now(tenure.all(parts).unwrap().lock()), kind, "several locks in one step");
+    assert_eq!(world.engine.claims.load(Ordering::SeqCst), 0);
+    assert!(now(tenure.mutex("a").unwrap().lock()).is_ok());
+}
+
+#[test]
+fn presets_from_a_file_with_a_mistake() {
+    let dir = std::env::temp_dir().join(format!("tenure-presets-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("presets.toml");
+    let load = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        Tenure::builder().presets_from(&path)
+    };
+    let kind = ErrorKind::InvalidOption;
+    refused(load("[presets.a]\nleese = \"1s\""), kind, "leese");
+    refused(load("[presets.a]\nlease = \"30\""), kind, "write it as 500ms, 30s, 5m or 2h");
+    refused(load("[presets.a]\nlease = \"1ms\""), kind, "a lease is 100ms");
+    refused(Tenure::builder().presets_from(dir.join("absent")), kind, "cannot read presets from");
+    let builder = load("[presets.nightly]\nlease = \"20s\"\nmax_hold = \"2h\"").unwrap();
+    let tenure = wait(builder.connect("memory:")).unwrap();
+    let guard = now(tenure.mutex("a").unwrap().preset("nightly").lock()).unwrap();
+    assert!(guard.remaining() <= secs(20) && guard.remaining() > secs(10));
+    std::fs::remove_dir_all(&dir).unwrap();
+}

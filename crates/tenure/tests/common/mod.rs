@@ -1,0 +1,205 @@
+//! What the tests share: a world with a clock of its own, and an engine that can be interfered with.
+#![allow(dead_code, reason = "every test file uses its own part of it")]
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tenure::contract::{
+    About, Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Evicted, Eviction, Lineage, OwnerId, Part,
+    Parts, Patience, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot,
+    Verdict,
+};
+use tenure::engine::memory::{Census, MemoryEngine};
+use tenure::time::ManualClock;
+use tenure::{Error, ErrorKind, Tenure};
+
+/// A store and a clock that the test owns.
+pub struct World {
+    pub clock: ManualClock,
+    pub store: MemoryEngine,
+    pub engine: Arc<Meddler>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let clock = ManualClock::new();
+        let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
+        let engine = Arc::new(Meddler::new(store.clone()));
+        Self { clock, store, engine }
+    }
+
+    /// A new session on the store.
+    pub fn tenure(&self) -> Tenure {
+        let builder = Tenure::builder().clock(Arc::new(self.clock.clone()));
+        builder.open(Arc::clone(&self.engine) as _).unwrap()
+    }
+
+    /// A claim for a mutex that belongs to no session.
+    pub fn detached_claim(&self, name: &str, lease: Duration) -> Arc<Claim> {
+        Arc::new(Claim {
+            id: ClaimId::new(),
+            session: None,
+            lineage: Lineage::root(OwnerId::new()),
+            parts: Parts::one(Part::mutex(name.parse().unwrap())),
+            lease,
+            lock_delay: Duration::ZERO,
+            patience: Patience::Wait,
+            replaces: None,
+            about: About { host: "elsewhere".into(), pid: 1, place: None, label: None },
+        })
+    }
+
+    /// Waits until the keepers have nothing to do.
+    pub fn settle(&self) {
+        self.clock.settle();
+    }
+
+    pub fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
+    /// Holds and tickets in the store.
+    pub fn census(&self) -> (usize, usize) {
+        let Census { holds, tickets, .. } = self.store.census();
+        (holds, tickets)
+    }
+
+    /// After the keepers have settled nothing is left in the store.
+    #[track_caller]
+    pub fn assert_empty(&self, context: &str) {
+        self.settle();
+        assert_eq!(self.census(), (0, 0), "left behind: {context}");
+    }
+}
+
+/// Passes everything on to the memory engine, and interferes as it is told.
+#[derive(Debug)]
+pub struct Meddler {
+    inner: MemoryEngine,
+    /// Suspend before and after every call, so that a test can drop there.
+    pub suspend: AtomicBool,
+    /// Answer every call with an error, without passing it on.
+    pub refuse: AtomicBool,
+    /// Pass every call on but never answer it.
+    pub swallow: AtomicBool,
+    /// Lose all signals.
+    pub deaf: AtomicBool,
+    /// The promises to show instead of the engine's own.
+    pub promises: Mutex<Option<&'static Promises>>,
+    pub claims: AtomicUsize,
+    pub renews: AtomicUsize,
+    pub releases: AtomicUsize,
+}
+
+impl Meddler {
+    pub fn new(inner: MemoryEngine) -> Self {
+        Self {
+            inner,
+            suspend: AtomicBool::new(false),
+            refuse: AtomicBool::new(false),
+            swallow: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+            promises: Mutex::new(None),
+            claims: AtomicUsize::new(0),
+            renews: AtomicUsize::new(0),
+            releases: AtomicUsize::new(0),
+        }
+    }
+
+    fn call<'a, T: Send + 'a>(&'a self, call: Pending<'a, T>) -> Pending<'a, T> {
+        Box::pin(async move {
+            if self.refuse.load(Ordering::SeqCst) {
+                return Err(Error::new(ErrorKind::Unavailable, "the link is cut"));
+            }
+            if self.suspend.load(Ordering::SeqCst) {
+                yield_once().await;
+            }
+            let answer = call.await;
+            if self.swallow.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            if self.suspend.load(Ordering::SeqCst) {
+                yield_once().await;
+            }
+            answer
+        })
+    }
+}
+
+impl Engine for Meddler {
+    fn promises(&self) -> &Promises {
+        self.promises.lock().unwrap().unwrap_or_else(|| self.inner.promises())
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        self.claims.fetch_add(1, Ordering::SeqCst);
+        self.call(self.inner.claim(claim))
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        self.renews.fetch_add(1, Ordering::SeqCst);
+        self.call(self.inner.renew(batch))
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        self.releases.fetch_add(1, Ordering::SeqCst);
+        self.call(self.inner.release(batch))
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        self.call(self.inner.inspect(query))
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        self.call(self.inner.evict(eviction))
+    }
+
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        if !self.deaf.load(Ordering::SeqCst) {
+            self.inner.listen(session, ear);
+        }
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        self.inner.cells()
+    }
+}
+
+/// Suspends once.
+pub async fn yield_once() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Polls a future once, without a runtime.
+pub fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// Polls a future that must be ready at once.
+#[track_caller]
+pub fn now<F: Future>(future: F) -> F::Output {
+    poll_once(pin!(future)).expect("the future should be ready at once")
+}
+
+pub fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,228 @@
+//! Futures dropped at every await of every path: nothing leaks, nothing is granted twice. Driven
+//! poll by poll, with a store that suspends before and after each call.
+
+mod common;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+
+use common::{World, now, poll_once, secs};
+use tenure::{Error, Guard, Tenure};
+
+type Work = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+
+/// Runs `start` again and again, each time dropping its future after one more poll, until it ends
+/// by itself. After each drop the store must be empty and the names free.
+fn drop_at_every_await(path: &str, between: fn(&World, usize), start: fn(&Tenure) -> Work) {
+    let mut polls = 0;
+    loop {
+        let world = World::new();
+        let tenure = world.tenure();
+        // A bystander takes part, so that there is somebody to hand over to and from.
+        let bystander = world.tenure();
+        world.engine.suspend.store(true, Ordering::SeqCst);
+        let mut future = start(&tenure);
+        let mut done = None;
+        for poll in 0..polls {
+            done = poll_once(future.as_mut());
+            if done.is_some() {
+                break;
+            }
+            between(&world, poll);
+        }
+        let context = format!("{path}, dropped after {polls} polls");
+        drop(future);
+        world.engine.suspend.store(false, Ordering::SeqCst);
+        world.assert_empty(&context);
+        assert_eq!(tenure.claims(), 0, "{context}");
+        assert!(now(bystander.mutex("a").unwrap().try_lock()).unwrap().is_some(), "{context}");
+        if let Some(result) = done {
+            result.unwrap_or_else(|error| panic!("{context}: {error}"));
+            return;
+        }
+        polls += 1;
+        assert!(polls < 500, "{path} never ends");
+    }
+}
+
+fn settle(world: &World, _: usize) {
+    world.settle();
+}
+
+/// Another session's grip on "a", kept until a given poll.
+fn holder(world: &World) -> Guard {
+    world.engine.suspend.store(false, Ordering::SeqCst);
+    let guard = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    world.engine.suspend.store(true, Ordering::SeqCst);
+    guard
+}
+
+#[test]
+fn an_uncontended_lock_and_release() {
+    drop_at_every_await("lock", settle, |tenure| {
+        let mutex = tenure.mutex("a").unwrap();
+        Box::pin(async move { mutex.lock().await?.release().await })
+    });
+}
+
+#[test]
+fn a_try_lock() {
+    drop_at_every_await("try_lock", settle, |tenure| {
+        let mutex = tenure.mutex("a").unwrap();
+        Box::pin(async move {
+            let guard = mutex.try_lock().await?.expect("it is free");
+            guard.release().await
+        })
+    });
+}
+
+#[test]
+fn run_with_work_that_waits() {
+    drop_at_every_await("run", settle, |tenure| {
+        let mutex = tenure.mutex("a").unwrap();
+        Box::pin(async move {
+            mutex
+                .run(|held| async move {
+                    common::yield_once().await;
+                    held.fence().map(|_| ())
+                })
+                .await?
+        })
+    });
+}
+
+#[test]
+fn a_read_write_lock_up_and_down_again() {
+    drop_at_every_await("upgrade and downgrade", settle, |tenure| {
+        let lock = tenure.rwlock("a").unwrap();
+        Box::pin(async move {
+            let reader = lock.read().await?;
+            let writer = reader.upgrade().await?;
+            let reader = writer.downgrade().await?;
+            reader.release().await
+        })
+    });
+}
+
+#[test]
+fn permits_and_sets() {
+    drop_at_every_await("set", settle, |tenure| {
+        let (a, b) = (tenure.mutex("a").unwrap(), tenure.rwlock("b").unwrap());
+        let c = tenure.semaphore("c", 3).unwrap();
+        let all = tenure.all([b.reader(), a.part(), c.permits(2).unwrap()]).unwrap();
+        Box::pin(async move {
+            let permit = c.acquire(1).await?;
+            let set = all.lock().await?;
+            set.release().await?;
+            permit.release().await
+        })
+    });
+}
+
+#[test]
+fn a_scope_that_re_enters() {
+    drop_at_every_await("re-entry", settle, |tenure| {
+        let mutex = tenure.mutex("a").unwrap();
+        Box::pin(tenure::scope(async move {
+            let outer = mutex.lock().await?;
+            let inner = mutex.lock().await?;
+            common::yield_once().await;
+            outer.release().await?;
+            inner.release().await
+        }))
+    });
+}
+
+/// The contended paths: somebody else holds "a" when the future starts and lets go (or not) while
+/// it waits. Dropped after each number of polls, before and after the hand-over.
+fn drop_while_waiting(path: &str, start: fn(&Tenure) -> Work) {
+    for release_at in [0, 1, 2, 3, 4, 5, 6] {
+        for polls in 0..24 {
+            let world = World::new();
+            let tenure = world.tenure();
+            let mut guard = Some(holder(&world));
+            let mut future = start(&tenure);
+            let mut done = false;
+            for poll in 0..polls {
+                if poll == release_at {
+                    drop(guard.take());
+                }
+                world.settle();
+                done = poll_once(future.as_mut()).is_some();
+                if done {
+                    break;
+                }
+            }
+            let context = format!("{path}: released at {release_at}, dropped after {polls} polls");
+            drop(future);
+            drop(guard);
+            world.engine.suspend.store(false, Ordering::SeqCst);
+            world.assert_empty(&context);
+            assert_eq!(tenure.claims(), 0, "{context}");
+            assert!(done || polls < 23, "{context}: never served");
+        }
+    }
+}
+
+#[test]
+fn a_lock_that_has_to_wait() {
+    drop_while_waiting("lock", |tenure| {
+        let mutex = tenure.mutex("a").unwrap();
+        Box::pin(async move { mutex.lock().await?.release().await })
+    });
+}
+
+#[test]
+fn a_set_that_has_to_wait_for_one_part() {
+    drop_while_waiting("set", |tenure| {
+        let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
+        let all = tenure.all(parts).unwrap();
+        Box::pin(async move { all.lock().await?.release().await })
+    });
+}
+
+#[test]
+fn a_wait_that_ends_by_its_limit() {
+    for polls in 0..16 {
+        let world = World::new();
+        let tenure = world.tenure();
+        let guard = holder(&world);
+        let mutex = tenure.mutex("a").unwrap().wait(secs(1));
+        let mut future = Box::pin(async move { mutex.lock().await.map(drop) });
+        for poll in 0..polls {
+            if poll == 6 {
+                world.advance(secs(2));
+            }
+            world.settle();
+            if let Some(result) = poll_once(future.as_mut()) {
+                let error = result.unwrap_err();
+                assert_eq!(error.kind(), tenure::ErrorKind::TimedOut);
+                assert_eq!((error.held_by().len(), error.place()), (1, Some(1)), "{error}");
+                break;
+            }
+        }
+        drop(future);
+        world.engine.suspend.store(false, Ordering::SeqCst);
+        world.settle();
+        assert_eq!(world.census(), (1, 0), "dropped after {polls} polls");
+        drop(guard);
+        world.assert_empty("the holder let go");
+    }
+}
+
+#[test]
+fn an_unanswered_claim_that_is_dropped_cannot_come_back() {
+    // The call goes out, the answer never comes, the caller gives up: the store must end empty and
+    // refuse a late copy.
+    let world = World::new();
+    let tenure = world.tenure();
+    world.engine.swallow.store(true, Ordering::SeqCst);
+    let mut future = Box::pin(tenure.mutex("a").unwrap().lock());
+    assert!(poll_once(future.as_mut()).is_none());
+    assert_eq!(world.census(), (1, 0), "the store has granted it");
+    drop(future);
+    world.engine.swallow.store(false, Ordering::SeqCst);
+    world.assert_empty("dropped unanswered");
+    assert_eq!(world.store.census().tombs, 1, "a late copy would be refused");
+}
