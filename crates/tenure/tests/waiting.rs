@@ -109,7 +109,7 @@ fn a_lost_push_costs_at_most_one_heartbeat() {
 fn the_head_of_the_line_takes_over_when_a_holder_expires() {
     // A detached claim belongs to no process: nobody renews it and nobody will release it.
     let world = World::new();
-    let claim = world.detached_claim("a", secs(4));
+    let claim = World::detached_claim("a", secs(4));
     assert!(matches!(now(world.store.claim(&claim)).unwrap(), Verdict::Granted(_)));
     let mut next = waiting(&world.tenure());
     world.advance(millis(3_999));

@@ -25,7 +25,14 @@ pub(crate) struct Hold {
     cap: Tick,
     fences: Mutex<Fences>,
     ended: OnceLock<Loss>,
-    wakers: Mutex<Vec<Waker>>,
+    wakers: Mutex<Wakers>,
+}
+
+/// Who waits for the loss. Each leaves when it is dropped, so that a long hold stays small.
+#[derive(Default)]
+struct Wakers {
+    next: u64,
+    waiting: Vec<(u64, Waker)>,
 }
 
 impl Hold {
@@ -127,9 +134,11 @@ impl Hold {
         let _ = self.ended.set(loss);
         let wakers = {
             let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *wakers)
+            std::mem::take(&mut wakers.waiting)
         };
-        wakers.into_iter().for_each(Waker::wake);
+        for (_, waker) in wakers {
+            waker.wake();
+        }
     }
 
     /// The error a holder gets that asks after the loss.
@@ -148,7 +157,7 @@ impl Hold {
 
     /// Resolves when the grant is over.
     pub(crate) fn lost(self: &Arc<Self>) -> Lost {
-        Lost { hold: Arc::clone(self) }
+        Lost { hold: Arc::clone(self), key: None }
     }
 }
 
@@ -171,25 +180,47 @@ impl fmt::Debug for Hold {
 #[must_use = "futures do nothing unless polled"]
 pub struct Lost {
     hold: Arc<Hold>,
+    key: Option<u64>,
 }
 
 impl Future for Lost {
     type Output = Loss;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Loss> {
-        let hold = &self.hold;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Loss> {
+        let hold = Arc::clone(&self.hold);
         if hold.check().is_err() {
             return Poll::Ready(hold.ended.get().cloned().unwrap_or(Loss::Expired));
         }
         let mut wakers = hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            wakers.push(cx.waker().clone());
-        }
+        self.key = Some(wakers.put(self.key, cx.waker()));
         drop(wakers);
         // It may have ended between the look above and the waker's entry.
         match hold.ended.get() {
             Some(loss) => Poll::Ready(loss.clone()),
             None => Poll::Pending,
         }
+    }
+}
+
+impl Drop for Lost {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            let mut wakers = self.hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+            wakers.waiting.retain(|(other, _)| *other != key);
+        }
+    }
+}
+
+impl Wakers {
+    /// Enters a waker, or replaces the one under the key. Returns its key.
+    fn put(&mut self, key: Option<u64>, waker: &Waker) -> u64 {
+        let old = self.waiting.iter_mut().find(|(other, _)| Some(*other) == key);
+        if let Some((key, old)) = old {
+            old.clone_from(waker);
+            return *key;
+        }
+        self.next += 1;
+        self.waiting.push((self.next, waker.clone()));
+        self.next
     }
 }

@@ -1,5 +1,5 @@
 //! What the tests share: a world with a clock of its own, and an engine that can be interfered with.
-#![allow(dead_code, reason = "every test file uses its own part of it")]
+#![allow(dead_code, unreachable_pub, reason = "every test file uses its own part of it")]
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -39,7 +39,7 @@ impl World {
     }
 
     /// A claim for a mutex that belongs to no session.
-    pub fn detached_claim(&self, name: &str, lease: Duration) -> Arc<Claim> {
+    pub fn detached_claim(name: &str, lease: Duration) -> Arc<Claim> {
         Arc::new(Claim {
             id: ClaimId::new(),
             session: None,

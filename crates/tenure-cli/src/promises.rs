@@ -1,0 +1,129 @@
+//! What the built-in engines promise, as rows of a table. Knows words and columns, not engines.
+
+use std::fmt::Debug;
+
+use serde::Serialize;
+use tenure::Promises;
+use tenure::engine::memory;
+
+/// Every engine of this build.
+pub(crate) const BUILT_IN: &[Promises] = &[memory::PROMISES];
+
+/// The promises of one engine, in words. The field names are those of the library.
+#[derive(Debug, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "a promise is given or not")]
+pub(crate) struct Row<'a> {
+    engine: &'a str,
+    fencing: String,
+    fencing_rests_on: &'a str,
+    queue: bool,
+    sharing: bool,
+    counting: bool,
+    atomic_sets: bool,
+    wake: String,
+    survives: Vec<String>,
+    drift_percent: u32,
+}
+
+impl<'a> Row<'a> {
+    pub(crate) fn new(promises: &'a Promises) -> Self {
+        Self {
+            engine: promises.engine,
+            fencing: word(promises.fencing),
+            fencing_rests_on: promises.fencing_rests_on,
+            queue: promises.queue,
+            sharing: promises.sharing,
+            counting: promises.counting,
+            atomic_sets: promises.atomic_sets,
+            wake: word(promises.wake),
+            survives: promises.survives.iter().map(word).collect(),
+            drift_percent: promises.drift_percent,
+        }
+    }
+
+    /// The cells, in the order of [`HEAD`].
+    fn cells(&self) -> [String; HEAD.len()] {
+        let answer = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+        let survives =
+            if self.survives.is_empty() { "-".to_owned() } else { self.survives.join(" ") };
+        [
+            self.engine.to_owned(),
+            self.fencing.clone(),
+            answer(self.queue),
+            answer(self.sharing),
+            answer(self.counting),
+            answer(self.atomic_sets),
+            self.wake.clone(),
+            survives,
+            format!("{}%", self.drift_percent),
+        ]
+    }
+}
+
+const HEAD: [&str; 9] =
+    ["engine", "fencing", "queue", "read-write", "semaphores", "sets", "wake", "survives", "drift"];
+
+/// The rows for people: a table, and below it what is too long for a column.
+pub(crate) fn table(rows: &[Row<'_>]) -> String {
+    let mut lines = vec![HEAD.map(str::to_owned)];
+    lines.extend(rows.iter().map(Row::cells));
+    let mut widths = [0; HEAD.len()];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for line in &lines {
+        let padded = line.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let padded: Vec<String> = padded.collect();
+        text.push_str(padded.join("  ").trim_end());
+        text.push('\n');
+    }
+    text.push_str("\nWhat the fences rest on:\n");
+    for Row { engine, fencing_rests_on, .. } in rows {
+        let width = widths[0];
+        text.extend(["  ", &format!("{engine:<width$}"), "  ", fencing_rests_on, "\n"]);
+    }
+    text
+}
+
+/// The name of a value, as a word: `ClockBounded` is `clock-bounded`.
+fn word(value: impl Debug) -> String {
+    let mut word = String::new();
+    for char in format!("{value:?}").chars() {
+        if char.is_uppercase() && !word.is_empty() {
+            word.push('-');
+        }
+        word.extend(char.to_lowercase());
+    }
+    word
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::contract::{Fencing, Survives, Wake};
+
+    use super::*;
+
+    #[test]
+    fn every_promise_has_a_word() {
+        assert_eq!(word(Fencing::Strict), "strict");
+        assert_eq!(word(Fencing::ClockBounded), "clock-bounded");
+        assert_eq!(word(Wake::Poll), "poll");
+        assert_eq!(word(Survives::StoreRestart), "store-restart");
+    }
+
+    #[test]
+    fn columns_stay_in_line_whatever_stands_in_them() {
+        let mut strong = memory::PROMISES;
+        strong.engine = "a-store-with-a-long-name";
+        strong.survives = &[Survives::ClientCrash, Survives::PowerLoss];
+        let rows = [Row::new(&memory::PROMISES), Row::new(&strong)];
+        let text = table(&rows);
+        let lines: Vec<&str> = text.lines().collect();
+        let drift = lines[0].find("drift").unwrap();
+        assert_eq!(lines[1].find("0%"), Some(drift), "{text}");
+        assert!(lines[2].contains("client-crash power-loss"), "{text}");
+    }
+}

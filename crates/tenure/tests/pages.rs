@@ -1,0 +1,62 @@
+//! The tables in the docs are what the code says.
+
+use tenure::contract::{Fencing, Promises, Survives, Wake};
+use tenure::engine::memory;
+
+const README: &str = include_str!("../../../README.md");
+const GUIDE: &str = include_str!("../../../docs/guide.md");
+
+/// The README's row for an engine, all but the column that says what it is for.
+fn row(promises: &Promises) -> String {
+    let yes = |promised: bool| if promised { "yes" } else { "no" };
+    let fences = match promises.fencing {
+        Fencing::Strict => "always grow",
+        Fencing::ClockBounded => "grow; after a loss of memory as far as clocks agree",
+    };
+    let wake = match promises.wake {
+        Wake::Push => "pushed",
+        Wake::Poll => "polled",
+    };
+    let survives: Vec<_> = promises.survives.iter().map(survives).collect();
+    let survives = if survives.is_empty() { "nothing".to_owned() } else { survives.join(", ") };
+    [
+        fences,
+        yes(promises.queue),
+        yes(promises.sharing && promises.counting),
+        yes(promises.atomic_sets),
+        wake,
+        &survives,
+    ]
+    .join(" | ")
+}
+
+fn survives(what: &Survives) -> String {
+    let text = match what {
+        Survives::ClientCrash => "another client's crash",
+        Survives::StoreRestart => "a restart of the store",
+        Survives::PowerLoss => "a loss of power",
+        Survives::NodeLoss => "the loss of a minority of nodes",
+        other => panic!("{other:?} has no words yet"),
+    };
+    text.to_owned()
+}
+
+#[test]
+fn the_readme_says_of_each_engine_what_the_engine_says_of_itself() {
+    for promises in [&memory::PROMISES] {
+        let start = format!("| {} |", promises.engine);
+        let line = README.lines().find(|line| line.starts_with(&start));
+        let line = line.unwrap_or_else(|| panic!("the README has no row for {}", promises.engine));
+        // After the engine's name and what it is for.
+        let said = line.splitn(3, " | ").nth(2).unwrap_or_default().trim_end_matches(" |");
+        assert_eq!(said, row(promises), "of {}", promises.engine);
+    }
+}
+
+#[test]
+fn the_guide_tells_the_default_lease_and_the_longest_one() {
+    let seconds = tenure::limits::DEFAULT_LEASE.as_secs();
+    assert!(GUIDE.contains(&format!("| `lease` | {seconds} s |")));
+    let seconds = tenure::limits::DEFAULT_MAX_LEASE.as_secs();
+    assert!(GUIDE.contains(&format!("(default {seconds} s)")));
+}
