@@ -139,7 +139,9 @@ fn the_blocking_face_hands_over_between_threads() {
             })
         })
         .collect();
-    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    for worker in workers {
+        worker.join().unwrap();
+    }
     assert_eq!(total.load(Ordering::SeqCst), 1_600);
     assert_eq!(tenure.as_async().claims(), 0);
 }

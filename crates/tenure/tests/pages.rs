@@ -1,7 +1,7 @@
 //! The tables in the docs are what the code says.
 
 use tenure::contract::{Fencing, Promises, Survives, Wake};
-use tenure::engine::memory;
+use tenure::engine;
 
 const README: &str = include_str!("../../../README.md");
 const GUIDE: &str = include_str!("../../../docs/guide.md");
@@ -17,7 +17,7 @@ fn row(promises: &Promises) -> String {
         Wake::Push => "pushed",
         Wake::Poll => "polled",
     };
-    let survives: Vec<_> = promises.survives.iter().map(survives).collect();
+    let survives: Vec<_> = promises.survives.iter().copied().map(survives).collect();
     let survives = if survives.is_empty() { "nothing".to_owned() } else { survives.join(", ") };
     [
         fences,
@@ -30,7 +30,7 @@ fn row(promises: &Promises) -> String {
     .join(" | ")
 }
 
-fn survives(what: &Survives) -> String {
+fn survives(what: Survives) -> String {
     let text = match what {
         Survives::ClientCrash => "another client's crash",
         Survives::StoreRestart => "a restart of the store",
@@ -43,7 +43,7 @@ fn survives(what: &Survives) -> String {
 
 #[test]
 fn the_readme_says_of_each_engine_what_the_engine_says_of_itself() {
-    for promises in [&memory::PROMISES] {
+    for promises in engine::built_in() {
         let start = format!("| {} |", promises.engine);
         let line = README.lines().find(|line| line.starts_with(&start));
         let line = line.unwrap_or_else(|| panic!("the README has no row for {}", promises.engine));

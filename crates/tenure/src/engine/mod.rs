@@ -5,7 +5,7 @@ pub mod memory;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{Engine, Error, ErrorKind, Namespace, Verb};
+use crate::contract::{Engine, Error, ErrorKind, Namespace, Promises, Verb};
 use crate::time::Clock;
 
 /// What a client states when it opens a store.
@@ -17,6 +17,12 @@ pub struct Terms {
     pub max_lease: Duration,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
+}
+
+/// What each engine of this build promises.
+#[must_use]
+pub fn built_in() -> Vec<&'static Promises> {
+    vec![&memory::PROMISES]
 }
 
 /// Schemes that an engine will answer, with the feature that has it.
