@@ -43,9 +43,12 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `config` | yes | presets from a TOML file |
+//! | `conformance` | no | the suite that judges engines, for engines of your own |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
 
 pub mod blocking;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod contract;
 pub mod engine;
 pub mod ledger;

@@ -1,0 +1,52 @@
+//! What the suite has to be told about an engine. Knows stores as stages for scenarios.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::contract::{Engine, Promises, SessionId};
+use crate::time::Clock;
+
+/// Opens fresh stores of one engine for the suite.
+pub trait Harness: Send + Sync {
+    /// What the engine promises.
+    fn promises(&self) -> Promises;
+
+    /// Opens a fresh, empty namespace.
+    ///
+    /// # Errors
+    /// If the store is not there. CI counts that as a failure.
+    fn open(&self) -> Result<Box<dyn Stage>, Absent>;
+}
+
+/// One fresh namespace of a store, with its time.
+pub trait Stage: Send + Sync {
+    /// A new client of the namespace, as another process would have one.
+    fn client(&self) -> Arc<dyn Engine>;
+
+    /// The clock that sessions on this stage count on.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// Lets time pass, for the store and for sessions.
+    fn pass(&self, time: Duration);
+
+    /// Lets what is under way arrive: pushes, background releases, renewals.
+    fn settle(&self);
+
+    /// The lease that scenarios use: on a virtual clock anything, on a real one short enough to
+    /// wait for and long enough not to run out by accident.
+    fn lease(&self) -> Duration;
+
+    /// Ends a session in the store, as if its process had died and its leases had run out.
+    fn end_session(&self, session: SessionId);
+}
+
+/// The store is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent(pub String);
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store absent: {}", self.0)
+    }
+}

@@ -1,0 +1,273 @@
+//! A link between a session and its engine that can be interfered with: it loses, delays or repeats
+//! the Nth call, reply or push. Knows the contract, not what is carried.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::contract::{
+    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Pending, Promises,
+    Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict,
+};
+
+/// What happens to one call or push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The call does not arrive; an error says so.
+    LoseCall,
+    /// The call arrives; its reply is lost, and an error says so.
+    LoseReply,
+    /// The call does not arrive, and nothing is ever heard of it.
+    HangCall,
+    /// The call arrives, and nothing is ever heard of it.
+    HangReply,
+    /// The call arrives twice in a row.
+    RepeatCall,
+    /// The call arrives, and a copy of it arrives again before the next-but-one call.
+    LateCopy,
+    /// The push is lost.
+    LosePush,
+    /// The push arrives twice.
+    RepeatPush,
+    /// The push arrives only with the next one, or never.
+    DelayPush,
+}
+
+impl Trouble {
+    /// Everything that can happen to a call.
+    pub const CALLS: [Self; 6] = [
+        Self::LoseCall,
+        Self::LoseReply,
+        Self::HangCall,
+        Self::HangReply,
+        Self::RepeatCall,
+        Self::LateCopy,
+    ];
+    /// Everything that can happen to a push.
+    pub const PUSHES: [Self; 3] = [Self::LosePush, Self::RepeatPush, Self::DelayPush];
+}
+
+/// An engine behind a link that can be interfered with.
+pub struct Link {
+    /// For the push filters to find back.
+    me: Weak<Self>,
+    inner: Arc<dyn Engine>,
+    cut: AtomicBool,
+    calls: AtomicUsize,
+    pushes: AtomicUsize,
+    renews: AtomicUsize,
+    plan: Mutex<Plan>,
+    ears: Mutex<Vec<Arc<PushFilter>>>,
+}
+
+#[derive(Default)]
+struct Plan {
+    on_calls: Vec<(usize, Trouble)>,
+    on_pushes: Vec<(usize, Trouble)>,
+    late: VecDeque<(usize, Copied)>,
+}
+
+/// A call that will arrive once more.
+enum Copied {
+    Claim(Arc<Claim>),
+    Renew(Vec<ClaimRef>),
+    Release(Vec<Release>),
+}
+
+impl Link {
+    /// A link in good order.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Engine>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            inner,
+            cut: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
+            pushes: AtomicUsize::new(0),
+            renews: AtomicUsize::new(0),
+            plan: Mutex::default(),
+            ears: Mutex::default(),
+        })
+    }
+
+    /// Cuts the link: no call arrives and no push comes back. Or mends it.
+    pub fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::SeqCst);
+    }
+
+    /// Lets trouble befall the `nth` call from the beginning, counted from 0.
+    pub fn trouble_call(&self, nth: usize, trouble: Trouble) {
+        self.plan().on_calls.push((nth, trouble));
+    }
+
+    /// Lets trouble befall the `nth` push from the beginning, counted from 0.
+    pub fn trouble_push(&self, nth: usize, trouble: Trouble) {
+        self.plan().on_pushes.push((nth, trouble));
+    }
+
+    /// How many calls were made: claims, renewals and releases.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// How many of them were renewals.
+    #[must_use]
+    pub fn renews(&self) -> usize {
+        self.renews.load(Ordering::SeqCst)
+    }
+
+    /// How many pushes came.
+    #[must_use]
+    pub fn pushes(&self) -> usize {
+        self.pushes.load(Ordering::SeqCst)
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a call, delivers late copies that are due before it, and says what befalls it.
+    async fn count_call(&self) -> Option<Trouble> {
+        let nth = self.calls.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let due = {
+                let mut plan = self.plan();
+                let due = plan.late.front().is_some_and(|(at, _)| *at <= nth);
+                if due { plan.late.pop_front() } else { None }
+            };
+            // What a late copy is answered nobody hears.
+            match due {
+                Some((_, Copied::Claim(claim))) => drop(self.inner.claim(&claim).await),
+                Some((_, Copied::Renew(batch))) => drop(self.inner.renew(&batch).await),
+                Some((_, Copied::Release(batch))) => drop(self.inner.release(&batch).await),
+                None => break,
+            }
+        }
+        let plan = self.plan();
+        plan.on_calls.iter().find(|(at, _)| *at == nth).map(|(_, trouble)| *trouble)
+    }
+
+    /// Carries a call through whatever befalls it.
+    fn carry<'a, T: Send + 'a>(
+        &'a self,
+        call: impl Fn() -> Pending<'a, T> + Send + 'a,
+        copy: impl FnOnce() -> Copied + Send + 'a,
+    ) -> Pending<'a, T> {
+        Box::pin(async move {
+            let trouble = self.count_call().await;
+            if self.cut.load(Ordering::SeqCst) {
+                return Err(lost("the link is cut"));
+            }
+            match trouble {
+                None => return call().await,
+                Some(Trouble::LoseCall) => {}
+                Some(Trouble::HangCall) => std::future::pending().await,
+                Some(Trouble::LoseReply) => drop(call().await),
+                Some(Trouble::HangReply) => {
+                    drop(call().await);
+                    std::future::pending().await
+                }
+                Some(Trouble::RepeatCall) => {
+                    drop(call().await);
+                    return call().await;
+                }
+                Some(_) => {
+                    let at = self.calls() + 1;
+                    self.plan().late.push_back((at, copy()));
+                    return call().await;
+                }
+            }
+            Err(lost("the call or its reply was lost").effect_unknown())
+        })
+    }
+}
+
+fn lost(what: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, what)
+}
+
+impl Engine for Link {
+    fn promises(&self) -> &Promises {
+        self.inner.promises()
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        self.carry(|| self.inner.claim(claim), || Copied::Claim(Arc::clone(claim)))
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        self.renews.fetch_add(1, Ordering::SeqCst);
+        self.carry(|| self.inner.renew(batch), || Copied::Renew(batch.to_vec()))
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        self.carry(|| self.inner.release(batch), || Copied::Release(batch.to_vec()))
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        self.inner.inspect(query)
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        self.inner.evict(eviction)
+    }
+
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        let link = Weak::clone(&self.me);
+        let filter = Arc::new(PushFilter { ear, kept: Mutex::default(), link });
+        let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        ears.retain(|filter| filter.ear.strong_count() > 0);
+        ears.push(Arc::clone(&filter));
+        drop(ears);
+        let weak: Weak<PushFilter> = Arc::downgrade(&filter);
+        self.inner.listen(session, weak);
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        self.inner.cells()
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("engine", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// Stands before a session's ear.
+struct PushFilter {
+    ear: Weak<dyn Ear>,
+    kept: Mutex<Option<Signal>>,
+    link: Weak<Link>,
+}
+
+impl Ear for PushFilter {
+    fn hear(&self, signal: Signal) {
+        let (Some(ear), Some(link)) = (self.ear.upgrade(), self.link.upgrade()) else { return };
+        let nth = link.pushes.fetch_add(1, Ordering::SeqCst);
+        if link.cut.load(Ordering::SeqCst) {
+            return;
+        }
+        let trouble = {
+            let plan = link.plan();
+            plan.on_pushes.iter().find(|(at, _)| *at == nth).map(|(_, trouble)| *trouble)
+        };
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match trouble {
+            Some(Trouble::LosePush) => {}
+            Some(Trouble::RepeatPush) => {
+                ear.hear(signal.clone());
+                ear.hear(signal);
+            }
+            Some(Trouble::DelayPush) => {
+                *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(signal);
+            }
+            _ => ear.hear(signal),
+        }
+        if let Some(kept) = kept {
+            ear.hear(kept);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The conformance suite: every engine is judged by the same scenarios. Knows the promises, not
+//! how any engine keeps them.
+//!
+//! Public behind the feature `conformance`, so that anybody can test an engine of their own: write
+//! a [`Harness`] that opens fresh namespaces, and [`check`] it in a test.
+//!
+//! ```
+//! use tenure::conformance::{MemoryHarness, check};
+//!
+//! // Panics with a report if a scenario fails; says what ran and what was not promised.
+//! let report = check(&MemoryHarness);
+//! println!("{report}");
+//! assert_eq!(report.absent, None);
+//! ```
+//!
+//! Scenarios are selected by what the engine [promises](crate::Promises). Each is named
+//! `engine::group::scenario` and cites the numbers of the promises it checks.
+
+mod harness;
+mod link;
+mod memory;
+mod registry;
+mod scenarios;
+mod waiting;
+mod world;
+
+pub use harness::{Absent, Harness, Stage};
+pub use link::{Link, Trouble};
+pub use memory::MemoryHarness;
+pub use registry::{Case, Group, Report, Scenario, Standing, all, cases, check};
+pub use waiting::Waiting;
+pub use world::{Actor, Ask, Raw, World};
