@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use tenure::engine::built_in;
 use tenure::{Error, Name};
 
 use crate::args::{Command, Shown};
@@ -29,7 +30,7 @@ fn version(shown: &Shown, out: &mut impl Write) -> Result<(), Failure> {
         version: &'a str,
         engines: Vec<&'a str>,
     }
-    let engines = promises::BUILT_IN.iter().map(|promises| promises.engine).collect();
+    let engines = built_in().iter().map(|promises| promises.engine).collect();
     let version = Version { version: env!("CARGO_PKG_VERSION"), engines };
     if shown.json {
         return json(&version, out);
@@ -44,7 +45,7 @@ fn list_promises(shown: &Shown, out: &mut impl Write) -> Result<(), Failure> {
     struct List<'a> {
         engines: Vec<promises::Row<'a>>,
     }
-    let engines: Vec<_> = promises::BUILT_IN.iter().map(promises::Row::new).collect();
+    let engines: Vec<_> = built_in().into_iter().map(promises::Row::new).collect();
     if shown.json {
         return json(&List { engines }, out);
     }

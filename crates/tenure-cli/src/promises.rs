@@ -4,10 +4,6 @@ use std::fmt::Debug;
 
 use serde::Serialize;
 use tenure::Promises;
-use tenure::engine::memory;
-
-/// Every engine of this build.
-pub(crate) const BUILT_IN: &[Promises] = &[memory::PROMISES];
 
 /// The promises of one engine, in words. The field names are those of the library.
 #[derive(Debug, Serialize)]
@@ -103,6 +99,7 @@ fn word(value: impl Debug) -> String {
 #[cfg(test)]
 mod tests {
     use tenure::contract::{Fencing, Survives, Wake};
+    use tenure::engine::memory;
 
     use super::*;
 

@@ -16,6 +16,7 @@
 //! Scenarios are selected by what the engine [promises](crate::Promises). Each is named
 //! `engine::group::scenario` and cites the numbers of the promises it checks.
 
+pub mod differential;
 mod harness;
 mod link;
 mod memory;

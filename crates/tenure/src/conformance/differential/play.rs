@@ -1,0 +1,332 @@
+//! Plays a program on an engine and on the ledger and compares after every step: the answer, the
+//! pushes, and everything that can be seen of every slot. Fences are compared by their order.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use super::program::{Kind, NAMES, PARENTS, PERMITS, Program, SESSIONS, Step};
+use crate::conformance::harness::Harness;
+use crate::conformance::world::{Ask, Raw, World, name};
+use crate::contract::{
+    Arrival, Claim, ClaimId, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Part,
+    Patience, Query, Queued, Refusal, Release, Renewed, Signal, SlotView, Verdict,
+};
+use crate::ledger::{Ledger, Now};
+use crate::time::Tick;
+
+/// Where engine and ledger part.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// The number of the step.
+    pub step: usize,
+    /// The step, what the engine did, what the ledger did.
+    pub what: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step {}: {}", self.step, self.what)
+    }
+}
+
+/// Plays a program.
+pub(super) fn play(program: &Program, harness: &dyn Harness) -> Result<(), Difference> {
+    let stage =
+        harness.open().map_err(|absent| Difference { step: 0, what: absent.to_string() })?;
+    let mut duel = Duel::new(World::new(stage));
+    for (at, step) in program.steps().iter().enumerate() {
+        let compared = duel.step(step);
+        compared.map_err(|what| Difference { step: at, what: format!("{step}: {what}") })?;
+    }
+    Ok(())
+}
+
+/// An engine and the ledger, side by side.
+struct Duel {
+    world: World,
+    raws: Vec<Raw>,
+    ledger: Ledger,
+    now: Now,
+    owners: Vec<OwnerId>,
+    claims: HashMap<usize, Arc<Claim>>,
+    /// For every name: the engine's fences by the ledger's.
+    fences: HashMap<Name, BTreeMap<Fence, Fence>>,
+    arrivals: HashMap<Arrival, Arrival>,
+}
+
+impl Duel {
+    fn new(world: World) -> Self {
+        let raws = (0..SESSIONS).map(|_| world.raw()).collect();
+        let owners = PARENTS.iter().map(|_| OwnerId::new()).collect();
+        // The ledger's clocks run on their own; only differences of time matter.
+        let now = Now { tick: Tick::from_nanos(1_000_000_000_000), wall_micros: 1 };
+        Self {
+            world,
+            raws,
+            ledger: Ledger::default(),
+            now,
+            owners,
+            claims: HashMap::new(),
+            fences: HashMap::new(),
+            arrivals: HashMap::new(),
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Claim { claim, .. } => {
+                let made = self.make(step);
+                self.claims.insert(*claim, made);
+                self.claim(*claim)?;
+            }
+            Step::Repeat(claim) => self.claim(*claim)?,
+            Step::Renew(claim) => self.renew(*claim)?,
+            Step::Release(claim) => self.release(*claim, false)?,
+            Step::Withdraw(claim) => self.release(*claim, true)?,
+            Step::Evict { claim, name } => self.evict(*claim, *name)?,
+            Step::End(session) => {
+                let id = self.raws[*session].session();
+                self.world.stage().end_session(id);
+                self.ledger.end_session(id, self.now);
+            }
+            Step::Pass(time) => {
+                let time = self.world.lease() * *time / 100;
+                self.world.pass(time);
+                self.now.tick = self.now.tick + time;
+                let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+                self.now.wall_micros = self.now.wall_micros.saturating_add(micros);
+            }
+        }
+        self.compare_slots()?;
+        self.compare_signals()
+    }
+
+    /// Makes the claim of a `claim` step.
+    fn make(&self, step: &Step) -> Arc<Claim> {
+        let Step::Claim { session, owner, parts, wait, lease, delay, replaces, .. } = step else {
+            unreachable!("only claims are made")
+        };
+        let raw = &self.raws[*session];
+        let parts = parts.iter().map(|(n, kind)| part(*n, *kind)).collect();
+        let mut ask = Ask::set(&self.world, parts).of(&self.lineage(*owner));
+        ask.patience = if *wait { Patience::Wait } else { Patience::Try };
+        ask.lease = self.world.lease() * *lease / 100;
+        ask.lock_delay = self.world.lease() * *delay / 100;
+        ask.replaces = replaces.and_then(|old| self.claims.get(&old)).map(|claim| claim.id);
+        raw.make(ask)
+    }
+
+    fn lineage(&self, owner: usize) -> Lineage {
+        let mut ancestors = Vec::new();
+        let mut next = PARENTS[owner];
+        while let Some(parent) = next {
+            ancestors.push(self.owners[parent]);
+            next = PARENTS[parent];
+        }
+        Lineage::nested(self.owners[owner], &ancestors).expect("a short family")
+    }
+
+    fn claim(&mut self, number: usize) -> Result<(), String> {
+        let Some(claim) = self.claims.get(&number).cloned() else { return Ok(()) };
+        let theirs = self.raw_of(&claim).send(&self.world, &claim);
+        let ours = self.ledger.claim(&claim, self.now);
+        match (&theirs, &ours) {
+            (Verdict::Granted(theirs), Verdict::Granted(ours)) => self.grants(&claim, theirs, ours),
+            (Verdict::Queued(theirs), Verdict::Queued(ours)) => self.queues(theirs, ours),
+            (Verdict::Refused(theirs), Verdict::Refused(ours)) => same_refusal(theirs, ours),
+            _ => Err(differ(&theirs, &ours)),
+        }
+    }
+
+    fn renew(&mut self, number: usize) -> Result<(), String> {
+        let Some(claim) = self.claims.get(&number).cloned() else { return Ok(()) };
+        let theirs = self.raw_of(&claim).renew(&self.world, &claim);
+        let ours = self.ledger.renew(&[claim.to_ref()], self.now).pop().expect("one answer");
+        match (&theirs, &ours) {
+            (Renewed::Held(theirs), Renewed::Held(ours)) => self.grants(&claim, theirs, ours),
+            (Renewed::Waiting(theirs), Renewed::Waiting(ours)) => self.queues(theirs, ours),
+            (Renewed::Gone(theirs), Renewed::Gone(ours)) if theirs == ours => Ok(()),
+            _ => Err(differ(&theirs, &ours)),
+        }
+    }
+
+    fn release(&mut self, number: usize, uncertain: bool) -> Result<(), String> {
+        let Some(claim) = self.claims.get(&number).cloned() else { return Ok(()) };
+        let raw = self.raw_of(&claim);
+        let theirs = if uncertain {
+            raw.withdraw(&self.world, &claim)
+        } else {
+            raw.release(&self.world, &claim)
+        };
+        let release = Release { claim: claim.to_ref(), uncertain };
+        let ours = self.ledger.release(&[release], self.now).pop().expect("one answer");
+        if theirs == ours { Ok(()) } else { Err(differ(&theirs, &ours)) }
+    }
+
+    /// Evicts by the fence each side has for the claim; if it holds nothing there, by one that
+    /// nobody has.
+    fn evict(&mut self, number: usize, at: usize) -> Result<(), String> {
+        let Some(claim) = self.claims.get(&number).cloned() else { return Ok(()) };
+        let slot = name(NAME[at]);
+        let (theirs, ours) = self.views(&slot);
+        let fence = |view: &Option<SlotView>| {
+            let holders = view.iter().flat_map(|view| &view.holders);
+            let found = holders.into_iter().find(|holder| holder.claim == claim.id);
+            found.map_or(Fence::new(0), |holder| holder.fence)
+        };
+        let evict = |fence| Eviction::new(slot.clone(), fence, "program").expect("a good reason");
+        let (theirs, ours) = (evict(fence(&theirs)), evict(fence(&ours)));
+        let engine = Arc::clone(self.raws[0].engine());
+        let theirs = self.world.now(async move { engine.evict(&theirs).await });
+        let theirs = theirs.map_err(|error| error.to_string())?;
+        let ours = self.ledger.evict(&ours, self.now);
+        match (&theirs, &ours) {
+            (Evicted::Done(theirs), Evicted::Done(ours))
+            | (Evicted::NoSuchGrant(theirs), Evicted::NoSuchGrant(ours))
+                if ids(theirs.iter().map(|h| h.claim)) == ids(ours.iter().map(|h| h.claim)) =>
+            {
+                Ok(())
+            }
+            _ => Err(differ(&theirs, &ours)),
+        }
+    }
+
+    fn grants(&mut self, claim: &Claim, theirs: &Grant, ours: &Grant) -> Result<(), String> {
+        self.same_arrival(theirs.arrival, ours.arrival)?;
+        let fences = theirs.fences.as_slice().iter().zip(ours.fences.as_slice());
+        for (name, (theirs, ours)) in claim.parts.names().zip(fences) {
+            self.same_fence(name, *theirs, *ours)?;
+        }
+        Ok(())
+    }
+
+    fn queues(&mut self, theirs: &Queued, ours: &Queued) -> Result<(), String> {
+        self.same_arrival(theirs.arrival, ours.arrival)?;
+        let alike = theirs.first_expiry.is_some() == ours.first_expiry.is_some();
+        if theirs.place == ours.place && alike { Ok(()) } else { Err(differ(theirs, ours)) }
+    }
+
+    /// Equal fences on one side are equal on the other, and larger ones are larger.
+    fn same_fence(&mut self, name: &Name, theirs: Fence, ours: Fence) -> Result<(), String> {
+        let known = self.fences.entry(name.clone()).or_default();
+        let before = known.range(..ours).next_back().is_none_or(|(_, fence)| *fence < theirs);
+        let after = known.range(ours..).find(|(other, _)| **other != ours);
+        let after = after.is_none_or(|(_, fence)| theirs < *fence);
+        let same = *known.entry(ours).or_insert(theirs) == theirs;
+        if before && after && same {
+            return Ok(());
+        }
+        Err(format!("fence of {name:?}: engine {theirs}, ledger {ours}, so far {known:?}"))
+    }
+
+    fn same_arrival(&mut self, theirs: Arrival, ours: Arrival) -> Result<(), String> {
+        if *self.arrivals.entry(ours).or_insert(theirs) == theirs {
+            return Ok(());
+        }
+        Err(format!("arrival: engine {theirs:?}, ledger {ours:?}"))
+    }
+
+    fn compare_slots(&mut self) -> Result<(), String> {
+        for text in NAME {
+            let name = name(text);
+            let (theirs, ours) = self.views(&name);
+            let (shown, expected) = (theirs.as_ref().map(shape_of), ours.as_ref().map(shape_of));
+            // A slot that only a lock delay keeps need not be shown.
+            if shown.clone().unwrap_or_default() != expected.clone().unwrap_or_default() {
+                return Err(format!("slot {text}: engine {shown:?}, ledger {expected:?}"));
+            }
+            let holders = |view: Option<SlotView>| view.map(|v| v.holders).unwrap_or_default();
+            for (theirs, ours) in holders(theirs).iter().zip(&holders(ours)) {
+                self.same_fence(&name, theirs.fence, ours.fence)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn views(&mut self, name: &Name) -> (Option<SlotView>, Option<SlotView>) {
+        let theirs = self.world.slot(name.as_str());
+        let ours = self.ledger.inspect(&Query::Slot(name.clone()), self.now).slots;
+        (theirs, ours.into_iter().next())
+    }
+
+    fn compare_signals(&mut self) -> Result<(), String> {
+        let mut ours = self.ledger.take_signals();
+        for at in 0..self.raws.len() {
+            let session = self.raws[at].session();
+            let told = |signal: &Signal| match signal {
+                Signal::Granted { claim, grant } => Some((*claim, Some(grant.arrival))),
+                Signal::Ended { claim, .. } => Some((*claim, None)),
+                Signal::Resync => None,
+            };
+            let expected: Vec<_> =
+                ours.extract_if(.., |(to, _)| *to == session).map(|(_, signal)| signal).collect();
+            let heard = self.raws[at].heard(&self.world);
+            let mut theirs: Vec<_> = heard.iter().filter_map(told).collect();
+            let mut expected: Vec<_> = expected.iter().filter_map(told).collect();
+            theirs.sort_by_key(|(claim, _)| *claim);
+            expected.sort_by_key(|(claim, _)| *claim);
+            if theirs.iter().map(|t| t.0).ne(expected.iter().map(|t| t.0)) {
+                return Err(format!("pushes to s{at}: engine {theirs:?}, ledger {expected:?}"));
+            }
+            for ((_, theirs), (_, ours)) in theirs.into_iter().zip(expected) {
+                match (theirs, ours) {
+                    (Some(theirs), Some(ours)) => self.same_arrival(theirs, ours)?,
+                    (None, None) => {}
+                    other => return Err(format!("pushes to s{at}: {other:?}")),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn raw_of(&self, claim: &Claim) -> &Raw {
+        let mut raws = self.raws.iter();
+        raws.find(|raw| Some(raw.session()) == claim.session).expect("one of ours")
+    }
+}
+
+const NAME: [&str; NAMES] = ["a", "b", "c"];
+
+fn part(at: usize, kind: Kind) -> Part {
+    let name = name(NAME[at]);
+    match kind {
+        Kind::Mutex => Part::mutex(name),
+        Kind::Read => Part::read(name),
+        Kind::Write => Part::write(name),
+        Kind::Permits(permits) => {
+            Part::permits(name, permits.clamp(1, PERMITS), PERMITS).expect("permits that fit")
+        }
+    }
+}
+
+/// What must be the same of a slot: who holds what, who waits for what, in which order.
+type SlotShape = (Vec<(ClaimId, u32, bool)>, Vec<(ClaimId, u32, bool)>);
+
+fn shape_of(view: &SlotView) -> SlotShape {
+    let mut holders: Vec<_> =
+        view.holders.iter().map(|holder| (holder.claim, holder.weight, holder.reserved)).collect();
+    holders.sort_unstable();
+    let line = view.line.iter().map(|waiter| (waiter.claim, waiter.weight, waiter.ahead)).collect();
+    (holders, line)
+}
+
+fn same_refusal(theirs: &Refusal, ours: &Refusal) -> Result<(), String> {
+    let same = match (theirs, ours) {
+        (Refusal::Held { by: a, waiting: x }, Refusal::Held { by: b, waiting: y }) => {
+            x == y && ids(a.iter().map(|h| h.claim)) == ids(b.iter().map(|h| h.claim))
+        }
+        (theirs, ours) => theirs == ours,
+    };
+    if same { Ok(()) } else { Err(differ(theirs, ours)) }
+}
+
+fn ids(ids: impl Iterator<Item = ClaimId>) -> Vec<ClaimId> {
+    let mut ids: Vec<_> = ids.collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn differ<T: fmt::Debug>(theirs: &T, ours: &T) -> String {
+    format!("engine {theirs:?}, ledger {ours:?}")
+}

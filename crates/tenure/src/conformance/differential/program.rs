@@ -1,0 +1,296 @@
+//! Programs of verbs: made from a seed, printed, and read back. Knows text, not engines.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::contract::Promises;
+
+/// One verb. Claims, owners, sessions and names are numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Claims for the first time.
+    Claim {
+        /// The number of the claim.
+        claim: usize,
+        /// Its session.
+        session: usize,
+        /// Its owner.
+        owner: usize,
+        /// Names with what is asked for there.
+        parts: Vec<(usize, Kind)>,
+        /// Whether it waits.
+        wait: bool,
+        /// Its lease, in hundredths of the stage's.
+        lease: u32,
+        /// Its lock delay, in hundredths of the stage's lease.
+        delay: u32,
+        /// The claim it replaces.
+        replaces: Option<usize>,
+    },
+    /// Sends a claim once more.
+    Repeat(usize),
+    /// Renews a claim.
+    Renew(usize),
+    /// Releases a claim.
+    Release(usize),
+    /// Withdraws a claim of which a copy may still arrive.
+    Withdraw(usize),
+    /// Releases by force what a claim holds on a name.
+    Evict {
+        /// The claim.
+        claim: usize,
+        /// The name.
+        name: usize,
+    },
+    /// Ends a session.
+    End(usize),
+    /// Lets time pass, in hundredths of the stage's lease.
+    Pass(u32),
+}
+
+/// What is asked for on a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// All of a mutex.
+    Mutex,
+    /// A reader's share.
+    Read,
+    /// A writer's whole.
+    Write,
+    /// So many permits of a semaphore of three.
+    Permits(u32),
+}
+
+/// The permits of every semaphore in a program.
+pub(super) const PERMITS: u32 = 3;
+/// How many names a program plays with.
+pub(super) const NAMES: usize = 3;
+/// How many sessions.
+pub(super) const SESSIONS: usize = 3;
+/// The parent of each owner, by number; all numbers are owners.
+pub(super) const PARENTS: [Option<usize>; 5] = [None, None, None, Some(0), Some(3)];
+
+/// A program of verbs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program(pub(super) Vec<Step>);
+
+impl Program {
+    /// The steps.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.0
+    }
+
+    /// The program of a seed: the same for ever.
+    #[must_use]
+    pub fn from_seed(seed: u64, steps: usize, promises: &Promises) -> Self {
+        let mut maker = Maker { dice: Dice(seed), claims: 0, promises };
+        // Most programs use each name with one shape; the rest shows that two shapes are refused.
+        let shapes: Vec<u64> = (0..NAMES).map(|_| maker.dice.roll(3)).collect();
+        Self((0..steps).map(|_| maker.step(&shapes)).collect())
+    }
+}
+
+struct Maker<'a> {
+    dice: Dice,
+    claims: usize,
+    promises: &'a Promises,
+}
+
+impl Maker<'_> {
+    fn step(&mut self, shapes: &[u64]) -> Step {
+        let roll = self.dice.roll(100);
+        if self.claims == 0 || roll < 40 {
+            return self.claim(shapes);
+        }
+        let claim = self.dice.below(self.claims);
+        match roll {
+            40..=47 => Step::Repeat(claim),
+            48..=60 => Step::Renew(claim),
+            61..=78 => Step::Release(claim),
+            79..=83 => Step::Withdraw(claim),
+            84..=86 => Step::Evict { claim, name: self.dice.below(NAMES) },
+            87..=88 => Step::End(self.dice.below(SESSIONS)),
+            _ => Step::Pass([10, 30, 30, 60, 110][self.dice.below(5)]),
+        }
+    }
+
+    fn claim(&mut self, shapes: &[u64]) -> Step {
+        let claim = self.claims;
+        self.claims += 1;
+        let first = self.dice.below(NAMES);
+        let mut parts = vec![(first, self.kind(shapes[first]))];
+        if self.promises.atomic_sets && self.dice.roll(4) == 0 {
+            let second = (first + 1 + self.dice.below(NAMES - 1)) % NAMES;
+            parts.push((second, self.kind(shapes[second])));
+        }
+        let replaces = (claim > 0 && parts.len() == 1 && self.dice.roll(8) == 0)
+            .then(|| self.dice.below(claim));
+        Step::Claim {
+            claim,
+            session: self.dice.below(SESSIONS),
+            owner: self.dice.below(PARENTS.len()),
+            parts,
+            wait: !self.promises.queue || self.dice.roll(4) > 0,
+            lease: [100, 100, 60, 30][self.dice.below(4)],
+            delay: if self.dice.roll(6) == 0 { 40 } else { 0 },
+            replaces,
+        }
+    }
+
+    fn kind(&mut self, shape: u64) -> Kind {
+        let odd = self.dice.roll(16) == 0;
+        let shape = if odd { self.dice.roll(3) } else { shape };
+        match shape {
+            1 if self.promises.sharing => {
+                if self.dice.roll(3) == 0 {
+                    Kind::Write
+                } else {
+                    Kind::Read
+                }
+            }
+            2 if self.promises.counting => {
+                Kind::Permits(1 + u32::try_from(self.dice.below(PERMITS as usize)).unwrap_or(0))
+            }
+            _ => Kind::Mutex,
+        }
+    }
+}
+
+/// Numbers from a seed (`SplitMix64`).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % sides
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.roll(limit as u64)).unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mutex => f.write_str("mutex"),
+            Self::Read => f.write_str("read"),
+            Self::Write => f.write_str("write"),
+            Self::Permits(permits) => write!(f, "permits{permits}"),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim { claim, session, owner, parts, wait, lease, delay, replaces } => {
+                write!(f, "claim c{claim} s{session} o{owner} ")?;
+                let parts: Vec<_> = parts.iter().map(|(n, kind)| format!("n{n}:{kind}")).collect();
+                let patience = if *wait { "wait" } else { "try" };
+                write!(f, "{} {patience} lease{lease} delay{delay}", parts.join("+"))?;
+                replaces.map_or(Ok(()), |old| write!(f, " replaces c{old}"))
+            }
+            Self::Repeat(claim) => write!(f, "repeat c{claim}"),
+            Self::Renew(claim) => write!(f, "renew c{claim}"),
+            Self::Release(claim) => write!(f, "release c{claim}"),
+            Self::Withdraw(claim) => write!(f, "withdraw c{claim}"),
+            Self::Evict { claim, name } => write!(f, "evict c{claim} n{name}"),
+            Self::End(session) => write!(f, "end s{session}"),
+            Self::Pass(time) => write!(f, "pass {time}"),
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+impl FromStr for Program {
+    type Err = String;
+
+    /// Reads what `Display` wrote. Empty lines and lines that begin with `#` are passed over.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+        let steps = lines.map(|line| step(line).ok_or_else(|| format!("not a step: {line:?}")));
+        steps.collect::<Result<Vec<_>, _>>().map(Self)
+    }
+}
+
+fn step(line: &str) -> Option<Step> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    Some(match *words.as_slice() {
+        ["claim", claim, session, owner, parts, patience, lease, delay, ref rest @ ..] => {
+            let replaces = match *rest {
+                [] => None,
+                ["replaces", old] => Some(number("c", old)?),
+                _ => return None,
+            };
+            let owner = number("o", owner).filter(|owner| *owner < PARENTS.len())?;
+            Step::Claim {
+                claim: number("c", claim)?,
+                session: number("s", session).filter(|session| *session < SESSIONS)?,
+                owner,
+                parts: parts.split('+').map(part).collect::<Option<Vec<_>>>()?,
+                wait: patience == "wait",
+                lease: number("lease", lease)?,
+                delay: number("delay", delay)?,
+                replaces,
+            }
+        }
+        ["repeat", claim] => Step::Repeat(number("c", claim)?),
+        ["renew", claim] => Step::Renew(number("c", claim)?),
+        ["release", claim] => Step::Release(number("c", claim)?),
+        ["withdraw", claim] => Step::Withdraw(number("c", claim)?),
+        ["evict", claim, name] => {
+            Step::Evict { claim: number("c", claim)?, name: number("n", name)? }
+        }
+        ["end", session] => Step::End(number("s", session).filter(|s| *s < SESSIONS)?),
+        ["pass", time] => Step::Pass(time.parse().ok()?),
+        _ => return None,
+    })
+}
+
+fn part(text: &str) -> Option<(usize, Kind)> {
+    let (name, kind) = text.split_once(':')?;
+    let kind = match kind {
+        "mutex" => Kind::Mutex,
+        "read" => Kind::Read,
+        "write" => Kind::Write,
+        permits => Kind::Permits(number("permits", permits)?),
+    };
+    Some((number("n", name).filter(|name| *name < NAMES)?, kind))
+}
+
+fn number<T: FromStr>(prefix: &str, word: &str) -> Option<T> {
+    word.strip_prefix(prefix)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::memory::PROMISES;
+
+    #[test]
+    fn programs_survive_text_and_are_the_same_for_a_seed() {
+        for seed in 0..50 {
+            let program = Program::from_seed(seed, 40, &PROMISES);
+            assert_eq!(program, Program::from_seed(seed, 40, &PROMISES));
+            assert_eq!(program.to_string().parse::<Program>().unwrap(), program);
+        }
+    }
+
+    #[test]
+    fn text_that_is_no_program_is_refused() {
+        for text in ["dance c0", "claim c0", "end s9", "pass soon", "renew 0"] {
+            assert!(text.parse::<Program>().is_err(), "{text}");
+        }
+        assert!("# a comment\n\npass 10".parse::<Program>().is_ok());
+    }
+}

@@ -1,0 +1,56 @@
+//! Makes a program that shows a difference as short as it gets. Knows that steps can be left out.
+
+use super::play::{Difference, play};
+use super::program::{Program, Step};
+use crate::conformance::harness::Harness;
+
+/// The shortest program found that still parts engine and ledger, and where it does.
+pub(super) fn shrink(
+    mut program: Program,
+    mut difference: Difference,
+    harness: &dyn Harness,
+) -> (Program, Difference) {
+    // Nothing after the first difference matters.
+    program.0.truncate(difference.step + 1);
+    let mut chunk = program.0.len() / 2;
+    while chunk > 0 {
+        let mut at = 0;
+        while at < program.0.len() {
+            let shorter = without(&program, at, chunk);
+            match play(&shorter, harness) {
+                Err(still) if !shorter.0.is_empty() => (program, difference) = (shorter, still),
+                _ => at += chunk,
+            }
+        }
+        chunk /= 2;
+    }
+    (program, difference)
+}
+
+/// The program without some of its steps. Steps of claims that are no longer made go along.
+fn without(program: &Program, from: usize, count: usize) -> Program {
+    let keeps = |at: usize| !(from..from + count).contains(&at);
+    let kept = program.0.iter().enumerate().filter(|(at, _)| keeps(*at)).map(|(_, step)| step);
+    let mut made = Vec::new();
+    let mut steps = Vec::new();
+    for step in kept {
+        let mut step = step.clone();
+        let known = match &mut step {
+            Step::Claim { claim, replaces, .. } => {
+                *replaces = replaces.filter(|old| made.contains(old));
+                made.push(*claim);
+                true
+            }
+            Step::Repeat(claim)
+            | Step::Renew(claim)
+            | Step::Release(claim)
+            | Step::Withdraw(claim)
+            | Step::Evict { claim, .. } => made.contains(claim),
+            Step::End(_) | Step::Pass(_) => true,
+        };
+        if known {
+            steps.push(step);
+        }
+    }
+    Program(steps)
+}

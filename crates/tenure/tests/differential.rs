@@ -1,0 +1,47 @@
+//! Random programs against every engine of this build and the ledger; and those that once found a
+//! bug, for ever.
+
+use std::path::Path;
+
+use tenure::conformance::{Harness, MemoryHarness, differential};
+
+fn harnesses() -> Vec<Box<dyn Harness>> {
+    vec![Box::new(MemoryHarness)]
+}
+
+/// How many programs a run plays.
+fn programs() -> u64 {
+    match std::env::var("TENURE_TEST_SCALE").as_deref() {
+        Ok("nightly") => 50_000,
+        _ => 1_500,
+    }
+}
+
+#[test]
+fn engines_and_ledger_agree_on_random_programs() {
+    for harness in harnesses() {
+        for (steps, share) in [(12, 2), (40, 3), (120, 20)] {
+            let seeds = 0..programs() / share;
+            match differential::run(&*harness, seeds, steps) {
+                Ok(ran) => println!("{}: {ran} steps agree", harness.promises().engine),
+                Err(failure) => panic!("{}: {failure}", harness.promises().engine),
+            }
+        }
+    }
+}
+
+#[test]
+fn programs_that_once_found_a_bug_agree() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let mut count = 0;
+    for file in std::fs::read_dir(&kept).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for harness in harnesses() {
+            let played = differential::replay(&*harness, &text);
+            played.unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+        }
+        count += 1;
+    }
+    assert!(count > 0, "kept programs live in {}", kept.display());
+}
