@@ -55,6 +55,7 @@ pub mod ledger;
 pub mod limits;
 mod primitives;
 mod session;
+mod sync;
 pub mod time;
 
 pub use contract::{

@@ -31,7 +31,7 @@ pub(crate) fn measure(run: &Run, open: impl Fn() -> Arc<dyn Engine>) -> Result<V
             let relay = Relay::new(open(), waiters, handoffs as usize)?;
             samples.extend(run.in_task(relay.run())?);
         }
-        run.progress.step(round, rounds);
+        run.progress.step(round + 1, rounds);
     }
     let medians = samples.map(|samples| median(&samples));
     let figures = NAMES.into_iter().zip(medians).map(|(name, median)| {

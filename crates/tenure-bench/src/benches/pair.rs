@@ -24,7 +24,7 @@ pub(crate) fn measure(run: &Run, engine: Arc<dyn Engine>) -> Result<Vec<Figure>,
         for block in 0..blocks {
             sessions.push(session_block(&mutex, pairs).await?);
             bares.push(bare.block(pairs).await?);
-            progress.step(block, blocks);
+            progress.step(block + 1, blocks);
         }
         let figure = Figure::new("pair", median(&sessions), "ns", "x bare engine; aim < 2000");
         Ok(vec![figure.relative_to(median(&bares))])

@@ -20,7 +20,7 @@ pub(crate) fn measure(run: &Run, engine: Arc<dyn Engine>) -> Result<Vec<Figure>,
         let mut samples = Vec::new();
         for block in 0..blocks {
             samples.push(entry_block(&mutex, entries).await?);
-            progress.step(block, blocks);
+            progress.step(block + 1, blocks);
         }
         outer.release().await?;
         Ok(vec![Figure::new("reentry", median(&samples), "ns", "aim < 1000")])

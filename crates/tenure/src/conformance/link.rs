@@ -106,6 +106,14 @@ impl Link {
         self.plan().on_pushes.push((nth, trouble));
     }
 
+    /// Lets every session behind the link hear a signal that no store has sent.
+    pub fn forge(&self, signal: &Signal) {
+        let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for ear in ears.iter().filter_map(|filter| filter.ear.upgrade()) {
+            ear.hear(signal.clone());
+        }
+    }
+
     /// How many calls were made: claims, renewals and releases.
     #[must_use]
     pub fn calls(&self) -> usize {
@@ -163,11 +171,11 @@ impl Link {
             match trouble {
                 None => return call().await,
                 Some(Trouble::LoseCall) => {}
-                Some(Trouble::HangCall) => std::future::pending().await,
+                Some(Trouble::HangCall) => std::future::pending::<()>().await,
                 Some(Trouble::LoseReply) => drop(call().await),
                 Some(Trouble::HangReply) => {
                     drop(call().await);
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
                 Some(Trouble::RepeatCall) => {
                     drop(call().await);

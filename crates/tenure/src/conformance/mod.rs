@@ -16,10 +16,12 @@
 //! Scenarios are selected by what the engine [promises](crate::Promises). Each is named
 //! `engine::group::scenario` and cites the numbers of the promises it checks.
 
+pub mod audit;
 pub mod differential;
 mod harness;
 mod link;
 mod memory;
+mod raw;
 mod registry;
 mod scenarios;
 mod waiting;
@@ -28,6 +30,7 @@ mod world;
 pub use harness::{Absent, Harness, Stage};
 pub use link::{Link, Trouble};
 pub use memory::MemoryHarness;
+pub use raw::{Ask, Raw};
 pub use registry::{Case, Group, Report, Scenario, Standing, all, cases, check};
 pub use waiting::Waiting;
-pub use world::{Actor, Ask, Raw, World};
+pub use world::{Actor, World};

@@ -52,6 +52,9 @@ impl<T> Waiting<T> {
     pub fn is_done(&mut self, stage: &dyn Stage) -> bool {
         for _ in 0..3 {
             self.poll();
+            if self.output.is_some() {
+                return true;
+            }
             stage.settle();
         }
         self.poll();

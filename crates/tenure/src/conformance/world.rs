@@ -2,24 +2,28 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::harness::Stage;
 use super::link::Link;
+pub(super) use super::raw::{Ask, Raw};
 use super::waiting::Waiting;
-use crate::contract::{
-    About, Claim, ClaimId, Ear, Engine, Error, Grant, Lineage, Name, OwnerId, Part, Parts,
-    Patience, Query, Queued, Refusal, Release, Released, Renewed, SessionId, Signal, SlotView,
-    Verdict,
-};
+use crate::contract::{ClaimId, Name, Query, SlotView, Snapshot};
+use crate::limits;
 use crate::primitives::Tenure;
+
+/// Into how many steps a lease is cut where time passes step by step.
+const STEPS_IN_A_LEASE: u32 = 12;
+/// How many steps something may take that happens as time goes by: five leases.
+const STEPS: u32 = 5 * STEPS_IN_A_LEASE;
 
 /// One scenario's world: a fresh namespace.
 pub struct World {
     stage: Box<dyn Stage>,
 }
 
+#[allow(clippy::must_use_candidate, reason = "a scenario may look without wanting to know")]
 impl World {
     /// A world on this stage.
     #[must_use]
@@ -38,6 +42,8 @@ impl World {
     pub fn actor(&self) -> Actor {
         let link = Link::new(self.stage.client());
         let builder = Tenure::builder().clock(self.stage.clock()).lease(self.lease());
+        // A call that hangs must leave time for others within the lease.
+        let builder = builder.call_limit(self.lease() / 3);
         let tenure = builder.open(Arc::clone(&link) as _).expect("a session opens");
         Actor { tenure, link }
     }
@@ -52,6 +58,12 @@ impl World {
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.stage.lease()
+    }
+
+    /// A lease for claims that are not about time: they outlive any number of calls.
+    #[must_use]
+    pub fn long_lease(&self) -> Duration {
+        (self.lease() * 10).min(limits::DEFAULT_MAX_LEASE)
     }
 
     /// Lets time pass.
@@ -84,12 +96,79 @@ impl World {
         assert!(!waiting.is_done(self.stage()), "should still wait, but is served");
     }
 
+    /// What a call comes to that is served as time goes by, in a few leases at most.
+    #[track_caller]
+    pub fn served<T>(&self, waiting: Waiting<T>) -> T {
+        let mut served = self.all_served(vec![waiting]);
+        served.pop().expect("one for one")
+    }
+
+    /// What calls come to that are all served as time goes by, in a few leases at most.
+    #[track_caller]
+    pub fn all_served<T>(&self, mut all: Vec<Waiting<T>>) -> Vec<T> {
+        for _ in 0..STEPS {
+            let mut waits = false;
+            for one in &mut all {
+                waits |= !one.is_done(self.stage());
+            }
+            if !waits {
+                break;
+            }
+            self.pass(self.lease() / STEPS_IN_A_LEASE);
+        }
+        all.into_iter().map(|one| one.done(self.stage())).collect()
+    }
+
+    /// Lets time pass in small steps until it is so. Fails if it is not so after a few leases.
+    #[track_caller]
+    pub fn until(&self, what: &str, mut so: impl FnMut() -> bool) {
+        for _ in 0..STEPS {
+            self.settle();
+            if so() {
+                return;
+            }
+            self.pass(self.lease() / STEPS_IN_A_LEASE);
+        }
+        panic!("should come to pass: {what}");
+    }
+
+    /// Lets time pass in small steps, and looks after each.
+    pub fn pass_watching(&self, time: Duration, mut look: impl FnMut()) {
+        let step = self.lease() / STEPS_IN_A_LEASE;
+        let mut left = time;
+        while !left.is_zero() {
+            self.pass(step.min(left));
+            left = left.saturating_sub(step);
+            look();
+        }
+    }
+
+    /// What the store shows.
+    #[track_caller]
+    pub fn inspect(&self, query: Query) -> Snapshot {
+        let engine = self.stage.client();
+        let seen = self.now(async move { engine.inspect(&query).await });
+        seen.expect("inspects")
+    }
+
     /// What the store shows of a slot; `None` if it knows nothing of it.
     #[track_caller]
     pub fn slot(&self, name: &str) -> Option<SlotView> {
-        let (engine, query) = (self.stage.client(), Query::Slot(self::name(name)));
-        let seen = self.now(async move { engine.inspect(&query).await });
-        seen.expect("inspects").slots.into_iter().next()
+        self.inspect(Query::Slot(self::name(name))).slots.into_iter().next()
+    }
+
+    /// The claims that hold a name, longest first.
+    #[track_caller]
+    pub fn holders(&self, name: &str) -> Vec<ClaimId> {
+        let holders = self.slot(name).map(|slot| slot.holders).unwrap_or_default();
+        holders.into_iter().map(|holder| holder.claim).collect()
+    }
+
+    /// The claims that wait for a name, next first.
+    #[track_caller]
+    pub fn line(&self, name: &str) -> Vec<ClaimId> {
+        let line = self.slot(name).map(|slot| slot.line).unwrap_or_default();
+        line.into_iter().map(|waiter| waiter.claim).collect()
     }
 
     /// Fails unless nobody holds or waits for the name.
@@ -119,203 +198,6 @@ pub struct Actor {
     pub tenure: Tenure,
     /// Its link to the store.
     pub link: Arc<Link>,
-}
-
-/// A client that speaks the contract itself.
-pub struct Raw {
-    engine: Arc<dyn Engine>,
-    session: SessionId,
-    heard: Arc<Heard>,
-}
-
-#[derive(Default)]
-struct Heard(Mutex<Vec<Signal>>);
-
-impl Ear for Heard {
-    fn hear(&self, signal: Signal) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(signal);
-    }
-}
-
-/// What a raw claim asks for.
-#[derive(Clone, Debug)]
-pub struct Ask {
-    /// The parts.
-    pub parts: Vec<Part>,
-    /// The owner.
-    pub lineage: Lineage,
-    /// Whether it waits.
-    pub patience: Patience,
-    /// The lease.
-    pub lease: Duration,
-    /// The lock delay.
-    pub lock_delay: Duration,
-    /// What it replaces.
-    pub replaces: Option<ClaimId>,
-}
-
-impl Ask {
-    /// A mutex, for an owner of its own, ready to wait.
-    #[must_use]
-    pub fn mutex(world: &World, name: &str) -> Self {
-        Self::part(world, Part::mutex(self::name(name)))
-    }
-
-    /// One part, for an owner of its own, ready to wait.
-    #[must_use]
-    pub fn part(world: &World, part: Part) -> Self {
-        Self::set(world, vec![part])
-    }
-
-    /// Several parts, for an owner of their own, ready to wait.
-    #[must_use]
-    pub fn set(world: &World, parts: Vec<Part>) -> Self {
-        Self {
-            parts,
-            lineage: Lineage::root(OwnerId::new()),
-            patience: Patience::Wait,
-            lease: world.lease(),
-            lock_delay: Duration::ZERO,
-            replaces: None,
-        }
-    }
-
-    /// For this owner.
-    #[must_use]
-    pub fn of(mut self, lineage: &Lineage) -> Self {
-        self.lineage = lineage.clone();
-        self
-    }
-
-    /// A try.
-    #[must_use]
-    pub fn at_once(mut self) -> Self {
-        self.patience = Patience::Try;
-        self
-    }
-}
-
-impl Raw {
-    fn new(engine: Arc<dyn Engine>) -> Self {
-        let (session, heard) = (SessionId::new(), Arc::new(Heard::default()));
-        let ear: Arc<dyn Ear> = Arc::clone(&heard) as _;
-        engine.listen(session, Arc::downgrade(&ear) as Weak<dyn Ear>);
-        Self { engine, session, heard }
-    }
-
-    /// Its session's id.
-    #[must_use]
-    pub fn session(&self) -> SessionId {
-        self.session
-    }
-
-    /// The engine.
-    #[must_use]
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.engine
-    }
-
-    /// Makes a claim without sending it.
-    #[must_use]
-    pub fn make(&self, ask: Ask) -> Arc<Claim> {
-        Arc::new(Claim {
-            id: ClaimId::new(),
-            session: Some(self.session),
-            lineage: ask.lineage,
-            parts: Parts::set(ask.parts).expect("a set that makes sense"),
-            lease: ask.lease,
-            lock_delay: ask.lock_delay,
-            patience: ask.patience,
-            replaces: ask.replaces,
-            about: About { host: "suite".into(), pid: 1, place: None, label: None },
-        })
-    }
-
-    /// Sends a claim, perhaps once more.
-    #[track_caller]
-    pub fn send(&self, world: &World, claim: &Arc<Claim>) -> Verdict {
-        let (engine, claim) = (Arc::clone(&self.engine), Arc::clone(claim));
-        world.now(async move { engine.claim(&claim).await }).expect("the store answers")
-    }
-
-    /// Claims what must be granted.
-    #[track_caller]
-    pub fn granted(&self, world: &World, ask: Ask) -> (Arc<Claim>, Grant) {
-        let claim = self.make(ask);
-        match self.send(world, &claim) {
-            Verdict::Granted(grant) => (claim, grant),
-            other => panic!("should be granted: {other:?}"),
-        }
-    }
-
-    /// Claims what must wait.
-    #[track_caller]
-    pub fn queued(&self, world: &World, ask: Ask) -> (Arc<Claim>, Queued) {
-        let claim = self.make(ask);
-        match self.send(world, &claim) {
-            Verdict::Queued(queued) => (claim, queued),
-            other => panic!("should wait: {other:?}"),
-        }
-    }
-
-    /// Claims what must be refused.
-    #[track_caller]
-    pub fn refused(&self, world: &World, ask: Ask) -> Refusal {
-        match self.send(world, &self.make(ask)) {
-            Verdict::Refused(refusal) => refusal,
-            other => panic!("should be refused: {other:?}"),
-        }
-    }
-
-    /// Renews one claim.
-    #[track_caller]
-    pub fn renew(&self, world: &World, claim: &Claim) -> Renewed {
-        let (engine, batch) = (Arc::clone(&self.engine), vec![claim.to_ref()]);
-        let answers: Result<Vec<Renewed>, Error> =
-            world.now(async move { engine.renew(&batch).await });
-        answers.expect("the store answers").pop().expect("one answer for each claim")
-    }
-
-    /// Releases one claim.
-    #[track_caller]
-    pub fn release(&self, world: &World, claim: &Claim) -> Released {
-        self.give_back(world, claim, false)
-    }
-
-    /// Withdraws one claim of which a copy may still arrive.
-    #[track_caller]
-    pub fn withdraw(&self, world: &World, claim: &Claim) -> Released {
-        self.give_back(world, claim, true)
-    }
-
-    #[track_caller]
-    fn give_back(&self, world: &World, claim: &Claim, uncertain: bool) -> Released {
-        let engine = Arc::clone(&self.engine);
-        let batch = vec![Release { claim: claim.to_ref(), uncertain }];
-        let answers: Result<Vec<Released>, Error> =
-            world.now(async move { engine.release(&batch).await });
-        answers.expect("the store answers").pop().expect("one answer for each claim")
-    }
-
-    /// The signals since the last look.
-    pub fn heard(&self, world: &World) -> Vec<Signal> {
-        world.settle();
-        std::mem::take(&mut *self.heard.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The grant that was pushed for this claim since the last look, if one was.
-    pub fn told(&self, world: &World, claim: &Claim) -> Option<Grant> {
-        self.heard(world).into_iter().find_map(|signal| match signal {
-            Signal::Granted { claim: id, grant } if id == claim.id => Some(grant),
-            _ => None,
-        })
-    }
-}
-
-impl fmt::Debug for Raw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Raw").field("session", &self.session).finish_non_exhaustive()
-    }
 }
 
 /// A name that is known to be one.

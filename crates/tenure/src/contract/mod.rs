@@ -25,6 +25,7 @@ pub use claim::{
     About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
 };
 pub use error::{Effect, Error, ErrorKind, Verb};
+pub(crate) use ids::IdMap;
 pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
 pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,

@@ -33,17 +33,17 @@ impl Ledger {
                 Renewed::Gone(_) => {}
             }
         }
-        if let Some(refusal) = self.refusal(claim) {
+        let parts = claim.parts.as_slice().iter();
+        let free: SmallVec<[bool; 1]> = parts.map(|part| self.is_free(claim, part, now)).collect();
+        if let Some(refusal) = self.refusal(claim, &free) {
             return Verdict::Refused(refusal);
         }
-        self.admit(claim, now)
+        self.admit(claim, &free, now)
     }
 
-    /// Grants what can be granted, and queues or refuses the rest.
-    fn admit(&mut self, claim: &Arc<Claim>, now: Now) -> Verdict {
+    /// Grants the parts that are free, and queues or refuses the rest.
+    fn admit(&mut self, claim: &Arc<Claim>, free: &[bool], now: Now) -> Verdict {
         let parts = claim.parts.as_slice();
-        let free: SmallVec<[bool; 1]> =
-            parts.iter().map(|part| self.is_free(claim, part, now)).collect();
         let all_free = free.iter().all(|free| *free);
         if !all_free && claim.patience == Patience::Try {
             return Verdict::Refused(self.held(claim, now));
@@ -53,20 +53,20 @@ impl Ledger {
         let mut waiting = false;
         for (part, free) in parts.iter().zip(free) {
             let slot = self.shelf.open(part.name(), part.shape());
-            if free {
+            if *free {
                 slot.grant(claim, part.weight(), arrival, life, &mut self.mint);
             } else {
                 slot.enqueue(claim, part.weight(), arrival, now.tick);
             }
             waiting |= !slot.line.is_empty();
         }
-        if !all_free {
+        if !all_free || claim.replaces.is_some() {
             self.settle(claim, now, false);
         }
         if waiting {
-            // A downgrade lets others in, and a new holder moves its kin ahead of the line.
+            // A new holder moves its kin ahead of the line.
             for part in parts {
-                self.serve(part.name(), now);
+                self.touch(part.name(), now);
             }
         }
         self.standing(claim, now)
@@ -98,26 +98,25 @@ impl Ledger {
         })
     }
 
-    /// What makes this claim impossible now, whoever waits or holds.
-    fn refusal(&self, claim: &Claim) -> Option<Refusal> {
+    /// What makes this claim impossible now, whether its parts are free or not.
+    fn refusal(&self, claim: &Claim, free: &[bool]) -> Option<Refusal> {
+        let waits = claim.patience == Patience::Wait;
         let mut replaces_something = claim.replaces.is_none();
-        for part in claim.parts.as_slice() {
+        for (part, free) in claim.parts.as_slice().iter().zip(free) {
             let Some(slot) = self.shelf.peek(part.name()) else { continue };
             let name = part.name();
             if !slot.vacant() && slot.shape != part.shape() {
                 return Some(Refusal::Shape { name: name.clone(), stands: slot.shape });
             }
-            if slot.holds.len() >= limits::HOLDERS {
+            if *free && slot.holds.len() >= limits::HOLDERS {
                 return Some(Refusal::Full { name: name.clone(), limit: limits::HOLDERS });
             }
-            if slot.line.len() >= limits::WAITERS {
+            if !*free && waits && slot.line.len() >= limits::WAITERS {
                 return Some(Refusal::Full { name: name.clone(), limit: limits::WAITERS });
             }
             let old = claim.replaces.and_then(|id| slot.holds.get(id));
             replaces_something |= old.is_some_and(|old| old.owner() == claim.lineage.owner());
-            if claim.patience == Patience::Wait
-                && let Some(rival) = slot.rival_upgrade(&claim.lineage, part.weight())
-            {
+            if waits && let Some(rival) = slot.rival_upgrade(&claim.lineage, part.weight()) {
                 return Some(Refusal::Upgrade { by: rival.claim.about.clone() });
             }
         }

@@ -1,6 +1,10 @@
 //! The holders of one slot, and what they weigh together. Knows sums, not who may come in.
 
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use crate::contract::{Arrival, Claim, ClaimId, Fence, OwnerId};
 use crate::time::Tick;
@@ -25,26 +29,46 @@ impl Hold {
     pub(super) fn owner(&self) -> OwnerId {
         self.claim.lineage.owner()
     }
+
+    /// How long the slot stays closed if this hold expires. What was only reserved did no work.
+    pub(super) fn delay(&self) -> Duration {
+        if self.reserved { Duration::ZERO } else { self.claim.lock_delay }
+    }
 }
 
-/// The holders of one slot.
+/// From how many holders on an index finds them; fewer are found faster by looking.
+const INDEX_FROM: usize = if cfg!(test) { 3 } else { 32 };
+
+/// The holders of one slot, in the order in which they came in.
 ///
-/// Kept in a plain vector: nearly every slot has one holder, and even thousands of readers are
-/// scanned faster than a store answers. The instant of the first expiry is kept beside it, so
-/// that the scan for the dead is skipped while nobody can be dead.
+/// Nearly every slot has one holder, so they stand in a plain row, with the instant of the first
+/// expiry beside it: the look for the dead is skipped while nobody can be dead. Thousands of
+/// readers get an index.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holds {
-    all: Vec<Hold>,
+    /// Each with its number, which only grows.
+    all: VecDeque<(u64, Hold)>,
+    next: u64,
     weight: u64,
-    /// No hold expires before this instant. Renewals make it stale, never wrong.
+    /// No hold expires before this instant. Later renewals make it stale, never wrong.
     calm_until: Tick,
     additive: bool,
+    index: Option<Box<Index>>,
+}
+
+/// The numbers of the holds, by what is asked for.
+#[derive(Clone, Debug, Default)]
+struct Index {
+    claims: HashMap<ClaimId, u64>,
+    /// Each owner's, the heaviest last.
+    owners: HashMap<OwnerId, SmallVec<[(u32, u64); 1]>>,
+    expiries: BTreeSet<(Tick, u64)>,
 }
 
 impl Holds {
     /// No holders. If `additive`, the weights of one owner's claims add up.
     pub(super) fn new(additive: bool) -> Self {
-        Self { all: Vec::new(), weight: 0, calm_until: Tick::NEVER, additive }
+        Self { calm_until: Tick::NEVER, additive, ..Self::default() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -56,19 +80,25 @@ impl Holds {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Hold> {
-        self.all.iter()
+        self.all.iter().map(|(_, hold)| hold)
     }
 
     pub(super) fn get(&self, id: ClaimId) -> Option<&Hold> {
-        self.all.iter().find(|hold| hold.claim.id == id)
+        self.position(id).map(|at| &self.all[at].1)
     }
 
+    /// For changes of anything but its expiry.
     pub(super) fn get_mut(&mut self, id: ClaimId) -> Option<&mut Hold> {
-        self.all.iter_mut().find(|hold| hold.claim.id == id)
+        self.position(id).map(|at| &mut self.all[at].1)
     }
 
-    pub(super) fn of_owner(&self, owner: OwnerId) -> impl Iterator<Item = &Hold> {
-        self.all.iter().filter(move |hold| hold.owner() == owner)
+    /// The heaviest hold of an owner, the latest among equals.
+    pub(super) fn heaviest_of(&self, owner: OwnerId) -> Option<&Hold> {
+        let Some(index) = &self.index else {
+            return self.iter().filter(|hold| hold.owner() == owner).max_by_key(|hold| hold.weight);
+        };
+        let (_, number) = index.owners.get(&owner)?.last()?;
+        self.at(*number).map(|at| &self.all[at].1)
     }
 
     /// What all holders weigh, each owner counted once where its claims do not add up.
@@ -76,23 +106,55 @@ impl Holds {
         self.weight
     }
 
-    /// What one owner weighs: its heaviest claim, or the sum of them.
+    /// What one owner weighs where its claims do not add up: its heaviest claim.
     pub(super) fn owner_weight(&self, owner: OwnerId) -> u64 {
-        let weights = self.of_owner(owner).map(|hold| u64::from(hold.weight));
-        if self.additive { weights.sum() } else { weights.max().unwrap_or(0) }
+        self.heaviest_of(owner).map_or(0, |hold| u64::from(hold.weight))
     }
 
     pub(super) fn insert(&mut self, hold: Hold) {
-        let owner = hold.owner();
+        let (number, owner, weight) = (self.next, hold.owner(), u64::from(hold.weight));
+        let before = if self.additive { 0 } else { self.owner_weight(owner) };
+        self.weight += weight.saturating_sub(before);
         self.calm_until = self.calm_until.min(hold.expires);
-        self.reweigh(owner, |all| all.push(hold));
+        if let Some(index) = &mut self.index {
+            index.insert(number, &hold);
+        }
+        self.next += 1;
+        self.all.push_back((number, hold));
+        if self.index.is_none() && self.all.len() >= INDEX_FROM {
+            let mut index = Box::<Index>::default();
+            for (number, hold) in &self.all {
+                index.insert(*number, hold);
+            }
+            self.index = Some(index);
+        }
     }
 
     pub(super) fn remove(&mut self, id: ClaimId) -> Option<Hold> {
-        let at = self.all.iter().position(|hold| hold.claim.id == id)?;
-        let owner = self.all[at].owner();
         // In order of arrival, so that people see the longest holder first.
-        self.reweigh(owner, |all| Some(all.remove(at)))
+        let (number, hold) = self.position(id).and_then(|at| self.all.remove(at))?;
+        if let Some(index) = &mut self.index {
+            index.remove(number, &hold);
+        }
+        if self.all.is_empty() {
+            self.index = None;
+        }
+        let after = if self.additive { 0 } else { self.owner_weight(hold.owner()) };
+        self.weight -= u64::from(hold.weight).saturating_sub(after);
+        Some(hold)
+    }
+
+    /// Keeps a hold alive until `expires`, which may be sooner than before.
+    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) -> Option<&mut Hold> {
+        let at = self.position(id)?;
+        let (number, hold) = &mut self.all[at];
+        if let Some(index) = &mut self.index {
+            index.expiries.remove(&(hold.expires, *number));
+            index.expiries.insert((expires, *number));
+        }
+        hold.expires = expires;
+        self.calm_until = self.calm_until.min(expires);
+        Some(hold)
     }
 
     /// One hold that is dead at `now`, if there is one.
@@ -100,18 +162,48 @@ impl Holds {
         if now < self.calm_until {
             return None;
         }
-        let dead = self.all.iter().find(|hold| hold.expires <= now);
-        if let Some(dead) = dead {
+        let first = match &self.index {
+            Some(index) => index.expiries.first().and_then(|(_, number)| self.at(*number)),
+            None => (0..self.all.len()).min_by_key(|at| self.all[*at].1.expires),
+        };
+        let first = first.map(|at| &self.all[at].1);
+        if let Some(dead) = first.filter(|hold| hold.expires <= now) {
             return Some(dead.claim.id);
         }
-        self.calm_until = self.all.iter().map(|hold| hold.expires).min().unwrap_or(Tick::NEVER);
+        self.calm_until = first.map_or(Tick::NEVER, |hold| hold.expires);
         None
     }
 
-    fn reweigh<T>(&mut self, owner: OwnerId, change: impl FnOnce(&mut Vec<Hold>) -> T) -> T {
-        let before = self.owner_weight(owner);
-        let changed = change(&mut self.all);
-        self.weight = self.weight - before + self.owner_weight(owner);
-        changed
+    fn position(&self, id: ClaimId) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.claims.get(&id).and_then(|number| self.at(*number)),
+            None => self.all.iter().position(|(_, hold)| hold.claim.id == id),
+        }
+    }
+
+    fn at(&self, number: u64) -> Option<usize> {
+        self.all.binary_search_by_key(&number, |(number, _)| *number).ok()
+    }
+}
+
+impl Index {
+    fn insert(&mut self, number: u64, hold: &Hold) {
+        self.claims.insert(hold.claim.id, number);
+        let own = self.owners.entry(hold.owner()).or_default();
+        let at = own.partition_point(|other| *other < (hold.weight, number));
+        own.insert(at, (hold.weight, number));
+        self.expiries.insert((hold.expires, number));
+    }
+
+    fn remove(&mut self, number: u64, hold: &Hold) {
+        self.claims.remove(&hold.claim.id);
+        self.expiries.remove(&(hold.expires, number));
+        let Some(own) = self.owners.get_mut(&hold.owner()) else { return };
+        if let Ok(at) = own.binary_search(&(hold.weight, number)) {
+            own.remove(at);
+        }
+        if own.is_empty() {
+            self.owners.remove(&hold.owner());
+        }
     }
 }

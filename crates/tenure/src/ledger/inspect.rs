@@ -1,11 +1,10 @@
 //! The inspect verb: views of slots, pages of them, and what an owner can reach. Changes nothing
 //! but what time has ended already.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::holds::Hold;
 use super::line::Ticket;
-use super::slot::Slot;
 use super::{Ledger, Now};
 use crate::contract::{HolderView, Name, OwnerId, Page, Query, SlotView, Snapshot, WaiterView};
 use crate::limits;
@@ -46,20 +45,28 @@ impl Ledger {
     }
 
     fn reach(&mut self, owner: OwnerId, now: Now) -> Snapshot {
+        let waits = self.waits();
         let mut slots: BTreeSet<Name> = BTreeSet::new();
         let mut seen: HashSet<OwnerId> = HashSet::from([owner]);
         let mut next = vec![owner];
         while let Some(owner) = next.pop() {
-            for name in self.waits_of(owner) {
-                self.touch(&name, now);
-                let Some(slot) = self.shelf.peek(&name) else { continue };
+            for name in waits.get(&owner).into_iter().flatten() {
+                if slots.contains(name) {
+                    continue;
+                }
+                self.touch(name, now);
+                let Some(slot) = self.shelf.peek(name) else { continue };
+                if slot.line.kin_of(owner).all(|ticket| ticket.claim.lineage.owner() != owner) {
+                    // It came in, or died, when the slot was touched.
+                    continue;
+                }
                 if slots.len() == limits::REACH_SLOTS {
                     return self.picture(slots, true, now);
                 }
                 let owners = slot.holds.iter().map(Hold::owner);
                 let owners = owners.chain(slot.line.iter().map(|t| t.claim.lineage.owner()));
                 next.extend(owners.filter(|other| seen.insert(*other)));
-                slots.insert(name);
+                slots.insert(name.clone());
             }
         }
         self.picture(slots, false, now)
@@ -70,10 +77,15 @@ impl Ledger {
         Snapshot { slots, more_after: None, truncated }
     }
 
-    /// The slots an owner waits for.
-    fn waits_of(&self, owner: OwnerId) -> Vec<Name> {
-        let waits = |slot: &Slot| slot.line.iter().any(|t| t.claim.lineage.owner() == owner);
-        self.shelf.slots().filter(|(_, slot)| waits(slot)).map(|(name, _)| name.clone()).collect()
+    /// The slots each owner waits for, those included where time has ended its wait.
+    fn waits(&self) -> HashMap<OwnerId, BTreeSet<Name>> {
+        let mut waits: HashMap<OwnerId, BTreeSet<Name>> = HashMap::new();
+        for (name, slot) in self.shelf.slots() {
+            for ticket in slot.line.iter() {
+                waits.entry(ticket.claim.lineage.owner()).or_default().insert(name.clone());
+            }
+        }
+        waits
     }
 
     fn view(&self, name: &Name, now: Now) -> Option<SlotView> {

@@ -42,7 +42,8 @@ pub(super) struct Line {
     rest: VecDeque<(Arrival, ClaimId)>,
     tickets: HashMap<ClaimId, Ticket>,
     expiries: BTreeSet<(Tick, ClaimId)>,
-    kin: HashMap<OwnerId, SmallVec<[ClaimId; 2]>>,
+    /// The tickets of each owner and its descendants, by arrival.
+    kin: HashMap<OwnerId, SmallVec<[(Arrival, ClaimId); 2]>>,
 }
 
 impl Line {
@@ -68,9 +69,9 @@ impl Line {
         self.ahead.iter().filter_map(|(_, id)| self.tickets.get(id))
     }
 
-    /// The tickets of an owner or its descendants.
+    /// The tickets of an owner or its descendants, by arrival.
     pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
-        self.kin.get(&owner).into_iter().flatten().filter_map(|id| self.tickets.get(id))
+        self.kin.get(&owner).into_iter().flatten().filter_map(|(_, id)| self.tickets.get(id))
     }
 
     /// The place of a ticket, counted from 1.
@@ -88,7 +89,8 @@ impl Line {
         let (id, arrival) = (ticket.claim.id, ticket.arrival);
         self.expiries.insert((ticket.expires, id));
         for owner in ticket.claim.lineage.all() {
-            self.kin.entry(owner).or_default().push(id);
+            // Arrivals only grow, so the end is its place.
+            self.kin.entry(owner).or_default().push((arrival, id));
         }
         let queue = if ticket.ahead() { &mut self.ahead } else { &mut self.rest };
         insert(queue, arrival, id);
@@ -99,11 +101,12 @@ impl Line {
         let ticket = self.tickets.remove(&id)?;
         self.expiries.remove(&(ticket.expires, id));
         for owner in ticket.claim.lineage.all() {
-            if let Some(ids) = self.kin.get_mut(&owner) {
-                ids.retain(|other| *other != id);
-                if ids.is_empty() {
-                    self.kin.remove(&owner);
-                }
+            let Some(kin) = self.kin.get_mut(&owner) else { continue };
+            if let Ok(at) = kin.binary_search_by_key(&ticket.arrival, |(arrival, _)| *arrival) {
+                kin.remove(at);
+            }
+            if kin.is_empty() {
+                self.kin.remove(&owner);
             }
         }
         let queue = if ticket.ahead() { &mut self.ahead } else { &mut self.rest };
@@ -128,8 +131,8 @@ impl Line {
     /// `owner` has begun to hold the slot, or no longer does: its tickets and those of its
     /// descendants move ahead of the line, or back to where they arrived.
     pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
-        let Some(ids) = self.kin.get(&owner) else { return };
-        for id in ids {
+        let Some(kin) = self.kin.get(&owner) else { return };
+        for (_, id) in kin {
             let Some(ticket) = self.tickets.get_mut(id) else { continue };
             let was_ahead = ticket.ahead();
             ticket.kin = if holds { ticket.kin + 1 } else { ticket.kin.saturating_sub(1) };

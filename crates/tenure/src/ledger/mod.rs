@@ -1,4 +1,4 @@
-//! The rules, once, as pure Rust: state + verb + now -> state + answers. No async, no clock, no I/O.
+//! The rules, once, as pure Rust: state + verb + now -> state + answers. No async, clock or I/O.
 //!
 //! Every lock is a slot with a capacity; every claim has a weight. A claim is granted when the
 //! weights of the living holders plus its own fit the capacity, and no living claim of another
@@ -78,17 +78,12 @@ impl Ledger {
         self.mint.floor
     }
 
-    /// Drops what is dead in a slot and serves its line. Every verb does this first.
+    /// Drops what is dead in a slot, serves its line, tells who was granted, and forgets the slot
+    /// if it is idle. Every verb does this first, and again where it has changed something.
     fn touch(&mut self, name: &Name, now: Now) {
         self.mint.wall_micros = now.wall_micros;
         let Some(slot) = self.shelf.slot(name) else { return };
         slot.expire(now.tick);
-        self.serve(name, now);
-    }
-
-    /// Serves the line of a slot, tells who was granted, and forgets the slot if it is idle.
-    fn serve(&mut self, name: &Name, now: Now) {
-        let Some(slot) = self.shelf.slot(name) else { return };
         if !slot.line.is_empty() {
             let granted = slot.promote(now.tick, &mut self.mint);
             for claim in granted {
@@ -111,12 +106,24 @@ impl Ledger {
                 hold.reserved = !complete;
             }
         }
-        if !complete || !tell {
+        if !complete {
             return;
         }
-        if let (Some(session), Some(grant)) = (claim.session, self.grant_of(claim.id, &claim.parts))
+        self.replace(claim, now);
+        if let (true, Some(session)) = (tell, claim.session)
+            && let Some(grant) = self.grant_of(claim.id, &claim.parts)
         {
             self.signals.push((session, Signal::Granted { claim: claim.id, grant }));
+        }
+    }
+
+    /// Ends, in every slot it has, what a claim that now holds has come to replace.
+    fn replace(&mut self, claim: &Claim, now: Now) {
+        let Some(old) = claim.replaces else { return };
+        let mut slots = claim.parts.names().filter_map(|name| self.shelf.peek(name));
+        let parts = slots.find_map(|slot| slot.holds.get(old)).map(|hold| hold.claim.parts.clone());
+        if let Some(parts) = parts {
+            self.remove(old, &parts, now);
         }
     }
 
@@ -141,7 +148,8 @@ impl Ledger {
             let Some(slot) = self.shelf.peek(name) else { continue };
             let Some(ticket) = slot.line.get(id) else { continue };
             let place = slot.line.place(id).unwrap_or(slot.line.len());
-            let first = slot.first_expiry(now.tick).map(|at| at.since(now.tick));
+            let first = slot.first_expiry(&ticket.claim.lineage, now.tick);
+            let first = first.map(|at| at.since(now.tick));
             let all = queued.get_or_insert(Queued {
                 place,
                 first_expiry: first,
@@ -155,14 +163,20 @@ impl Ledger {
 
     /// Takes a claim out of every slot, as if released, and serves their lines.
     fn remove(&mut self, id: ClaimId, parts: &Parts, now: Now) -> bool {
+        let found = self.take_out(id, parts);
+        for name in parts.names() {
+            self.touch(name, now);
+        }
+        found
+    }
+
+    /// Takes a claim out of every slot, as if released, and leaves their lines as they are.
+    fn take_out(&mut self, id: ClaimId, parts: &Parts) -> bool {
         let mut found = false;
         for name in parts.names() {
             let Some(slot) = self.shelf.slot(name) else { continue };
             let held = slot.end_hold(id, slot::End::Released).is_some();
             found |= held || slot.line.remove(id).is_some();
-        }
-        for name in parts.names() {
-            self.serve(name, now);
         }
         found
     }

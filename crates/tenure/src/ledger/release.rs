@@ -51,11 +51,17 @@ impl Ledger {
             .filter(|hold| hold.fence == eviction.fence)
             .map(|hold| Arc::clone(&hold.claim))
             .collect();
+        // All are out before anybody comes in: nobody may share the fence that ends.
+        for claim in &claims {
+            self.take_out(claim.id, &claim.parts);
+        }
         for claim in claims {
             let reason = Arc::clone(&eviction.reason);
             let tomb = Tomb { until: now.tick + claim.lease, reason: Some(Arc::clone(&reason)) };
             self.shelf.bury(claim.id, tomb, now.tick);
-            self.remove(claim.id, &claim.parts, now);
+            for name in claim.parts.names() {
+                self.touch(name, now);
+            }
             if let Some(session) = claim.session {
                 let loss = Loss::Evicted { reason };
                 self.signals.push((session, Signal::Ended { claim: claim.id, loss }));
@@ -74,6 +80,8 @@ impl Ledger {
 
     fn end_session_at(&mut self, name: &Name, session: SessionId, now: Now) {
         let Some(slot) = self.shelf.slot(name) else { return };
+        // What had expired before ended then, not now.
+        slot.expire(now.tick);
         let of_session = |claim: &Claim| claim.session == Some(session);
         let holds = slot.holds.iter().filter(|hold| of_session(&hold.claim));
         let holds: Vec<_> = holds.map(|hold| hold.claim.id).collect();
@@ -85,6 +93,6 @@ impl Ledger {
         for id in tickets {
             slot.line.remove(id);
         }
-        self.serve(name, now);
+        self.touch(name, now);
     }
 }

@@ -18,6 +18,7 @@ pub(super) struct Shelf {
     slots: HashMap<Name, Slot>,
     tombs: HashMap<ClaimId, Tomb>,
     sweep_at: usize,
+    clear_at: usize,
 }
 
 /// What is remembered of a claim that must not come back.
@@ -30,7 +31,8 @@ pub(super) struct Tomb {
 
 impl Default for Shelf {
     fn default() -> Self {
-        Self { slots: HashMap::new(), tombs: HashMap::new(), sweep_at: SWEEP_FROM }
+        let (slots, tombs) = (HashMap::new(), HashMap::new());
+        Self { slots, tombs, sweep_at: SWEEP_FROM, clear_at: SWEEP_FROM }
     }
 }
 
@@ -76,8 +78,9 @@ impl Shelf {
     }
 
     pub(super) fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Tick) {
-        if self.tombs.len() >= SWEEP_FROM && self.tombs.len() >= self.sweep_at {
+        if self.tombs.len() >= self.clear_at {
             self.tombs.retain(|_, tomb| now < tomb.until);
+            self.clear_at = (self.tombs.len() * 2).max(SWEEP_FROM);
         }
         self.tombs.insert(id, tomb);
     }

@@ -1,13 +1,16 @@
 //! The rules of one slot: who fits, who is next, which fence. Knows one name, no other slot.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::holds::{Hold, Holds};
 use super::line::{Line, Ticket};
 use super::mint::Mint;
-use crate::contract::{Arrival, Claim, ClaimId, Fence, Lineage, Shape};
+use crate::contract::{Arrival, Claim, ClaimId, Fence, Lineage, OwnerId, Shape};
+use crate::limits;
 use crate::time::Tick;
 
 /// Everything the ledger knows of one lock name.
@@ -74,7 +77,10 @@ impl Slot {
 
     /// Whether the claim's weight fits beside the living holders. Holds of the own owner and its
     /// ancestors do not count against it, except on a semaphore, where permits add up.
-    pub(super) fn fits(&self, lineage: &Lineage, weight: u32, now: Tick) -> bool {
+    fn fits(&self, lineage: &Lineage, weight: u32, now: Tick) -> bool {
+        if self.reenters(lineage, weight) {
+            return true;
+        }
         if now < self.closed_until && !self.owns(lineage) {
             return false;
         }
@@ -88,6 +94,12 @@ impl Slot {
         if !self.fits(lineage, weight, now) {
             return false;
         }
+        if self.line.is_empty() || self.reenters(lineage, weight) {
+            return true;
+        }
+        if !self.shape.reentrant() {
+            return false;
+        }
         if self.kin(lineage) == 0 {
             return self.line.iter().all(|ticket| ticket.claim.lineage.owner() == lineage.owner());
         }
@@ -99,7 +111,7 @@ impl Slot {
         if !self.shape.reentrant() || self.holds.is_empty() {
             return 0;
         }
-        let holding = lineage.all().filter(|owner| self.holds.of_owner(*owner).next().is_some());
+        let holding = lineage.all().filter(|owner| self.holds.heaviest_of(*owner).is_some());
         u32::try_from(holding.count()).unwrap_or(u32::MAX)
     }
 
@@ -129,7 +141,7 @@ impl Slot {
     ) {
         let (fence, group) = self.fence_for(&claim.lineage, weight, mint);
         let owner = claim.lineage.owner();
-        let first = self.holds.of_owner(owner).next().is_none();
+        let first = self.holds.heaviest_of(owner).is_none();
         self.holds.insert(Hold {
             claim: Arc::clone(claim),
             weight,
@@ -142,9 +154,6 @@ impl Slot {
         });
         if first && self.shape.reentrant() {
             self.line.owner_holds(owner, true);
-        }
-        if let Some(old) = claim.replaces {
-            self.end_hold(old, End::Released);
         }
     }
 
@@ -168,28 +177,35 @@ impl Slot {
     /// Serves the line: grants, in order, whatever fits now. Returns who was granted.
     pub(super) fn promote(&mut self, now: Tick, mint: &mut Mint) -> SmallVec<[Arc<Claim>; 1]> {
         let mut granted = SmallVec::new();
-        while let Some(next) = self.next_in_line(now) {
-            let Some(ticket) = self.line.remove(next) else { break };
+        // Other tickets of owners that came in, which fit the weight their owner has now.
+        let mut again = BTreeSet::new();
+        while self.holds.len() < limits::HOLDERS {
+            let in_line = self.next_in_line(now).map(|ticket| (ticket.arrival, ticket.claim.id));
+            let Some(next) = in_line.into_iter().chain(again.first().copied()).min() else { break };
+            again.remove(&next);
+            let Some(ticket) = self.line.remove(next.1) else { break };
+            let grows = !self.reenters(&ticket.claim.lineage, ticket.weight);
             // One expiry, waiting or holding: being granted does not renew.
             let life = Life { from: now, until: ticket.expires };
             self.grant(&ticket.claim, ticket.weight, ticket.arrival, life, mint);
+            if grows {
+                again.extend(self.tickets_again(ticket.claim.lineage.owner()));
+            }
             granted.push(ticket.claim);
         }
         granted
     }
 
-    /// Ends a hold. What replaces it and still waits ends with it, unless it is being replaced now.
+    /// Ends a hold. What would replace it and still waits ends with it.
     pub(super) fn end_hold(&mut self, id: ClaimId, how: End) -> Option<Hold> {
         let hold = self.holds.remove(id)?;
         let owner = hold.owner();
-        if self.shape.reentrant() && self.holds.of_owner(owner).next().is_none() {
+        if self.shape.reentrant() && self.holds.heaviest_of(owner).is_none() {
             self.line.owner_holds(owner, false);
         }
         self.leave_group(&hold, how);
-        if let End::Expired(at) = how
-            && !hold.reserved
-        {
-            self.closed_until = self.closed_until.max(at + hold.claim.lock_delay);
+        if let End::Expired(at) = how {
+            self.closed_until = self.closed_until.max(at + hold.delay());
         }
         let replaces = |ticket: &&Ticket| ticket.claim.replaces == Some(id);
         let orphans = self.line.kin_of(owner).filter(replaces).map(|ticket| ticket.claim.id);
@@ -206,44 +222,64 @@ impl Slot {
         until: Tick,
         mint: &mut Mint,
     ) -> Option<Fence> {
-        let hold = self.holds.get_mut(id)?;
-        hold.expires = until;
+        let hold = self.holds.renew(id, until)?;
         let Some(key) = hold.group else { return Some(hold.fence) };
         let fence = self.group_fence(key, mint)?;
         self.holds.get_mut(id)?.fence = fence;
         Some(fence)
     }
 
-    /// The instant at which the first holder's time, lock delay included, has passed.
-    pub(super) fn first_expiry(&self, now: Tick) -> Option<Tick> {
-        let holds = self.holds.iter().map(|hold| hold.expires + hold.claim.lock_delay);
-        let closed = (self.closed_until > now).then_some(self.closed_until);
-        holds.chain(closed).min()
+    /// The instant at which the first holder's time has passed, lock delay included where it
+    /// concerns a waiter of this lineage.
+    pub(super) fn first_expiry(&self, lineage: &Lineage, now: Tick) -> Option<Tick> {
+        let delayed = !self.owns(lineage);
+        let end = |hold: &Hold| {
+            let delay = if delayed { hold.delay() } else { Duration::ZERO };
+            hold.expires + delay
+        };
+        let closed = (delayed && self.closed_until > now).then_some(self.closed_until);
+        self.holds.iter().map(end).chain(closed).min()
     }
 
     /// The first ticket, in order, that fits and is not behind a claim of another owner.
-    fn next_in_line(&self, now: Tick) -> Option<ClaimId> {
-        let mut before: SmallVec<[&Ticket; 4]> = SmallVec::new();
-        for ticket in self.line.iter() {
-            let lineage = &ticket.claim.lineage;
-            let passes = |other: &&Ticket| {
-                other.claim.lineage.owner() == lineage.owner()
-                    || (ticket.ahead() && self.passes(lineage, other))
-            };
-            if before.iter().all(passes) {
-                if self.fits(lineage, ticket.weight, now) {
-                    return Some(ticket.claim.id);
-                }
-            } else if !ticket.ahead() {
-                // Everybody further back is behind the same claim of another owner.
-                return None;
-            }
-            if self.shape == Shape::Mutex {
-                return None;
-            }
-            before.push(ticket);
+    ///
+    /// Behind a head that must wait only these can come in: lighter tickets of the head's owner,
+    /// and tickets whose own lineage holds what those before them wait for. Both are found by
+    /// owner, so that a long line is not walked through.
+    fn next_in_line(&self, now: Tick) -> Option<&Ticket> {
+        let head = self.line.iter().next()?;
+        let lineage = &head.claim.lineage;
+        if self.fits(lineage, head.weight, now) {
+            return Some(head);
         }
-        None
+        if !self.shape.reentrant() {
+            return None;
+        }
+        let comes_in = |ticket: &&Ticket| {
+            self.fits(&ticket.claim.lineage, ticket.weight, now) && self.unhindered(ticket)
+        };
+        let lighter = |ticket: &&Ticket| ticket.weight < head.weight;
+        let own = (head.weight > 1).then(|| self.line.kin_of(lineage.owner()));
+        let own = own.into_iter().flatten().filter(lighter).find(comes_in);
+        let holders = self.holds.iter().map(Hold::owner).filter(|owner| !lineage.includes(*owner));
+        let holders = holders.take_while(|_| head.ahead());
+        let kin = holders.filter_map(|owner| self.line.kin_of(owner).find(comes_in));
+        kin.chain(own).min_by_key(|ticket| ticket.arrival)
+    }
+
+    /// The tickets of an owner that fit the weight it has.
+    fn tickets_again(&self, owner: OwnerId) -> impl Iterator<Item = (Arrival, ClaimId)> {
+        let again = move |ticket: &&Ticket| {
+            let lineage = &ticket.claim.lineage;
+            lineage.owner() == owner && self.reenters(lineage, ticket.weight)
+        };
+        self.line.kin_of(owner).filter(again).map(|ticket| (ticket.arrival, ticket.claim.id))
+    }
+
+    /// Whether no claim that this ticket must wait for stands before it.
+    fn unhindered(&self, ticket: &Ticket) -> bool {
+        let mut before = self.line.iter().take_while(|other| other.claim.id != ticket.claim.id);
+        before.all(|other| self.passes(&ticket.claim.lineage, other))
     }
 
     /// Whether a claim need not wait behind this ticket: it is of the same owner, or it waits for
@@ -260,8 +296,14 @@ impl Slot {
         held > 0 && held + u64::from(weight) > u64::from(self.shape.capacity())
     }
 
+    /// Whether the claim's own owner has this weight already: to come in again adds nothing, so
+    /// nothing stands in its way.
+    fn reenters(&self, lineage: &Lineage, weight: u32) -> bool {
+        self.shape.reentrant() && self.holds.owner_weight(lineage.owner()) >= u64::from(weight)
+    }
+
     fn owns(&self, lineage: &Lineage) -> bool {
-        self.shape.reentrant() && self.holds.of_owner(lineage.owner()).next().is_some()
+        self.shape.reentrant() && self.holds.heaviest_of(lineage.owner()).is_some()
     }
 
     fn kin_weight(&self, lineage: &Lineage) -> u64 {
@@ -277,7 +319,7 @@ impl Slot {
         if !self.shape.reentrant() || self.holds.is_empty() {
             return None;
         }
-        lineage.all().find_map(|owner| self.holds.of_owner(owner).max_by_key(|hold| hold.weight))
+        lineage.all().find_map(|owner| self.holds.heaviest_of(owner))
     }
 
     /// The fence of a new grant, and the group it shares it with.

@@ -86,7 +86,7 @@ impl Options {
         };
         let about = About {
             host: Arc::clone(core.host()),
-            pid: std::process::id(),
+            pid: core.pid(),
             place: Some(Place::Here(place)),
             label: self.label.clone(),
         };

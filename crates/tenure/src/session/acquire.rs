@@ -2,18 +2,18 @@
 //! loop and the `match`; knows no store and no rules.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::entry::{Entry, Flow, Over, Phase};
 use super::park::{Woken, granted, nap, on_blocking_thread, within};
-use super::table::Work;
+use super::table::{Giving, Work};
 use super::{Core, Event, Hold, Lease, closed_error};
 use crate::contract::{
     About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Parts, Patience, Query,
     Queued, Refusal, Verb, Verdict,
 };
 use crate::limits;
+use crate::sync::thread;
 use crate::time::Tick;
 
 /// What a caller asks for.
@@ -59,9 +59,8 @@ impl Core {
         if let Some(lease) = self.reenter(&ask)? {
             return Ok(Outcome::Held(lease));
         }
-        let start = self.clock.now();
         let deadline = match ask.wait {
-            Wait::Limit(limit) => start + limit,
+            Wait::Limit(limit) => self.clock.now() + limit,
             Wait::Try | Wait::Unlimited => Tick::NEVER,
         };
         loop {
@@ -115,6 +114,8 @@ struct Attempt<'a> {
     done: bool,
     own_hold: Option<Arc<Claim>>,
     wait: Wait,
+    /// When it was first sent.
+    sent: Tick,
 }
 
 impl<'a> Attempt<'a> {
@@ -133,7 +134,8 @@ impl<'a> Attempt<'a> {
         });
         core.saw(&claim, Event::Sent);
         // The send time is read before anything that could take time.
-        let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), core.clock.now());
+        let sent = core.clock.now();
+        let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), sent);
         entry.max_hold = ask.max_hold;
         let mut table = core.lock();
         if table.closed {
@@ -144,7 +146,7 @@ impl<'a> Attempt<'a> {
             table.update(old, |entry| entry.successor = Some(claim.id));
         }
         drop(table);
-        Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait })
+        Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait, sent })
     }
 
     fn id(&self) -> ClaimId {
@@ -155,8 +157,8 @@ impl<'a> Attempt<'a> {
     async fn claim(&mut self, deadline: Tick) -> Result<Answer, Error> {
         let core = self.core;
         let mut tries = 1;
+        let mut sent = self.sent;
         loop {
-            let sent = core.clock.now();
             let limit = (sent + core.settings.call).min(deadline);
             let answer = within(core, limit, core.engine.claim(&self.claim)).await;
             let error = match answer {
@@ -172,6 +174,7 @@ impl<'a> Attempt<'a> {
             let pause = Duration::from_millis(20 << tries) * (128 + u32::from(core.jitter())) / 256;
             nap(core, (now + pause).min(deadline)).await;
             tries += 1;
+            sent = core.clock.now();
             self.sent_again()?;
         }
     }
@@ -261,7 +264,7 @@ impl<'a> Attempt<'a> {
             // A push that overtook this answer counts if it speaks of the same arrival.
             match entry.early.take().filter(|early| early.arrival == queued.arrival) {
                 Some(early) => {
-                    core.granted(entry, early, now, &mut work);
+                    core.granted(entry, *early, now, &mut work);
                     true
                 }
                 None => false,
@@ -368,14 +371,15 @@ impl Drop for Attempt<'_> {
             table.update(old, |entry| entry.successor = None);
         }
         let Some(entry) = table.remove(self.claim.id) else { return };
-        // A wait that is over was given back by whoever ended it, if it had been granted; but only
-        // the store knows whether the ticket still stands.
-        table.give_back(&entry, now);
+        table.giving += 1;
         drop(table);
         self.core.saw(&self.claim, Event::Withdrawn);
         if let Phase::Granted { hold, .. } | Phase::Held { hold, .. } = &entry.phase {
             hold.end(crate::contract::Loss::Released);
         }
+        // A wait that is over was given back by whoever ended it, if it had been granted; but only
+        // the store knows whether the ticket still stands.
+        self.core.send_back(Giving::of(&entry, now));
     }
 }
 

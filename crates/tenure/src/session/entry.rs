@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::hold::Hold;
 use crate::contract::{Arrival, Claim, ClaimId, Error, Grant, Loss, Name, Queued, Release, Shape};
 use crate::limits;
+use crate::sync::thread::ThreadId;
 use crate::time::Tick;
 
 /// One claim of this session, from before it is sent until its end.
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     /// The arrival that the latest answer named.
     pub(super) arrival: Option<Arrival>,
     /// A grant that was pushed before the claim's own answer came.
-    pub(super) early: Option<Grant>,
+    pub(super) early: Option<Box<Grant>>,
     /// A renewal is under way.
     pub(super) renewing: bool,
     pub(super) renew_at: Tick,

@@ -6,12 +6,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::contract::{Arrival, Claim, Error, ErrorKind, Fence, Fences, Grant, Loss};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, PoisonError};
 use crate::time::{Clock, Tick};
 
 /// One grant, shared by its guards, its observers and the keeper.
@@ -92,10 +93,15 @@ impl Hold {
 
     /// An error if the grant may not be trusted at this instant.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.loss_at(self.clock.now()) {
+        self.check_at(self.clock.now())
+    }
+
+    /// An error if the grant may not be trusted at `now`, which must have been read just before.
+    pub(super) fn check_at(&self, now: Tick) -> Result<(), Error> {
+        match self.loss_at(now) {
             None => Ok(()),
             Some(loss) => {
-                self.end(loss);
+                self.end_at(now, loss);
                 Err(self.lost_error())
             }
         }
@@ -129,8 +135,13 @@ impl Hold {
 
     /// Ends the grant. The first reason stays. Wakes everybody who waits for the loss.
     pub(super) fn end(&self, loss: Loss) {
+        self.end_at(self.clock.now(), loss);
+    }
+
+    /// Ends the grant at `now`, which must have been read just before.
+    pub(super) fn end_at(&self, now: Tick, loss: Loss) {
         // A loss that the clock tells was there before the reason we are given now.
-        let loss = self.loss_at(self.clock.now()).unwrap_or(loss);
+        let loss = self.loss_at(now).unwrap_or(loss);
         let _ = self.ended.set(loss);
         let wakers = {
             let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);

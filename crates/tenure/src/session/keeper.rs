@@ -9,13 +9,13 @@ use std::mem::take;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use super::entry::{Over, Phase};
 use super::table::{Giving, Table, Work};
 use super::{Core, Event};
 use crate::contract::{ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Released, Renewed, Verb};
+use crate::sync::thread;
 use crate::time::{Alarm, Tick};
 
 /// Starts the keeper's thread. It ends when the session is gone and everything was given back.

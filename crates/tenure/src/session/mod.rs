@@ -21,8 +21,7 @@ mod witness;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub(crate) use acquire::{Ask, Outcome, Wait};
@@ -38,6 +37,8 @@ use crate::contract::{
     Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, SessionId, Signal, Verb,
 };
 use crate::limits;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Alarm, Clock, Tick};
 
 /// How a session behaves.
@@ -74,6 +75,7 @@ pub(crate) struct Core {
     alarm: Arc<dyn Alarm>,
     settings: Settings,
     host: Arc<str>,
+    pid: u32,
     table: Mutex<Table>,
     noise: AtomicU64,
 }
@@ -94,6 +96,7 @@ impl Session {
             alarm: Arc::clone(&alarm),
             settings,
             host: host_name(),
+            pid: std::process::id(),
             table: Mutex::new(Table::new(alarm)),
             noise: AtomicU64::new(seed(id)),
         });
@@ -143,6 +146,10 @@ impl Core {
         &self.host
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,6 +189,10 @@ impl Core {
             self.saw(hold.claim(), Event::Released);
         }
         work.announce();
+        // Only now may the store hear of it, and give it to somebody else.
+        for giving in work.give_back.drain(..) {
+            self.send_back(giving);
+        }
     }
 
     /// A number from 0 to 255 that differs from call to call and from session to session.
@@ -196,8 +207,17 @@ impl Core {
         verb: Verb,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let limit = self.clock.now() + self.settings.call;
-        match park::within(self, limit, call).await {
+        self.limited_from(self.clock.now(), verb, call).await
+    }
+
+    /// A call to the store with its time limit, counted from `now`.
+    async fn limited_from<T>(
+        &self,
+        now: Tick,
+        verb: Verb,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        match park::within(self, now + self.settings.call, call).await {
             Some(answer) => answer.map_err(|error| error.during(verb)),
             None => Err(self.unanswered(verb)),
         }
@@ -251,7 +271,7 @@ impl Core {
         let granted = table.update(claim, |entry| match entry.phase {
             // The push overtook the answer: keep it until the answer names its arrival.
             Phase::Sent => {
-                entry.early = Some(grant);
+                entry.early = Some(Box::new(grant));
                 false
             }
             // A push from an earlier life of the claim must not become a grant.

@@ -8,12 +8,12 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 
 use super::entry::{Entry, Phase};
 use super::{Core, Over};
 use crate::contract::ClaimId;
 use crate::session::Hold;
+use crate::sync::thread::{self, Thread};
 use crate::time::Tick;
 
 /// Runs a call with a time limit: `None` if the limit passed first.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::entry::{Entry, Over, Phase};
-use super::table::{Giving, Table, Work};
+use super::table::{Giving, Work};
 use super::{Ask, Core, Event, Hold, Session, Wait};
 use crate::contract::{Error, ErrorKind, Loss, Part, Parts, Release, Released, Verb};
 use crate::time::Tick;
@@ -59,20 +59,22 @@ impl Lease {
     /// Gives the lock back and confirms it.
     pub(crate) async fn release(mut self) -> Result<(), Error> {
         self.done = true;
-        let lost = self.hold.check().err();
-        // Counted as on its way before the entry is gone: the keeper must not end in between.
-        let let_go = self.core.let_go(&self.hold, |table, _| table.giving += 1);
-        let Some(entry) = let_go else {
+        let now = self.core.clock.now();
+        let lost = self.hold.check_at(now).err();
+        let safe_until = self.hold.safe_until();
+        let Some(entry) = self.core.let_go(&self.hold, now) else {
             // Another guard of the same owner still holds it, or the keeper gave it back already.
             return lost.map_or(Ok(()), Err);
         };
         let core = Arc::clone(&self.core);
-        let until = core.clock.now() + entry.claim.lease;
+        let until = now + entry.claim.lease;
         let mut way = WayBack { core, release: Some(entry.to_release()), until };
-        let answer = way.send().await;
+        let answer = way.send(now).await;
         match (lost, answer) {
             (Some(lost), _) => Err(lost),
             (None, Ok(Released::Done)) => Ok(()),
+            // The release took longer than the lease: the right ended before, when we let go.
+            (None, Ok(Released::Gone)) if self.core.clock.now() >= safe_until => Ok(()),
             (None, Ok(Released::Gone)) => {
                 let why = Loss::Forgotten;
                 Err(Error::new(ErrorKind::Lost, format!("the lock was lost: {why}"))
@@ -92,7 +94,9 @@ impl Drop for Lease {
             return;
         }
         let now = self.core.clock.now();
-        self.core.let_go(&self.hold, |table, entry| table.give_back(entry, now));
+        if let Some(entry) = self.core.let_go(&self.hold, now) {
+            self.core.send_back(Giving::of(&entry, now));
+        }
     }
 }
 
@@ -103,9 +107,10 @@ impl fmt::Debug for Lease {
 }
 
 impl Core {
-    /// One guard less. Takes the claim out of the table when it was the last, and does `then` in
-    /// the same step: from here on no renewal is sent for it.
-    fn let_go(&self, hold: &Arc<Hold>, then: impl FnOnce(&mut Table, &Entry)) -> Option<Entry> {
+    /// One guard less. Takes the claim out of the table when it was the last: from here on no
+    /// renewal is sent for it. The right ends here, before the store can hear of it; the caller has
+    /// to send the claim back.
+    fn let_go(&self, hold: &Arc<Hold>, now: Tick) -> Option<Entry> {
         let id = hold.claim().id;
         let mut table = self.lock();
         let last = table.update(id, |entry| match &mut entry.phase {
@@ -119,11 +124,21 @@ impl Core {
             return None;
         }
         let entry = table.remove(id)?;
-        then(&mut table, &entry);
+        // Counted as on its way from here on: the keeper must not end in between.
+        table.giving += 1;
         drop(table);
         self.saw(hold.claim(), Event::Released);
-        hold.end(Loss::Released);
+        hold.end_at(now, Loss::Released);
         Some(entry)
+    }
+
+    /// Hands a claim that was counted as on its way to the keeper.
+    pub(super) fn send_back(&self, giving: Giving) {
+        let mut table = self.lock();
+        table.push_release(giving);
+        let drained = table.given(1);
+        drop(table);
+        drained.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -135,12 +150,12 @@ struct WayBack {
 }
 
 impl WayBack {
-    async fn send(&mut self) -> Result<Released, Error> {
+    async fn send(&mut self, now: Tick) -> Result<Released, Error> {
         let Some(release) = self.release.clone() else { return Ok(Released::Gone) };
         let name = release.claim.parts.first_name().clone();
         let batch = [release];
         let core = Arc::clone(&self.core);
-        match core.limited(Verb::Release, core.engine.release(&batch)).await {
+        match core.limited_from(now, Verb::Release, core.engine.release(&batch)).await {
             Ok(answers) => {
                 self.release = None;
                 Ok(answers.first().copied().unwrap_or(Released::Gone))
@@ -155,15 +170,13 @@ impl WayBack {
 
 impl Drop for WayBack {
     fn drop(&mut self) {
-        let mut table = self.core.lock();
         if let Some(mut release) = self.release.take() {
             // Whether the call went out is not known.
             release.uncertain = true;
             let now = self.core.clock.now();
-            table.push_release(Giving { release, until: self.until, not_before: now });
+            return self.core.send_back(Giving { release, until: self.until, not_before: now });
         }
-        let drained = table.given(1);
-        drop(table);
+        let drained = self.core.lock().given(1);
         drained.into_iter().for_each(Waker::wake);
     }
 }

@@ -9,14 +9,15 @@ use smallvec::SmallVec;
 
 use super::entry::{Entry, Flow, Over, Phase};
 use super::hold::Hold;
-use crate::contract::{ClaimId, ClaimRef, Loss, Name, OwnerId, Part, Release};
+use crate::contract::{ClaimId, ClaimRef, IdMap, Loss, Name, OwnerId, Part, Release};
 use crate::limits;
 use crate::time::{Alarm, Tick};
 
 /// All claims of a session.
 #[derive(Debug)]
 pub(super) struct Table {
-    entries: HashMap<ClaimId, (Entry, Tick)>,
+    /// Boxed: a map has room to spare, and an entry is large.
+    entries: IdMap<ClaimId, Box<(Entry, Tick)>>,
     due: BTreeSet<(Tick, ClaimId)>,
     /// The claims that hold, by name: for re-entry, and to tell a task that waits for itself.
     held: HashMap<Name, SmallVec<[ClaimId; 1]>>,
@@ -48,12 +49,23 @@ pub(super) struct Giving {
     pub(super) not_before: Tick,
 }
 
+impl Giving {
+    /// A claim to be given back from `now` on.
+    pub(super) fn of(entry: &Entry, now: Tick) -> Self {
+        let release = entry.to_release();
+        let until = now + release.claim.lease;
+        Self { release, until, not_before: now }
+    }
+}
+
 /// What the keeper has to do now.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) wake: Vec<Waker>,
     pub(super) renew: Vec<ClaimRef>,
     pub(super) release: Vec<Giving>,
+    /// What was lost and has to go back to the store, once its holder knows.
+    pub(super) give_back: Vec<Giving>,
     pub(super) lost: Vec<(Arc<Hold>, Loss)>,
     /// Grants whose place another grant of the same owner has taken.
     pub(super) replaced: Vec<Arc<Hold>>,
@@ -62,7 +74,7 @@ pub(super) struct Work {
 impl Table {
     pub(super) fn new(alarm: Arc<dyn Alarm>) -> Self {
         Self {
-            entries: HashMap::new(),
+            entries: IdMap::default(),
             due: BTreeSet::new(),
             held: HashMap::new(),
             sleepers: BTreeMap::new(),
@@ -92,12 +104,12 @@ impl Table {
     }
 
     pub(super) fn get(&self, id: ClaimId) -> Option<&Entry> {
-        self.entries.get(&id).map(|(entry, _)| entry)
+        self.entries.get(&id).map(|both| &both.0)
     }
 
     pub(super) fn insert(&mut self, entry: Entry) {
         let (id, due) = (entry.claim.id, entry.next_due());
-        self.entries.insert(id, (entry, due));
+        self.entries.insert(id, Box::new((entry, due)));
         self.schedule(due, id);
     }
 
@@ -107,7 +119,7 @@ impl Table {
         id: ClaimId,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        let (entry, due) = self.entries.get_mut(&id)?;
+        let (entry, due) = self.entries.get_mut(&id)?.as_mut();
         let was_held = matches!(entry.phase, Phase::Held { .. });
         let changed = change(entry);
         let (old, new) = (*due, entry.next_due());
@@ -127,7 +139,7 @@ impl Table {
     }
 
     pub(super) fn remove(&mut self, id: ClaimId) -> Option<Entry> {
-        let (entry, due) = self.entries.remove(&id)?;
+        let (entry, due) = *self.entries.remove(&id)?;
         self.unschedule(due, id);
         if matches!(entry.phase, Phase::Held { .. }) {
             for name in entry.claim.parts.names() {
@@ -180,12 +192,6 @@ impl Table {
     }
 
     /// Puts a claim on its way back to the store.
-    pub(super) fn give_back(&mut self, entry: &Entry, now: Tick) {
-        let release = entry.to_release();
-        let until = now + release.claim.lease;
-        self.push_release(Giving { release, until, not_before: now });
-    }
-
     pub(super) fn push_release(&mut self, giving: Giving) {
         self.releases.push(giving);
         if !self.rung {
@@ -257,8 +263,7 @@ impl Table {
     /// not picked up leaves its caller's wait behind, which then claims anew.
     pub(super) fn lose(&mut self, id: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
         let Some(entry) = self.get(id) else { return };
-        let mut giving =
-            Giving { release: entry.to_release(), until: now + entry.claim.lease, not_before: now };
+        let mut giving = Giving::of(entry, now);
         // The store and we may disagree on what became of it: no late copy may come back.
         giving.release.uncertain = true;
         match &entry.phase {
@@ -276,7 +281,9 @@ impl Table {
             }
             _ => return,
         }
-        self.push_release(giving);
+        // It goes back only after its holder was told; until then it counts as on its way.
+        self.giving += 1;
+        work.give_back.push(giving);
     }
 
     /// A claim is granted: what it replaces has ended in the same step, and is not lost.

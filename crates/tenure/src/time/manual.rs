@@ -1,9 +1,10 @@
 //! A clock that stands still until a test moves it. Knows who waits for it, not why.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Alarm, Clock, Tick};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A clock for tests: time passes only by [`advance`](Self::advance).
 ///
@@ -181,8 +182,11 @@ impl Alarm for ManualAlarm {
                 }
                 return;
             }
-            alarm.waiting = true;
-            inner.changed.notify_all();
+            if !alarm.waiting {
+                // Told once, or two threads that wait would wake each other for ever.
+                alarm.waiting = true;
+                inner.changed.notify_all();
+            }
             state = inner.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }

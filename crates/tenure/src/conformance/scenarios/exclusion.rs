@@ -28,7 +28,7 @@ fn a_second_claim_waits_until_the_first_lets_go(world: &World) {
     let mut waiting = world.waits(two.tenure.mutex("a").unwrap().lock());
     world.still_waits(&mut waiting);
     world.now(guard.release()).unwrap();
-    let guard = waiting.done(world.stage()).unwrap();
+    let guard = world.served(waiting).unwrap();
     assert!(guard.check().is_ok());
     world.now(guard.release()).unwrap();
     world.assert_free("a");
@@ -84,7 +84,7 @@ fn as_a_mutex(world: &World, take: fn(&Tenure) -> Taking) {
             world.still_waits(waiting);
         }
         drop(guard);
-        guard = line.remove(0).done(world.stage()).unwrap();
+        guard = world.served(line.remove(0)).unwrap();
         let fence = guard.held().fence().unwrap();
         assert!(fence > last, "fences grow");
         last = fence;

@@ -1,15 +1,63 @@
 //! The scenarios, a file for each group. Each file lists its scenarios at the top; a scenario that
 //! is not listed is dead code, which the compiler refuses.
 
+mod cells;
+mod counting;
 mod exclusion;
+mod expiry;
+mod fairness;
+mod fencing;
+mod hostile;
 mod idempotence;
+mod inspection;
+mod loss;
+mod reentry;
+mod sets;
+mod sharing;
+mod upgrade;
+mod waiting;
 
+use super::link::Trouble;
+use super::raw::{Ask, Raw};
 use super::registry::{Group, Need, Scenario};
 use super::waiting::Waiting;
-use super::world::{Ask, World, name};
+use super::world::{Actor, World, name};
+use crate::contract::{Fence, Grant, Lineage, OwnerId};
 
 /// All lists.
-pub(super) const LISTS: &[&[Scenario]] = &[exclusion::LIST, idempotence::LIST];
+pub(super) const LISTS: &[&[Scenario]] = &[
+    exclusion::LIST,
+    expiry::LIST,
+    fencing::LIST,
+    sharing::LIST,
+    upgrade::LIST,
+    counting::LIST,
+    sets::LIST,
+    fairness::LIST,
+    reentry::LIST,
+    idempotence::LIST,
+    waiting::LIST,
+    loss::LIST,
+    inspection::LIST,
+    cells::LIST,
+    hostile::LIST,
+];
+
+/// The fence of a claim for one name.
+fn fence(grant: &Grant) -> Fence {
+    grant.fences.as_slice()[0]
+}
+
+/// An owner without a parent.
+fn owner() -> Lineage {
+    Lineage::root(OwnerId::new())
+}
+
+/// An owner nested in another.
+fn child_of(parent: &Lineage) -> Lineage {
+    let ancestors: Vec<OwnerId> = parent.all().collect();
+    Lineage::nested(OwnerId::new(), &ancestors).expect("not too deep")
+}
 
 /// Lists the scenarios of a group: `name cites [promises] needs [needs];`
 macro_rules! list {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use self::cells::MemoryCells;
 use super::Terms;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing, Name,
+    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing, IdMap, Name,
     Namespace, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
     Verb, Verdict, Wake,
 };
@@ -44,7 +44,7 @@ pub struct MemoryEngine {
 struct Inner {
     clock: Arc<dyn Clock>,
     ledger: Mutex<Ledger>,
-    ears: RwLock<HashMap<SessionId, Weak<dyn Ear>>>,
+    ears: RwLock<IdMap<SessionId, Weak<dyn Ear>>>,
     cells: MemoryCells,
 }
 
@@ -68,7 +68,7 @@ impl MemoryEngine {
             cells: MemoryCells::new(Arc::clone(&clock)),
             clock,
             ledger: Mutex::new(Ledger::default()),
-            ears: RwLock::new(HashMap::new()),
+            ears: RwLock::default(),
         };
         Self { inner: Arc::new(inner) }
     }

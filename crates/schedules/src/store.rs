@@ -1,0 +1,113 @@
+//! The ledger behind a mutex that the explorer controls.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use crate::contract::{
+    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
+    Released, Renewed, SessionId, Signal, Snapshot, Verdict, Wake,
+};
+use crate::ledger::{Ledger, Now};
+use crate::sync::{Mutex, PoisonError};
+use crate::time::{Clock, ManualClock};
+
+const PROMISES: Promises = Promises {
+    engine: "explored",
+    fencing: Fencing::ClockBounded,
+    fencing_rests_on: "a counter",
+    queue: true,
+    sharing: true,
+    counting: true,
+    atomic_sets: true,
+    wake: Wake::Push,
+    survives: &[],
+    drift_percent: 0,
+};
+
+pub(crate) struct Store {
+    clock: ManualClock,
+    ledger: Mutex<Ledger>,
+    ears: Mutex<Vec<(SessionId, Weak<dyn Ear>)>>,
+}
+
+impl Store {
+    pub(crate) fn new(clock: &ManualClock) -> Arc<Self> {
+        Arc::new(Self {
+            clock: clock.clone(),
+            ledger: Mutex::new(Ledger::default()),
+            ears: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Living holds and tickets.
+    pub(crate) fn census(&self) -> (usize, usize) {
+        let census = self.step(|ledger, now| ledger.census(now));
+        (census.holds, census.tickets)
+    }
+
+    fn step<T>(&self, step: impl FnOnce(&mut Ledger, Now) -> T) -> T {
+        let now = Now { tick: self.clock.now(), wall_micros: self.clock.wall_micros() };
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = step(&mut ledger, now);
+        let signals = ledger.take_signals();
+        drop(ledger);
+        for (session, signal) in signals {
+            self.tell(session, signal);
+        }
+        answer
+    }
+
+    fn tell(&self, session: SessionId, signal: Signal) {
+        let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
+        let ear = ears.iter().find(|(id, _)| *id == session).and_then(|(_, ear)| ear.upgrade());
+        drop(ears);
+        if let Some(ear) = ear {
+            ear.hear(signal);
+        }
+    }
+}
+
+impl Engine for Store {
+    fn promises(&self) -> &Promises {
+        &PROMISES
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        Box::pin(async move { Ok(self.step(|ledger, now| ledger.claim(claim, now))) })
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        Box::pin(async move { Ok(self.step(|ledger, now| ledger.renew(batch, now))) })
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        Box::pin(async move { Ok(self.step(|ledger, now| ledger.release(batch, now))) })
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        Box::pin(async move { Ok(self.step(|ledger, now| ledger.inspect(query, now))) })
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        Box::pin(async move { Ok(self.step(|ledger, now| ledger.evict(eviction, now))) })
+    }
+
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        self.ears.lock().unwrap_or_else(PoisonError::into_inner).push((session, ear));
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        unimplemented_cells()
+    }
+}
+
+/// The session never asks for cells.
+fn unimplemented_cells() -> &'static dyn Cells {
+    panic!("the session asks for no cells")
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Store")
+    }
+}
