@@ -26,6 +26,8 @@ pub enum Trouble {
     RepeatCall,
     /// The call arrives, and a copy of it arrives again before the next-but-one call.
     LateCopy,
+    /// The call arrives only before the next-but-one call, and nothing is ever heard of it.
+    LateCall,
     /// The push is lost.
     LosePush,
     /// The push arrives twice.
@@ -36,13 +38,14 @@ pub enum Trouble {
 
 impl Trouble {
     /// Everything that can happen to a call.
-    pub const CALLS: [Self; 6] = [
+    pub const CALLS: [Self; 7] = [
         Self::LoseCall,
         Self::LoseReply,
         Self::HangCall,
         Self::HangReply,
         Self::RepeatCall,
         Self::LateCopy,
+        Self::LateCall,
     ];
     /// Everything that can happen to a push.
     pub const PUSHES: [Self; 3] = [Self::LosePush, Self::RepeatPush, Self::DelayPush];
@@ -181,9 +184,12 @@ impl Link {
                     drop(call().await);
                     return call().await;
                 }
-                Some(_) => {
+                Some(trouble) => {
                     let at = self.calls() + 1;
                     self.plan().late.push_back((at, copy()));
+                    if trouble == Trouble::LateCall {
+                        std::future::pending::<()>().await;
+                    }
                     return call().await;
                 }
             }

@@ -1,12 +1,12 @@
 //! The holders of one slot, and what they weigh together. Knows sums, not who may come in.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::contract::{Arrival, Claim, ClaimId, Fence, OwnerId};
+use crate::contract::{Arrival, Claim, ClaimId, Fence, IdMap, OwnerId};
 use crate::time::Tick;
 
 /// One claim's hold on one slot.
@@ -59,9 +59,9 @@ pub(super) struct Holds {
 /// The numbers of the holds, by what is asked for.
 #[derive(Clone, Debug, Default)]
 struct Index {
-    claims: HashMap<ClaimId, u64>,
+    claims: IdMap<ClaimId, u64>,
     /// Each owner's, the heaviest last.
-    owners: HashMap<OwnerId, SmallVec<[(u32, u64); 1]>>,
+    owners: IdMap<OwnerId, SmallVec<[(u32, u64); 1]>>,
     expiries: BTreeSet<(Tick, u64)>,
 }
 
@@ -120,6 +120,10 @@ impl Holds {
             index.insert(number, &hold);
         }
         self.next += 1;
+        if self.all.capacity() == 0 {
+            // Most slots have one holder: room for four would be wasted.
+            self.all.reserve_exact(1);
+        }
         self.all.push_back((number, hold));
         if self.index.is_none() && self.all.len() >= INDEX_FROM {
             let mut index = Box::<Index>::default();

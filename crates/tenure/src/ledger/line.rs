@@ -4,12 +4,12 @@
 //! holds the slot, then the others, each by arrival. The rules ask only through the methods here,
 //! so that an engine can keep a long line elsewhere.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::contract::{Arrival, Claim, ClaimId, OwnerId};
+use crate::contract::{Arrival, Claim, ClaimId, IdMap, OwnerId};
 use crate::time::Tick;
 
 /// One claim's place in line.
@@ -35,47 +35,98 @@ impl Ticket {
     }
 }
 
-/// The line before one slot. Empty lines own no memory.
+/// The line before one slot. Most slots never have one, so it is made when somebody first waits.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line {
-    ahead: VecDeque<(Arrival, ClaimId)>,
-    rest: VecDeque<(Arrival, ClaimId)>,
-    tickets: HashMap<ClaimId, Ticket>,
-    expiries: BTreeSet<(Tick, ClaimId)>,
-    /// The tickets of each owner and its descendants, by arrival.
-    kin: HashMap<OwnerId, SmallVec<[(Arrival, ClaimId); 2]>>,
-}
+pub(super) struct Line(Option<Box<Queue>>);
 
 impl Line {
     pub(super) fn len(&self) -> usize {
-        self.tickets.len()
+        self.0.as_ref().map_or(0, |queue| queue.tickets.len())
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tickets.is_empty()
+        self.len() == 0
     }
 
     pub(super) fn get(&self, id: ClaimId) -> Option<&Ticket> {
-        self.tickets.get(&id)
+        self.0.as_ref()?.tickets.get(&id)
     }
 
     /// The tickets in the order in which they are served.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Ticket> {
-        self.ahead.iter().chain(&self.rest).filter_map(|(_, id)| self.tickets.get(id))
+        self.0.iter().flat_map(|queue| queue.iter())
     }
 
     /// The tickets that stand ahead of the line, in order.
     pub(super) fn ahead(&self) -> impl Iterator<Item = &Ticket> {
-        self.ahead.iter().filter_map(|(_, id)| self.tickets.get(id))
+        self.0.iter().flat_map(|queue| queue.ahead())
     }
 
     /// The tickets of an owner or its descendants, by arrival.
     pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
-        self.kin.get(&owner).into_iter().flatten().filter_map(|(_, id)| self.tickets.get(id))
+        self.0.iter().flat_map(move |queue| queue.kin_of(owner))
     }
 
     /// The place of a ticket, counted from 1.
     pub(super) fn place(&self, id: ClaimId) -> Option<usize> {
+        self.0.as_ref()?.place(id)
+    }
+
+    /// Takes a place in line. `kin` of the ticket's owner and ancestors hold the slot.
+    pub(super) fn push(&mut self, ticket: Ticket, kin: u32) {
+        self.0.get_or_insert_default().push(ticket, kin);
+    }
+
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
+        self.0.as_mut()?.remove(id)
+    }
+
+    /// Keeps a ticket alive until `expires`.
+    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) {
+        if let Some(queue) = &mut self.0 {
+            queue.renew(id, expires);
+        }
+    }
+
+    /// One ticket that is dead at `now`, if there is one.
+    pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
+        self.0.as_ref()?.dead(now)
+    }
+
+    /// `owner` has begun to hold the slot, or no longer does: its tickets and those of its
+    /// descendants move ahead of the line, or back to where they arrived.
+    pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
+        if let Some(queue) = &mut self.0 {
+            queue.owner_holds(owner, holds);
+        }
+    }
+}
+
+/// A line that somebody stands or stood in.
+#[derive(Clone, Debug, Default)]
+struct Queue {
+    ahead: VecDeque<(Arrival, ClaimId)>,
+    rest: VecDeque<(Arrival, ClaimId)>,
+    tickets: IdMap<ClaimId, Ticket>,
+    expiries: BTreeSet<(Tick, ClaimId)>,
+    /// The tickets of each owner and its descendants, by arrival.
+    kin: IdMap<OwnerId, SmallVec<[(Arrival, ClaimId); 2]>>,
+}
+
+impl Queue {
+    fn iter(&self) -> impl Iterator<Item = &Ticket> {
+        self.ahead.iter().chain(&self.rest).filter_map(|(_, id)| self.tickets.get(id))
+    }
+
+    fn ahead(&self) -> impl Iterator<Item = &Ticket> {
+        self.ahead.iter().filter_map(|(_, id)| self.tickets.get(id))
+    }
+
+    fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
+        self.kin.get(&owner).into_iter().flatten().filter_map(|(_, id)| self.tickets.get(id))
+    }
+
+    fn place(&self, id: ClaimId) -> Option<usize> {
         let ticket = self.tickets.get(&id)?;
         let (queue, before) =
             if ticket.ahead() { (&self.ahead, 0) } else { (&self.rest, self.ahead.len()) };
@@ -83,8 +134,7 @@ impl Line {
         Some(before + at + 1)
     }
 
-    /// Takes a place in line. `kin` of the ticket's owner and ancestors hold the slot.
-    pub(super) fn push(&mut self, mut ticket: Ticket, kin: u32) {
+    fn push(&mut self, mut ticket: Ticket, kin: u32) {
         ticket.kin = kin;
         let (id, arrival) = (ticket.claim.id, ticket.arrival);
         self.expiries.insert((ticket.expires, id));
@@ -97,7 +147,7 @@ impl Line {
         self.tickets.insert(id, ticket);
     }
 
-    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
+    fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
         let ticket = self.tickets.remove(&id)?;
         self.expiries.remove(&(ticket.expires, id));
         for owner in ticket.claim.lineage.all() {
@@ -114,8 +164,7 @@ impl Line {
         Some(ticket)
     }
 
-    /// Keeps a ticket alive until `expires`.
-    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) {
+    fn renew(&mut self, id: ClaimId, expires: Tick) {
         if let Some(ticket) = self.tickets.get_mut(&id) {
             self.expiries.remove(&(ticket.expires, id));
             ticket.expires = expires;
@@ -123,14 +172,11 @@ impl Line {
         }
     }
 
-    /// One ticket that is dead at `now`, if there is one.
-    pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
+    fn dead(&self, now: Tick) -> Option<ClaimId> {
         self.expiries.first().filter(|(expires, _)| *expires <= now).map(|(_, id)| *id)
     }
 
-    /// `owner` has begun to hold the slot, or no longer does: its tickets and those of its
-    /// descendants move ahead of the line, or back to where they arrived.
-    pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
+    fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
         let Some(kin) = self.kin.get(&owner) else { return };
         for (_, id) in kin {
             let Some(ticket) = self.tickets.get_mut(id) else { continue };

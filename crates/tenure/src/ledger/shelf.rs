@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::slot::Slot;
-use crate::contract::{ClaimId, Name, Shape};
+use crate::contract::{ClaimId, IdMap, Name, Shape};
 use crate::time::Tick;
 
 /// How many slots or tombstones may gather before the next look for dead ones.
@@ -15,8 +15,9 @@ const SWEEP_FROM: usize = 1_024;
 /// The slots and tombstones of one namespace.
 #[derive(Clone, Debug)]
 pub(super) struct Shelf {
-    slots: HashMap<Name, Slot>,
-    tombs: HashMap<ClaimId, Tomb>,
+    /// Boxed: a map has room to spare, and a slot is large.
+    slots: HashMap<Name, Box<Slot>>,
+    tombs: IdMap<ClaimId, Tomb>,
     sweep_at: usize,
     clear_at: usize,
 }
@@ -31,26 +32,26 @@ pub(super) struct Tomb {
 
 impl Default for Shelf {
     fn default() -> Self {
-        let (slots, tombs) = (HashMap::new(), HashMap::new());
+        let (slots, tombs) = (HashMap::new(), IdMap::default());
         Self { slots, tombs, sweep_at: SWEEP_FROM, clear_at: SWEEP_FROM }
     }
 }
 
 impl Shelf {
     pub(super) fn slot(&mut self, name: &Name) -> Option<&mut Slot> {
-        self.slots.get_mut(name)
+        self.slots.get_mut(name).map(Box::as_mut)
     }
 
     pub(super) fn peek(&self, name: &Name) -> Option<&Slot> {
-        self.slots.get(name)
+        self.slots.get(name).map(Box::as_ref)
     }
 
     /// The slot of this name; a vacant one takes the shape asked for.
     pub(super) fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot {
-        let slot = self.slots.entry(name.clone()).or_insert_with(|| Slot::new(shape));
+        let slot = self.slots.entry(name.clone()).or_insert_with(|| Box::new(Slot::new(shape)));
         if slot.vacant() && slot.shape != shape {
             let (closed_until, last_fence) = (slot.closed_until, slot.last_fence);
-            *slot = Slot { closed_until, last_fence, ..Slot::new(shape) };
+            **slot = Slot { closed_until, last_fence, ..Slot::new(shape) };
         }
         slot
     }
@@ -67,7 +68,7 @@ impl Shelf {
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = (&Name, &Slot)> {
-        self.slots.iter()
+        self.slots.iter().map(|(name, slot)| (name, &**slot))
     }
 
     pub(super) fn tomb(&self, id: ClaimId, now: Tick) -> Option<&Tomb> {

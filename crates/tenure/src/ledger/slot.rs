@@ -23,7 +23,8 @@ pub(super) struct Slot {
     pub(super) closed_until: Tick,
     /// The last fence given out here.
     pub(super) last_fence: u64,
-    pub(super) groups: SmallVec<[Group; 1]>,
+    /// Rare, so that it should cost little while there are none.
+    pub(super) groups: Vec<Group>,
 }
 
 /// Claims that share one fence: re-entries, and owners nested in each other.
@@ -61,7 +62,7 @@ impl Slot {
             line: Line::default(),
             closed_until: Tick::ZERO,
             last_fence: 0,
-            groups: SmallVec::new(),
+            groups: Vec::new(),
         }
     }
 

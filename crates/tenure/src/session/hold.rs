@@ -25,8 +25,9 @@ pub(crate) struct Hold {
     /// `max_hold` ends the grant here whatever is renewed.
     cap: Tick,
     fences: Mutex<Fences>,
-    ended: OnceLock<Loss>,
-    wakers: Mutex<Wakers>,
+    /// Boxed, like the wakers: most holds end without anybody asking why.
+    ended: OnceLock<Box<Loss>>,
+    wakers: Mutex<Option<Box<Wakers>>>,
 }
 
 /// Who waits for the loss. Each leaves when it is dropped, so that a long hold stays small.
@@ -110,7 +111,7 @@ impl Hold {
     /// Why the grant is over, if it is.
     pub(super) fn loss_at(&self, now: Tick) -> Option<Loss> {
         if let Some(loss) = self.ended.get() {
-            return Some(loss.clone());
+            return Some(Loss::clone(loss));
         }
         if now >= self.cap {
             return Some(Loss::MaxHold);
@@ -142,19 +143,19 @@ impl Hold {
     pub(super) fn end_at(&self, now: Tick, loss: Loss) {
         // A loss that the clock tells was there before the reason we are given now.
         let loss = self.loss_at(now).unwrap_or(loss);
-        let _ = self.ended.set(loss);
+        let _ = self.ended.set(Box::new(loss));
         let wakers = {
             let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut wakers.waiting)
+            wakers.take()
         };
-        for (_, waker) in wakers {
+        for (_, waker) in wakers.into_iter().flat_map(|wakers| wakers.waiting) {
             waker.wake();
         }
     }
 
     /// The error a holder gets that asks after the loss.
     pub(crate) fn lost_error(&self) -> Error {
-        let loss = self.ended.get().cloned().unwrap_or(Loss::Expired);
+        let loss = self.ended.get().map_or(Loss::Expired, |loss| Loss::clone(loss));
         let next = match loss {
             Loss::MaxHold => "finish sooner, or allow a longer max_hold",
             Loss::Closed | Loss::Released => "take the lock again before you go on",
@@ -200,14 +201,14 @@ impl Future for Lost {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Loss> {
         let hold = Arc::clone(&self.hold);
         if hold.check().is_err() {
-            return Poll::Ready(hold.ended.get().cloned().unwrap_or(Loss::Expired));
+            return Poll::Ready(hold.ended.get().map_or(Loss::Expired, |loss| Loss::clone(loss)));
         }
         let mut wakers = hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.key = Some(wakers.put(self.key, cx.waker()));
+        self.key = Some(wakers.get_or_insert_default().put(self.key, cx.waker()));
         drop(wakers);
         // It may have ended between the look above and the waker's entry.
         match hold.ended.get() {
-            Some(loss) => Poll::Ready(loss.clone()),
+            Some(loss) => Poll::Ready(Loss::clone(loss)),
             None => Poll::Pending,
         }
     }
@@ -217,7 +218,9 @@ impl Drop for Lost {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             let mut wakers = self.hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-            wakers.waiting.retain(|(other, _)| *other != key);
+            if let Some(wakers) = wakers.as_mut() {
+                wakers.waiting.retain(|(other, _)| *other != key);
+            }
         }
     }
 }

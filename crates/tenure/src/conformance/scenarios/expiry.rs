@@ -12,6 +12,7 @@ list! { Expiry:
     a_session_renews_for_as_long_as_its_guard_lives cites [4] needs [];
     a_short_cut_of_the_link_costs_nothing cites [4] needs [];
     the_head_of_the_line_takes_over_from_a_dead_holder cites [2, 4] needs [Queue];
+    the_head_of_the_line_asks_when_the_holders_time_is_up cites [2, 10] needs [Queue];
     a_waiter_that_expired_is_skipped cites [2, 4] needs [Queue];
     being_granted_does_not_put_off_the_expiry cites [4] needs [Queue];
     a_lock_delay_keeps_the_name_closed_after_an_expiry cites [1, 4] needs [];
@@ -76,6 +77,16 @@ fn the_head_of_the_line_takes_over_from_a_dead_holder(world: &World) {
     assert!(guard.fence().unwrap() > super::fence(&grant));
     dead.gone(world, &held);
     guard.check().unwrap();
+}
+
+fn the_head_of_the_line_asks_when_the_holders_time_is_up(world: &World) {
+    let (dead, next) = (world.raw(), world.actor());
+    dead.granted(world, Ask::mutex(world, "a"));
+    // Its own heartbeat would come much too late.
+    let patient = next.tenure.mutex("a").unwrap().lease(world.long_lease());
+    let waiting = world.waits(patient.lock());
+    world.pass(world.lease() * 2);
+    waiting.done(world.stage()).unwrap().check().unwrap();
 }
 
 fn a_waiter_that_expired_is_skipped(world: &World) {

@@ -16,6 +16,8 @@ list! { Waiting:
     dropping_a_waiting_future_gives_up_its_place cites [7] needs [Queue];
     dropping_a_future_that_was_granted_gives_the_grant_back cites [7] needs [Queue];
     dropping_a_guard_gives_the_lock_back cites [7] needs [];
+    a_lost_release_is_sent_again cites [7] needs [];
+    a_claim_that_arrives_after_its_caller_gave_up_is_refused cites [6, 7] needs [];
     a_grant_that_nobody_picks_up_is_given_back_after_a_lease cites [7] needs [Queue];
     a_wait_limit_says_who_holds_and_where_we_stood cites [10] needs [Queue];
     closing_ends_every_wait cites [7, 10] needs [Queue];
@@ -149,6 +151,31 @@ fn dropping_a_guard_gives_the_lock_back(world: &World) {
         next.expect("it is free").check().unwrap();
         world.assert_free("a");
     }
+}
+
+fn a_lost_release_is_sent_again(world: &World) {
+    for trouble in [Trouble::LoseCall, Trouble::LoseReply] {
+        let (actor, name) = (world.actor(), format!("{trouble:?}"));
+        let guard = world.now(actor.tenure.mutex(&name).unwrap().lock()).unwrap();
+        actor.link.trouble_call(actor.link.calls(), trouble);
+        drop(guard);
+        // Well before the lease would have ended it.
+        world.pass(world.lease() * 2 / 3);
+        assert!(world.holders(&name).is_empty(), "{trouble:?}");
+    }
+}
+
+fn a_claim_that_arrives_after_its_caller_gave_up_is_refused(world: &World) {
+    let actor = world.actor();
+    actor.link.trouble_call(0, Trouble::LateCall);
+    let waiting = world.waits(actor.tenure.mutex("a").unwrap().lock());
+    drop(waiting);
+    world.until("it is withdrawn", || actor.link.calls() == 2);
+    world.settle();
+    // The claim has hung somewhere, and arrives now.
+    let guard = world.now(actor.tenure.mutex("b").unwrap().lock()).unwrap();
+    assert!(world.holders("a").is_empty(), "nobody would ever release it");
+    guard.check().unwrap();
 }
 
 fn a_grant_that_nobody_picks_up_is_given_back_after_a_lease(world: &World) {
