@@ -54,6 +54,11 @@ pub mod engine;
 pub mod ledger;
 pub mod limits;
 mod primitives;
+#[cfg(feature = "seeded-bugs")]
+#[doc(hidden)]
+pub mod seeded;
+#[cfg(not(feature = "seeded-bugs"))]
+mod seeded;
 mod session;
 mod sync;
 pub mod time;

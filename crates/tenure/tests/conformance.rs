@@ -1,10 +1,12 @@
 //! Every engine of this build against every scenario, one named test each.
 
+use std::process::Command;
 use std::sync::Arc;
 
-use libtest_mimic::{Arguments, Trial};
-use tenure::conformance::{Group, Harness, MemoryHarness, Standing, all, cases};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tenure::conformance::{Group, Harness, MemoryHarness, Standing, all, cases, differential};
 use tenure::engine;
+use tenure::seeded::Bug;
 
 /// A harness for each engine of this build.
 fn harnesses() -> Vec<Arc<dyn Harness>> {
@@ -12,11 +14,20 @@ fn harnesses() -> Vec<Arc<dyn Harness>> {
 }
 
 fn main() {
+    // Panics are outcomes here; their stories belong into the report alone.
+    std::panic::set_hook(Box::new(|_| {}));
     let mut trials = vec![
         Trial::test("suite::every_engine_of_this_build_is_judged", || every_engine_is_judged()),
         Trial::test("suite::every_promise_is_cited", || every_promise_is_cited()),
         Trial::test("suite::every_group_has_scenarios_with_names_of_their_own", || every_group()),
     ];
+    trials.push(Trial::test("memory::differential::random_programs_agree", programs_agree));
+    trials.push(Trial::test("suite::every_seeded_bug_has_a_judge", every_bug_has_a_judge));
+    for (bug, judge) in JUDGES {
+        let name = format!("judges::{bug:?}_makes_{judge}_fail");
+        trials.push(Trial::test(name, move || bites(*bug, judge)));
+    }
+    let fixed = trials.len();
     let mut not_promised = 0;
     for harness in harnesses() {
         for case in cases(&*harness) {
@@ -30,13 +41,66 @@ fn main() {
             trials.push(Trial::test(name, move || Ok(case.play(&*harness)?)));
         }
     }
-    println!("{} scenarios, {} cases, {not_promised} not promised", all().len(), trials.len() - 3);
+    println!(
+        "{} scenarios, {} cases, {not_promised} not promised",
+        all().len(),
+        trials.len() - fixed
+    );
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// Which test fails with which bug.
+const JUDGES: &[(Bug, &str)] = &[
+    (Bug::Barging, "memory::sharing::a_try_to_read_behind_a_waiting_writer_is_refused"),
+    (Bug::Barging, "memory::differential::random_programs_agree"),
+    (Bug::FenceReuse, "memory::exclusion::a_mutex_serves_as_a_mutex"),
+    (Bug::FenceReuse, "memory::differential::random_programs_agree"),
+    (Bug::ReleaseByName, "memory::exclusion::nobody_else_can_release_or_renew_a_claim"),
+    (Bug::DeadlineFromReply, "memory::loss::a_late_answer_counts_from_when_it_was_asked_for"),
+    (Bug::DeadlineFromReply, "memory::loss::a_late_renewal_counts_from_when_it_was_asked_for"),
+    (Bug::NoTombstone, "memory::idempotence::a_copy_that_arrives_after_the_withdrawal_is_refused"),
+    (Bug::PromotionRenews, "memory::expiry::being_granted_does_not_put_off_the_expiry"),
+    (Bug::RenewAfterReleaseIsLoss, "memory::loss::a_release_that_gets_no_answer_is_no_loss"),
+    (Bug::DeadHeadServed, "memory::expiry::a_waiter_that_expired_is_skipped"),
+    (Bug::LostPushNeverRead, "memory::waiting::a_lost_push_costs_a_heartbeat_and_no_more"),
+    (Bug::SetTakenPiecemeal, "memory::sets::a_try_takes_all_or_nothing"),
+    (Bug::UpgradeKeepsFence, "memory::upgrade::a_lone_reader_becomes_the_writer_at_once"),
+];
+
+/// Plays a test again in a process of its own with a bug put in, and expects it to fail there.
+fn bites(bug: Bug, judge: &str) -> Result<(), Failed> {
+    let play = |bug: &str| {
+        let mut play = Command::new(std::env::current_exe()?);
+        play.args(["--exact", judge]).env("TENURE_SEEDED_BUG", bug).output()
+    };
+    let (sound, buggy) = (play("")?, play(&format!("{bug:?}"))?);
+    let text = String::from_utf8_lossy(&buggy.stdout);
+    if !sound.status.success() {
+        return Err(format!("{judge} fails without any bug").into());
+    }
+    if buggy.status.success() || !text.contains("1 failed") {
+        return Err(format!("{judge} does not notice {bug:?}: {text}").into());
+    }
+    Ok(())
+}
+
+fn every_bug_has_a_judge() -> Result<(), Failed> {
+    match Bug::ALL.iter().find(|bug| !JUDGES.iter().any(|(judged, _)| judged == *bug)) {
+        Some(bug) => Err(format!("nobody judges {bug:?}").into()),
+        None => Ok(()),
+    }
+}
+
+fn programs_agree() -> Result<(), Failed> {
+    match differential::run(&MemoryHarness, 0..150, 60) {
+        Ok(_) => Ok(()),
+        Err(failure) => Err(failure.to_string().into()),
+    }
 }
 
 /// The matrix of scenarios and engines is complete: every engine has a harness that speaks for it,
 /// and every scenario has a standing with it.
-fn every_engine_is_judged() -> Result<(), libtest_mimic::Failed> {
+fn every_engine_is_judged() -> Result<(), Failed> {
     let harnesses = harnesses();
     for promises in engine::built_in() {
         let harness = harnesses.iter().find(|harness| harness.promises() == *promises);
@@ -52,7 +116,7 @@ fn every_engine_is_judged() -> Result<(), libtest_mimic::Failed> {
     Ok(())
 }
 
-fn every_promise_is_cited() -> Result<(), libtest_mimic::Failed> {
+fn every_promise_is_cited() -> Result<(), Failed> {
     let cited: Vec<u8> = all().iter().flat_map(|scenario| scenario.cites).copied().collect();
     match (1..=11).find(|promise| !cited.contains(promise)) {
         Some(promise) => Err(format!("no scenario cites promise {promise}").into()),
@@ -60,7 +124,7 @@ fn every_promise_is_cited() -> Result<(), libtest_mimic::Failed> {
     }
 }
 
-fn every_group() -> Result<(), libtest_mimic::Failed> {
+fn every_group() -> Result<(), Failed> {
     for group in Group::ALL {
         let names: Vec<_> = all().into_iter().filter(|s| s.group == group).collect();
         if names.is_empty() {

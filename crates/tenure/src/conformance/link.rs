@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
 
 use crate::contract::{
     Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Pending, Promises,
@@ -57,6 +59,8 @@ pub struct Link {
     me: Weak<Self>,
     inner: Arc<dyn Engine>,
     cut: AtomicBool,
+    /// Replies wait here while they are held back.
+    holding: Mutex<(bool, Vec<Waker>)>,
     calls: AtomicUsize,
     pushes: AtomicUsize,
     renews: AtomicUsize,
@@ -86,6 +90,7 @@ impl Link {
             me: Weak::clone(me),
             inner,
             cut: AtomicBool::new(false),
+            holding: Mutex::default(),
             calls: AtomicUsize::new(0),
             pushes: AtomicUsize::new(0),
             renews: AtomicUsize::new(0),
@@ -97,6 +102,15 @@ impl Link {
     /// Cuts the link: no call arrives and no push comes back. Or mends it.
     pub fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
+    }
+
+    /// Holds all replies back from now on, or lets them through.
+    pub fn hold_replies(&self, hold: bool) {
+        let mut holding = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+        holding.0 = hold;
+        let waiting = std::mem::take(&mut holding.1);
+        drop(holding);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// Lets trouble befall the `nth` call from the beginning, counted from 0.
@@ -160,6 +174,19 @@ impl Link {
         plan.on_calls.iter().find(|(at, _)| *at == nth).map(|(_, trouble)| *trouble)
     }
 
+    /// Waits while replies are held back.
+    async fn let_through(&self) {
+        poll_fn(|cx| {
+            let mut holding = self.holding.lock().unwrap_or_else(PoisonError::into_inner);
+            if !holding.0 {
+                return Poll::Ready(());
+            }
+            holding.1.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// Carries a call through whatever befalls it.
     fn carry<'a, T: Send + 'a>(
         &'a self,
@@ -172,7 +199,11 @@ impl Link {
                 return Err(lost("the link is cut"));
             }
             match trouble {
-                None => return call().await,
+                None => {
+                    let answer = call().await;
+                    self.let_through().await;
+                    return answer;
+                }
                 Some(Trouble::LoseCall) => {}
                 Some(Trouble::HangCall) => std::future::pending::<()>().await,
                 Some(Trouble::LoseReply) => drop(call().await),

@@ -9,6 +9,7 @@ use super::slot::Life;
 use super::{Ledger, Now};
 use crate::contract::{Claim, Part, Patience, Refusal, Renewed, Verdict};
 use crate::limits;
+use crate::seeded::{self, Bug};
 
 impl Ledger {
     /// Asks for weight on one slot or on a set of slots.
@@ -46,6 +47,9 @@ impl Ledger {
         let parts = claim.parts.as_slice();
         let all_free = free.iter().all(|free| *free);
         if !all_free && claim.patience == Patience::Try {
+            if seeded::on(Bug::SetTakenPiecemeal) {
+                self.take_free_parts(claim, free, now);
+            }
             return Verdict::Refused(self.held(claim, now));
         }
         let arrival = self.mint.arrival();
@@ -70,6 +74,17 @@ impl Ledger {
             }
         }
         self.standing(claim, now)
+    }
+
+    /// What a seeded bug does: takes the parts that are free although the set is refused.
+    fn take_free_parts(&mut self, claim: &Arc<Claim>, free: &[bool], now: Now) {
+        let arrival = self.mint.arrival();
+        let life = Life { from: now.tick, until: now.tick + claim.lease };
+        let parts = claim.parts.as_slice().iter().zip(free).filter(|(_, free)| **free);
+        for (part, _) in parts {
+            let slot = self.shelf.open(part.name(), part.shape());
+            slot.grant(claim, part.weight(), arrival, life, &mut self.mint);
+        }
     }
 
     fn is_free(&self, claim: &Claim, part: &Part, now: Now) -> bool {

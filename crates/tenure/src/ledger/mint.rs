@@ -2,6 +2,7 @@
 
 use crate::contract::{Arrival, Fence};
 use crate::limits;
+use crate::seeded::{self, Bug};
 
 /// Gives out fences and arrival numbers.
 ///
@@ -23,7 +24,8 @@ impl Mint {
     pub(super) fn fence(&self, last: &mut u64) -> Fence {
         // A broken wall clock must not push fences out of their range for ever.
         let clock = self.wall_micros.min(limits::FENCE / 2);
-        let fence = (*last + 1).max(self.floor + 1).max(clock);
+        let step = u64::from(!seeded::on(Bug::FenceReuse));
+        let fence = (*last + step).max(self.floor + step).max(clock);
         debug_assert!(fence < limits::FENCE, "fences outgrew their range");
         *last = fence;
         Fence::new(fence)

@@ -11,6 +11,7 @@ use super::line::{Line, Ticket};
 use super::mint::Mint;
 use crate::contract::{Arrival, Claim, ClaimId, Fence, Lineage, OwnerId, Shape};
 use crate::limits;
+use crate::seeded::{self, Bug};
 use crate::time::Tick;
 
 /// Everything the ledger knows of one lock name.
@@ -95,6 +96,9 @@ impl Slot {
         if !self.fits(lineage, weight, now) {
             return false;
         }
+        if seeded::on(Bug::Barging) {
+            return true;
+        }
         if self.line.is_empty() || self.reenters(lineage, weight) {
             return true;
         }
@@ -170,6 +174,9 @@ impl Slot {
             let at = self.holds.get(id).map_or(now, |hold| hold.expires);
             self.end_hold(id, End::Expired(at));
         }
+        if seeded::on(Bug::DeadHeadServed) {
+            return;
+        }
         while let Some(id) = self.line.dead(now) {
             self.line.remove(id);
         }
@@ -187,7 +194,9 @@ impl Slot {
             let Some(ticket) = self.line.remove(next.1) else { break };
             let grows = !self.reenters(&ticket.claim.lineage, ticket.weight);
             // One expiry, waiting or holding: being granted does not renew.
-            let life = Life { from: now, until: ticket.expires };
+            let renews = seeded::on(Bug::PromotionRenews);
+            let until = if renews { now + ticket.claim.lease } else { ticket.expires };
+            let life = Life { from: now, until };
             self.grant(&ticket.claim, ticket.weight, ticket.arrival, life, mint);
             if grows {
                 again.extend(self.tickets_again(ticket.claim.lineage.owner()));
@@ -336,7 +345,7 @@ impl Slot {
         let Some(base) = self.base(lineage) else {
             return (mint.fence(&mut self.last_fence), None);
         };
-        let upgrade = base.weight < weight;
+        let upgrade = base.weight < weight && !seeded::on(Bug::UpgradeKeepsFence);
         let (id, fence, group) = (base.claim.id, base.fence, base.group);
         let key = group.unwrap_or_else(|| {
             let key = fence.get();

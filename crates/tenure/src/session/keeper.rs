@@ -15,6 +15,7 @@ use super::entry::{Over, Phase};
 use super::table::{Giving, Table, Work};
 use super::{Core, Event};
 use crate::contract::{ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Released, Renewed, Verb};
+use crate::seeded::{self, Bug};
 use crate::sync::thread;
 use crate::time::{Alarm, Tick};
 
@@ -223,6 +224,7 @@ impl Core {
                     work.wake.extend(entry.waker.take());
                     refused
                 }
+                Phase::Waiting { .. } if seeded::on(Bug::LostPushNeverRead) => None,
                 Phase::Waiting { .. } => {
                     entry.answered_at(sent, grant.arrival);
                     self.granted(entry, grant, now, work);

@@ -37,6 +37,7 @@ use crate::contract::{
     Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, SessionId, Signal, Verb,
 };
 use crate::limits;
+use crate::seeded::{self, Bug};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Alarm, Clock, Tick};
@@ -162,7 +163,8 @@ impl Core {
 
     /// Until when a claim may be trusted that was answered to a call sent at `sent`.
     fn safe_until(&self, sent: Tick, lease: Duration) -> Tick {
-        sent + lease - self.engine.promises().margin(lease)
+        let from = if seeded::on(Bug::DeadlineFromReply) { self.clock.now() } else { sent };
+        from + lease - self.engine.promises().margin(lease)
     }
 
     /// The claim holds: makes the grant its holder will see.

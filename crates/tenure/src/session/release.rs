@@ -9,6 +9,7 @@ use super::entry::{Entry, Over, Phase};
 use super::table::{Giving, Work};
 use super::{Ask, Core, Event, Hold, Session, Wait};
 use crate::contract::{Error, ErrorKind, Loss, Part, Parts, Release, Released, Verb};
+use crate::seeded::{self, Bug};
 use crate::time::Tick;
 
 /// One guard's share of a grant. Dropping it asks for release in the background.
@@ -62,6 +63,9 @@ impl Lease {
         let now = self.core.clock.now();
         let lost = self.hold.check_at(now).err();
         let safe_until = self.hold.safe_until();
+        if seeded::on(Bug::RenewAfterReleaseIsLoss) {
+            return self.release_before_forgetting().await;
+        }
         let Some(entry) = self.core.let_go(&self.hold, now) else {
             // Another guard of the same owner still holds it, or the keeper gave it back already.
             return lost.map_or(Ok(()), Err);
@@ -85,6 +89,19 @@ impl Lease {
             }
             (None, Err(error)) => Err(error),
         }
+    }
+}
+
+impl Lease {
+    /// What a seeded bug does: leaves the claim in the table while its release is on its way.
+    async fn release_before_forgetting(&self) -> Result<(), Error> {
+        let batch = [Release { claim: self.hold.claim().to_ref(), uncertain: true }];
+        let answer = self.core.limited(Verb::Release, self.core.engine.release(&batch)).await;
+        self.hold.check()?;
+        if self.core.let_go(&self.hold, self.core.clock.now()).is_some() {
+            drop(self.core.lock().given(1));
+        }
+        answer.map(drop)
     }
 }
 

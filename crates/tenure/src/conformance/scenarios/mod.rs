@@ -14,6 +14,7 @@ mod loss;
 mod reentry;
 mod sets;
 mod sharing;
+mod timing;
 mod upgrade;
 mod waiting;
 
@@ -38,6 +39,7 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     idempotence::LIST,
     waiting::LIST,
     loss::LIST,
+    timing::LIST,
     inspection::LIST,
     cells::LIST,
     hostile::LIST,
