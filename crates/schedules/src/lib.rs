@@ -12,6 +12,8 @@ mod contract;
 mod ledger;
 #[path = "../../tenure/src/limits.rs"]
 mod limits;
+#[path = "../../tenure/src/seeded.rs"]
+mod seeded;
 #[path = "../../tenure/src/session/mod.rs"]
 mod session;
 #[path = "../../tenure/src/time/mod.rs"]
@@ -27,6 +29,6 @@ mod play;
 mod store;
 
 pub use play::{
-    a_close_among_callers, a_guard_that_outlives_its_session, callers_that_take_turns,
-    callers_that_give_up, renewals_among_releases,
+    a_close_among_callers, a_guard_that_outlives_its_session, callers_that_give_up,
+    callers_that_take_turns, renewals_among_releases,
 };

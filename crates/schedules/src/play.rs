@@ -130,7 +130,7 @@ pub fn a_close_among_callers() {
     assert_empty(&clock, &store);
 }
 
-/// The last handle and the last guard go at the same time: the keeper must give back before it ends.
+/// The last handle and the last guard go at the same time: the keeper gives back before it ends.
 pub fn a_guard_that_outlives_its_session() {
     let (clock, store) = world();
     let session = session(&clock, &store);

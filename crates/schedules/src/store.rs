@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
-    Released, Renewed, SessionId, Signal, Snapshot, Verdict, Wake,
+    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fencing, Pending, Promises, Query,
+    Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict, Wake,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};

@@ -6,7 +6,7 @@
 
 /// A bug that can be put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, missing_docs, reason = "the names say it; only tests build them")]
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "the names say it; only tests see them")]
 pub enum Bug {
     Barging,
     FenceReuse,

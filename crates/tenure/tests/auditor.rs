@@ -315,7 +315,11 @@ async fn a_real_run_keeps_all_promises() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_run_over_a_bad_link_keeps_all_promises() {
-    for seed in 0..4 {
+    let seeds = match std::env::var("TENURE_TEST_SCALE").as_deref() {
+        Ok("nightly") => 40,
+        _ => 2,
+    };
+    for seed in 0..seeds {
         let verdicts = real_run(seed, true).await;
         println!("seed {seed}: {verdicts}");
         assert!(verdicts.violations.is_empty(), "seed {seed}: {verdicts}");

@@ -17,9 +17,9 @@ fn main() {
     // Panics are outcomes here; their stories belong into the report alone.
     std::panic::set_hook(Box::new(|_| {}));
     let mut trials = vec![
-        Trial::test("suite::every_engine_of_this_build_is_judged", || every_engine_is_judged()),
-        Trial::test("suite::every_promise_is_cited", || every_promise_is_cited()),
-        Trial::test("suite::every_group_has_scenarios_with_names_of_their_own", || every_group()),
+        Trial::test("suite::every_engine_of_this_build_is_judged", every_engine_is_judged),
+        Trial::test("suite::every_promise_is_cited", every_promise_is_cited),
+        Trial::test("suite::every_group_has_scenarios_with_names_of_their_own", every_group),
     ];
     trials.push(Trial::test("memory::differential::random_programs_agree", programs_agree));
     trials.push(Trial::test("suite::every_seeded_bug_has_a_judge", every_bug_has_a_judge));

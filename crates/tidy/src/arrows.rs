@@ -10,13 +10,19 @@ const LIBRARY: &str = "crates/tenure/src/";
 /// of these arrows is in ARCHITECTURE.md.
 const ROOMS: &[(&str, &[&str])] = &[
     ("limits", &[]),
-    ("time", &["limits"]),
+    ("seeded", &[]),
+    ("sync", &[]),
+    ("time", &["sync", "limits"]),
     ("contract", &["time", "limits"]),
-    ("ledger", &["contract", "time", "limits"]),
+    ("ledger", &["contract", "time", "limits", "seeded"]),
     ("engine", &["contract", "ledger", "time", "limits"]),
-    ("session", &["contract", "time", "limits"]),
+    ("session", &["contract", "time", "sync", "limits", "seeded"]),
     ("primitives", &["session", "contract", "engine", "time", "limits"]),
     ("blocking", &["primitives", "session", "contract", "time", "limits"]),
+    (
+        "conformance",
+        &["primitives", "session", "engine", "ledger", "contract", "time", "limits", "seeded"],
+    ),
 ];
 
 /// What would give the rules a clock, a file or a connection of their own.

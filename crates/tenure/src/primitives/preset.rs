@@ -2,8 +2,8 @@
 //!
 //! | preset | lease | wait | max hold | lock delay | for |
 //! |---|---|---|---|---|---|
-//! | `financial` | 10 s | 5 s | 1 min | 5 s | short, must never overlap; a crash closes the lock a little longer |
-//! | `cache` | 5 s | 200 ms | 30 s | none | one process refills, the others use what they have |
+//! | `financial` | 10 s | 5 s | 1 min | 5 s | short work that must never overlap |
+//! | `cache` | 5 s | 200 ms | 30 s | none | one process refills, the others go on |
 //! | `batch` | 60 s | for ever | 12 h | none | long jobs that must not run twice |
 
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ use crate::limits;
 /// # use std::time::Duration;
 /// use tenure::{Preset, Tenure};
 /// # tenure::blocking::wait(async {
-/// let nightly = Preset::new("nightly").lease(Duration::from_secs(20)).max_hold(Duration::from_secs(7200));
+/// let lease = Duration::from_secs(20);
+/// let nightly = Preset::new("nightly").lease(lease).max_hold(lease * 360);
 /// let tenure = Tenure::builder().preset(nightly).connect("memory:").await?;
 /// let guard = tenure.mutex("reports")?.preset("nightly").lock().await?;
 /// # guard.release().await?;

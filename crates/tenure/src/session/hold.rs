@@ -1,7 +1,7 @@
 //! One grant as its holder sees it: fences, safe-until, loss. Knows one claim and the clock.
 //!
 //! A holder reads the clock itself and never trusts that a timer fired: a process that was stopped
-//! for longer than its lease finds out with its first question, not when a thread gets around to it.
+//! for longer than its lease finds out with its first question, not when a thread gets to it.
 
 use std::fmt;
 use std::future::Future;

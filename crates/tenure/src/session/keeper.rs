@@ -163,7 +163,7 @@ impl Core {
         let now = self.clock.now();
         let mut work = Work::default();
         let mut table = self.lock();
-        // One step of randomness for the whole batch: it stays together and drifts away from others.
+        // One step of randomness for the whole batch: it stays together, away from others.
         let jitter = u32::from(self.jitter());
         for (claim, answer) in claims.iter().zip(answers) {
             // Whoever left the table meanwhile has been released: the reply is of no concern.

@@ -1,4 +1,4 @@
-//! What the tests share: a world with a clock of its own, and an engine that can be interfered with.
+//! What the tests share: a world with a clock of its own, and an engine that can be meddled with.
 #![allow(dead_code, unreachable_pub, reason = "every test file uses its own part of it")]
 
 use std::future::{Future, poll_fn};

@@ -160,8 +160,9 @@ impl fmt::Display for Entry {
                         Shape::ReadWrite => "rw".to_owned(),
                         Shape::Semaphore(permits) => permits.to_string(),
                     };
-                    let name: String = name.as_str().bytes().map(|b| format!("{b:02x}")).collect();
-                    write!(f, " {name}:{shape}:{weight}")?;
+                    f.write_str(" ")?;
+                    name.as_str().bytes().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                    write!(f, ":{shape}:{weight}")?;
                 }
                 Ok(())
             }

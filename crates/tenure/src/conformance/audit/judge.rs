@@ -155,8 +155,7 @@ fn weight(name: &Name, lives: &[&Life], reentrant: bool) -> u64 {
             let heavier = (weight_of(their), other) > (weight_of(life), at);
             let same = their.owner() == life.owner();
             other != at
-                && ((same && heavier)
-                    || (!same && life.kin(their) && heavier)
+                && ((heavier && (same || life.kin(their)))
                     || (!same && their.lineage.contains(&life.owner())))
         })
     };
@@ -246,8 +245,8 @@ fn upgrades(life: &Life, lives: &[&Life]) -> bool {
     })
 }
 
-/// Promise 8: while a name is certainly free nobody waits for it for long. A claim whose fate is not
-/// known may be what holds it.
+/// Promise 8: while a name is certainly free nobody waits for it for long. A claim of unknown fate
+/// may be what holds it.
 fn wake_ups(name: &Name, lives: &[&Life], rules: &Rules, end: Tick, verdicts: &mut Verdicts) {
     let mut busy: Vec<(Tick, Tick, ClaimId)> = Vec::new();
     for life in lives {

@@ -9,6 +9,7 @@ use crate::time::Tick;
 
 /// The life of one claim as its side saw it.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Life {
     pub(super) id: ClaimId,
     pub(super) lineage: Vec<OwnerId>,
@@ -96,7 +97,6 @@ pub(super) fn lives(history: &History) -> Vec<Life> {
 fn live(life: &mut Life, entry: &Entry) {
     life.last_heard = entry.at;
     match &entry.what {
-        What::Sent { .. } => {}
         What::Queued => life.queued = life.queued.or(Some(entry.at)),
         What::Granted(fences, until) => {
             life.granted = Some((entry.at, fences.clone()));
@@ -106,7 +106,7 @@ fn live(life: &mut Life, entry: &Entry) {
         What::Renewed(until) if !life.ended() && entry.at <= life.believed_until => {
             life.believed_until = life.believed_until.max(*until);
         }
-        What::Renewed(_) => {}
+        What::Sent { .. } | What::Renewed(_) => {}
         What::Refused => life.refused = true,
         What::Lost => {
             life.lost = true;
