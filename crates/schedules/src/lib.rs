@@ -23,6 +23,12 @@ mod time;
 mod sync {
     pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, PoisonError, atomic};
     pub(crate) use shuttle::thread;
+
+    /// The same for the same schedule, so that a failure can be replayed.
+    pub(crate) fn random_bytes() -> [u8; 16] {
+        use shuttle::rand::{Rng, thread_rng};
+        thread_rng().r#gen::<u128>().to_le_bytes()
+    }
 }
 
 mod play;

@@ -120,6 +120,21 @@ fn the_head_of_the_line_takes_over_when_a_holder_expires() {
 }
 
 #[test]
+fn the_head_of_the_line_does_not_ask_again_and_again_before_a_holder_expires() {
+    // Renewals may be sent early, to make batches; the question at a holder's expiry may not: it
+    // was answered "not yet" and asked again without a pause for as long as the window is.
+    let world = World::new();
+    let claim = World::detached_claim("a", secs(60));
+    assert!(matches!(now(world.store.claim(&claim)).unwrap(), Verdict::Granted(_)));
+    let mut next = waiting(&world.tenure());
+    world.advance(millis(59_999));
+    let renews = world.engine.renews.load(Ordering::SeqCst);
+    assert!(renews <= 8, "{renews} calls for six heartbeats");
+    world.advance(millis(3));
+    assert!(poll_once(next.as_mut()).is_some());
+}
+
+#[test]
 fn a_waiter_that_stalled_past_its_lease_goes_to_the_end_of_the_line() {
     let world = World::new();
     let (one, two) = (world.tenure(), world.tenure());

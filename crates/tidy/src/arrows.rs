@@ -13,7 +13,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("seeded", &[]),
     ("sync", &[]),
     ("time", &["sync", "limits"]),
-    ("contract", &["time", "limits"]),
+    ("contract", &["time", "sync", "limits"]),
     ("ledger", &["contract", "time", "limits", "seeded"]),
     ("engine", &["contract", "ledger", "time", "limits"]),
     ("session", &["contract", "time", "sync", "limits", "seeded"]),

@@ -9,6 +9,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::str::FromStr;
 
 use super::error::{Error, ErrorKind};
+use crate::sync::random_bytes;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -29,7 +30,7 @@ macro_rules! id {
             #[must_use]
             #[allow(clippy::new_without_default, reason = "two defaults would differ")]
             pub fn new() -> Self {
-                Self(uuid::Uuid::new_v4().into_bytes())
+                Self(random_bytes())
             }
 
             /// The id with this value, for stores that keep ids as numbers.

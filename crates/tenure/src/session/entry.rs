@@ -33,6 +33,8 @@ pub(super) struct Entry {
     /// A renewal is under way.
     pub(super) renewing: bool,
     pub(super) renew_at: Tick,
+    /// When the head of the line asks again, because a holder's time is up then.
+    pub(super) ask_at: Tick,
     pub(super) failures: u32,
     /// A claim that will take this one's place when it is granted (upgrade, downgrade).
     pub(super) successor: Option<ClaimId>,
@@ -104,6 +106,7 @@ impl Entry {
             early: None,
             renewing: false,
             renew_at: Tick::NEVER,
+            ask_at: Tick::NEVER,
             failures: 0,
             successor: None,
             waker: None,
@@ -120,7 +123,8 @@ impl Entry {
             Phase::Granted { give_back_at, .. } => (true, *give_back_at),
             Phase::Held { hold, .. } => (true, hold.safe_until()),
         };
-        let renew = if renews && !self.renewing { self.renew_at } else { Tick::NEVER };
+        let ask = self.renew_at.min(self.ask_at);
+        let renew = if renews && !self.renewing { ask } else { Tick::NEVER };
         wake.min(renew).min(end)
     }
 
@@ -139,8 +143,11 @@ impl Entry {
                 true
             }
         };
+        // Only renewals may come early. To ask before a holder's time is up would be answered "not
+        // yet", again and again.
         let window = (self.claim.lease / 12).min(WINDOW);
-        due.renew = renews && !self.renewing && due.lose.is_none() && self.renew_at <= now + window;
+        let asks = self.renew_at <= now + window || self.ask_at <= now;
+        due.renew = renews && !self.renewing && due.lose.is_none() && asks;
         due
     }
 
@@ -148,13 +155,10 @@ impl Entry {
     pub(super) fn queued(&mut self, queued: &Queued, sent: Tick, now: Tick) {
         self.answered_at(sent, queued.arrival);
         self.renew_at = sent + self.claim.lease / 3;
-        if queued.place == 1
-            && let Some(first) = queued.first_expiry
-        {
-            // The head of the line asks again when the holder's time is up. A millisecond more, so
-            // that the store's clock has surely got there too.
-            self.renew_at = self.renew_at.min(now + first + Duration::from_millis(1));
-        }
+        // The head of the line asks again when the holder's time is up. A millisecond more, so that
+        // the store's clock has surely got there too.
+        let first = queued.first_expiry.filter(|_| queued.place == 1);
+        self.ask_at = first.map_or(Tick::NEVER, |first| now + first + Duration::from_millis(1));
         self.phase = Phase::Waiting { place: queued.place };
     }
 

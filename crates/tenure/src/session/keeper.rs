@@ -174,6 +174,7 @@ impl Core {
             table.update(claim.id, |entry| {
                 entry.renewing = false;
                 entry.renew_at = next;
+                entry.ask_at = Tick::NEVER;
             });
             match answer {
                 Renewed::Held(grant) => {
