@@ -140,7 +140,11 @@ report() {
     sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -a '^test .* \.\.\. FAILED$'
     local name
     for name in "${failed_steps[@]}"; do echo "failed step: $name"; done
-    echo "$(total passed) passed, $(total failed) failed"
+    local failed
+    failed="$(total failed)"
+    # A step that fails without a failed test (lints, a build that breaks) counts as one.
+    if (( failed < ${#failed_steps[@]} )); then failed="${#failed_steps[@]}"; fi
+    echo "$(total passed) passed, $failed failed"
     [[ "${#failed_steps[@]}" == 0 ]]
 }
 

@@ -1,0 +1,82 @@
+//! Every command in README and docs is what it claims to be: those of `tenure` run, the others name
+//! things that exist.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// README and docs, by name.
+fn pages() -> Vec<(String, String)> {
+    let mut paths = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
+    let docs = std::fs::read_dir(root().join("docs")).unwrap();
+    paths.extend(docs.map(|entry| entry.unwrap().path()));
+    let read =
+        |path: PathBuf| (path.display().to_string(), std::fs::read_to_string(&path).unwrap());
+    paths.into_iter().map(read).collect()
+}
+
+/// The lines of all `sh` blocks, and all commands in backquotes.
+fn commands(page: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut in_shell = false;
+    for line in page.lines() {
+        if line.starts_with("```") {
+            in_shell = line == "```sh" || line == "```console";
+        } else if in_shell {
+            found.push(line.trim().trim_start_matches("$ ").to_owned());
+        } else {
+            let quoted = line.split('`').skip(1).step_by(2);
+            let starts = ["cargo ", "./", "tenure "];
+            let wanted = |text: &&str| starts.iter().any(|start| text.starts_with(start));
+            found.extend(quoted.filter(wanted).map(str::to_owned));
+        }
+    }
+    found.retain(|line| !line.is_empty() && !line.starts_with('#'));
+    found
+}
+
+#[test]
+fn every_command_in_the_docs_runs_or_names_what_exists() {
+    let mut checked = 0;
+    for (path, page) in pages() {
+        for command in commands(&page) {
+            check(&command).unwrap_or_else(|why| panic!("{path}: `{command}`: {why}"));
+            checked += 1;
+        }
+    }
+    assert!(checked > 5, "only {checked} commands were found");
+}
+
+fn check(command: &str) -> Result<(), String> {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    // Settings before a command stand for themselves.
+    let words: Vec<&str> = words.into_iter().skip_while(|word| word.contains('=')).collect();
+    match words.as_slice() {
+        ["tenure", "run", ..] => Ok(()),
+        ["cargo", "run", "--release", "--", args @ ..] | ["tenure", args @ ..] => {
+            let ran = Command::new(env!("CARGO_BIN_EXE_tenure")).args(args).output();
+            let ran = ran.map_err(|error| error.to_string())?;
+            if ran.status.success() { Ok(()) } else { Err(format!("{ran:?}")) }
+        }
+        // The benchmark's own test runs it; here it is enough that it is there.
+        ["cargo", "run", "--release", "-p", package, "--", ..] => {
+            exists(&format!("crates/{package}"))
+        }
+        ["cargo", "test", "-p", package, "--test", test, ..] => {
+            exists(&format!("crates/{package}/tests/{test}.rs"))
+        }
+        ["cargo", "test" | "clippy" | "doc", "-p", package, ..] => {
+            exists(&format!("crates/{package}"))
+        }
+        ["cargo", "fmt" | "clippy" | "test" | "doc", ..] => Ok(()),
+        [script, ..] if script.starts_with("./") => exists(script),
+        _ => Err("no test knows this kind of command".to_owned()),
+    }
+}
+
+fn exists(path: &str) -> Result<(), String> {
+    if root().join(path).exists() { Ok(()) } else { Err(format!("there is no {path}")) }
+}
