@@ -262,3 +262,25 @@ async fn many_tasks_on_many_names_never_overlap() {
     let census = engine.census();
     assert_eq!((census.holds, census.tickets), (0, 0));
 }
+
+#[test]
+fn guards_and_waits_may_move_between_threads() {
+    fn moves<T: Send + 'static>(_: &T) {}
+    fn shared<T: Send + Sync + 'static>(_: &T) {}
+    let tenure = World::new().tenure();
+    shared(&tenure);
+    let (mutex, lock) = (tenure.mutex("a").unwrap(), tenure.rwlock("b").unwrap());
+    let semaphore = tenure.semaphore("c", 2).unwrap();
+    moves(&mutex.lock());
+    moves(&mutex.run(|held| async move { held.check() }));
+    let guard = now(mutex.lock()).unwrap();
+    shared(&tenure::Held::clone(&guard));
+    moves(&guard.lost());
+    moves(&guard);
+    moves(&now(lock.read()).unwrap());
+    moves(&now(semaphore.acquire(1)).unwrap());
+    moves(&now(tenure.all([semaphore.permits(1).unwrap()]).unwrap().lock()).unwrap());
+    moves(&now(guard.release()));
+    let reader = now(lock.read()).unwrap();
+    moves(&reader.upgrade());
+}
