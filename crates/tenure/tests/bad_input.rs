@@ -70,6 +70,14 @@ fn durations_outside_their_limits() {
 }
 
 #[test]
+fn a_longer_max_lease_allows_longer_leases() {
+    let builder = Tenure::builder().max_lease(secs(120)).lease(secs(90));
+    let tenure = wait(builder.connect("memory:")).unwrap();
+    assert!(now(tenure.mutex("a").unwrap().lock()).unwrap().remaining() > secs(89));
+    assert!(now(tenure.mutex("b").unwrap().lease(secs(121)).lock()).is_err());
+}
+
+#[test]
 fn settings_outside_their_limits() {
     let connect = |builder: tenure::Builder| wait(builder.connect("memory:"));
     let kind = ErrorKind::InvalidOption;
@@ -99,7 +107,7 @@ fn permits_that_do_not_fit() {
 fn sets_that_make_no_sense() {
     let tenure = World::new().tenure();
     refused(tenure.all([]), ErrorKind::InvalidOption, "name at least one lock");
-    let many = (0..65).map(|n| tenure.mutex(&n.to_string()).unwrap().part());
+    let many = (0..65).map(|n| tenure.mutex(n.to_string()).unwrap().part());
     refused(tenure.all(many), ErrorKind::Limit, "at most 64 names, this one has 65");
     let (mutex, rwlock) = (tenure.mutex("a").unwrap(), tenure.rwlock("a").unwrap());
     let mixed = tenure.all([mutex.part(), rwlock.reader()]);
@@ -224,6 +232,48 @@ fn what_an_engine_does_not_promise_is_refused_before_it_is_asked() {
     refused(now(tenure.all(parts).unwrap().lock()), kind, "several locks in one step");
     assert_eq!(world.engine.claims.load(Ordering::SeqCst), 0);
     assert!(now(tenure.mutex("a").unwrap().lock()).is_ok());
+}
+
+#[test]
+fn advice_fits_the_mistake() {
+    let tenure = World::new().tenure();
+    let says = |error: Error, yes: &str, no: &str| {
+        let text = error.to_string();
+        assert!(text.contains(yes) && !text.contains(no), "{text}");
+    };
+    says(tenure.mutex("").unwrap_err(), "choose a printable text", "shorter");
+    let short = now(tenure.mutex("a").unwrap().lease(Duration::ZERO).lock()).unwrap_err();
+    says(short, "choose a longer one", "max_lease");
+    let long = now(tenure.mutex("a").unwrap().lease(secs(61)).lock()).unwrap_err();
+    says(long, "set max_lease on every client", "choose a longer one");
+    says(wait(Tenure::connect("memory")).unwrap_err(), "use memory:", "redis");
+    let preset = Preset::new("long").lease(secs(120));
+    let error = wait(Tenure::builder().preset(preset).connect("memory:")).unwrap_err();
+    says(error, "above the max_lease of 60s", "choose");
+}
+
+#[test]
+fn what_is_set_explicitly_wins_over_a_preset_in_any_order() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let lease = |mutex: tenure::Mutex| {
+        let guard = now(mutex.lock()).unwrap();
+        let remaining = guard.remaining();
+        now(guard.release()).unwrap();
+        remaining
+    };
+    let mutex = || tenure.mutex("a").unwrap();
+    for lock in [mutex().lease(secs(7)).preset("batch"), mutex().preset("batch").lease(secs(7))] {
+        let remaining = lease(lock);
+        assert!(remaining <= secs(7) && remaining > secs(6), "{remaining:?}");
+    }
+    assert!(lease(mutex().preset("batch")) > secs(59));
+    let _held = now(mutex().lock()).unwrap();
+    let mut waiting = Box::pin(mutex().wait(secs(1)).preset("batch").lock());
+    assert!(common::poll_once(waiting.as_mut()).is_none());
+    world.advance(secs(2));
+    let error = common::poll_once(waiting.as_mut()).expect("one second is enough").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
 #[test]

@@ -172,6 +172,20 @@ fn a_bounded_wait_says_who_holds_and_where_we_stood() {
 }
 
 #[test]
+fn the_place_told_is_the_place_at_the_end_of_the_wait() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let _guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let first = waiting(&tenure);
+    let mut second = Box::pin(tenure.mutex("a").unwrap().wait(secs(5)).lock());
+    assert!(poll_once(second.as_mut()).is_none());
+    drop(first);
+    world.advance(secs(6));
+    let error = poll_once(second.as_mut()).expect("the limit passed").unwrap_err();
+    assert_eq!(error.place(), Some(1), "the one before has given up");
+}
+
+#[test]
 fn closing_ends_every_wait() {
     let world = World::new();
     let (one, two) = (world.tenure(), world.tenure());

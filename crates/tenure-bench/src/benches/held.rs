@@ -72,7 +72,7 @@ pub(crate) fn bytes(
 }
 
 async fn lock(tenure: &Tenure, number: u32) -> Result<Guard, Error> {
-    tenure.mutex(&format!("account:{number}"))?.lock().await
+    tenure.mutex(format!("account:{number}"))?.lock().await
 }
 
 /// Gives everything back now, so that it does not happen while the next benchmark runs.

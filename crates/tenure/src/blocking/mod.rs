@@ -71,7 +71,7 @@ impl Tenure {
     ///
     /// # Errors
     /// If the name cannot be one.
-    pub fn mutex(&self, name: &str) -> Result<Mutex, Error> {
+    pub fn mutex(&self, name: impl AsRef<str>) -> Result<Mutex, Error> {
         self.inner.mutex(name).map(Mutex::from)
     }
 
@@ -79,7 +79,7 @@ impl Tenure {
     ///
     /// # Errors
     /// If the name cannot be one.
-    pub fn rwlock(&self, name: &str) -> Result<RwLock, Error> {
+    pub fn rwlock(&self, name: impl AsRef<str>) -> Result<RwLock, Error> {
         self.inner.rwlock(name).map(RwLock::from)
     }
 
@@ -87,7 +87,7 @@ impl Tenure {
     ///
     /// # Errors
     /// If the name cannot be one, or the number of permits is 0 or too large.
-    pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore, Error> {
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<Semaphore, Error> {
         self.inner.semaphore(name, permits).map(Semaphore::from)
     }
 
@@ -103,7 +103,7 @@ impl Tenure {
     ///
     /// # Errors
     /// If the pattern cannot be the name of a lock.
-    pub fn family(&self, pattern: &str) -> Result<Family, Error> {
+    pub fn family(&self, pattern: impl AsRef<str>) -> Result<Family, Error> {
         self.inner.family(pattern).map(Family::from)
     }
 

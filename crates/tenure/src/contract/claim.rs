@@ -86,7 +86,9 @@ impl Part {
     pub fn permits(name: Name, permits: u32, capacity: u32) -> Result<Self, Error> {
         if capacity == 0 || capacity > limits::PERMITS {
             let what = format!("a semaphore has 1 to {} permits, not {capacity}", limits::PERMITS);
-            return Err(Error::invalid(ErrorKind::InvalidOption, what).on(&name));
+            return Err(Error::invalid(ErrorKind::InvalidOption, what)
+                .on(&name)
+                .next("say how many may hold at once"));
         }
         if permits == 0 || permits > capacity {
             let what = format!("cannot take {permits} of {capacity} permits");
@@ -181,7 +183,9 @@ impl Part {
     fn merge(&mut self, other: &Self) -> Result<(), Error> {
         if self.shape != other.shape {
             let what = format!("asked for as {} and as {} in one set", self.shape, other.shape);
-            return Err(Error::invalid(ErrorKind::Shape, what).on(&self.name));
+            return Err(Error::invalid(ErrorKind::Shape, what)
+                .on(&self.name)
+                .next("use one name for one kind of lock"));
         }
         let Shape::Semaphore(capacity) = self.shape else {
             self.weight = self.weight.max(other.weight);

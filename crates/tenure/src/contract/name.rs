@@ -124,6 +124,7 @@ pub(crate) fn deceives(c: char) -> bool {
 }
 
 fn check(what: &str, text: &str) -> Result<(), Error> {
+    let example = if what == "namespace" { "\"staging\"" } else { "\"reports\" or \"account:17\"" };
     let problem = if text.is_empty() {
         format!("a {what} must not be empty")
     } else if text.len() > limits::NAME_BYTES {
@@ -138,7 +139,7 @@ fn check(what: &str, text: &str) -> Result<(), Error> {
         return Ok(());
     };
     Err(Error::invalid(ErrorKind::InvalidName, problem)
-        .next("choose a shorter, printable text such as \"reports\" or \"account:17\""))
+        .next(format!("choose a printable text such as {example}")))
 }
 
 #[cfg(test)]

@@ -60,15 +60,20 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
     }
     let known = KNOWN.iter().find(|(known, _)| *known == scheme);
     let error = if let Some((_, feature)) = known {
-        let what = format!("this build has no engine for {scheme}: URLs");
-        Error::new(ErrorKind::Unsupported, what)
-            .next(format!("build with the feature `{feature}` once it is available"))
+        let what = format!("this version has no engine for {scheme}: URLs yet");
+        let next = format!("use {}; the feature `{feature}` will bring it", schemes());
+        Error::new(ErrorKind::Unsupported, what).next(next)
     } else {
         let what = format!("no engine answers to the scheme {scheme:?}");
-        Error::new(ErrorKind::InvalidOption, what)
-            .next("use memory:, or the URL of a store that Tenure knows")
+        Error::new(ErrorKind::InvalidOption, what).next(format!("use {}", schemes()))
     };
     Err(error.during(Verb::Connect))
+}
+
+/// The schemes this build answers to, for people.
+fn schemes() -> String {
+    let names: Vec<_> = built_in().iter().map(|promises| format!("{}:", promises.engine)).collect();
+    names.join(" or ")
 }
 
 /// The scheme of a URL. Errors never repeat the rest of it, which may hold a password.
@@ -78,8 +83,10 @@ fn scheme_of(url: &str) -> Result<String, Error> {
         Some((scheme, _)) if !scheme.is_empty() && scheme.chars().all(legal) => {
             Ok(scheme.to_ascii_lowercase())
         }
-        _ => Err(Error::new(ErrorKind::InvalidOption, "a store is named by a URL")
-            .during(Verb::Connect)
-            .next("write it as memory: or redis://host:6379")),
+        _ => {
+            Err(Error::new(ErrorKind::InvalidOption, "a store is named by a URL, with its scheme")
+                .during(Verb::Connect)
+                .next(format!("use {}", schemes())))
+        }
     }
 }

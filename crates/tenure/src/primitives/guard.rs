@@ -25,6 +25,12 @@ impl Held {
         Self { hold: Arc::clone(lease.hold()) }
     }
 
+    /// A handle of its own that watches the lock without keeping it.
+    #[must_use]
+    pub fn held(&self) -> Self {
+        self.clone()
+    }
+
     /// The name; of a set, the first.
     #[must_use]
     pub fn name(&self) -> &Name {
@@ -61,8 +67,10 @@ impl Held {
         let mut pairs = self.names().zip(fences.as_slice());
         let found = pairs.find(|(other, _)| other.as_str() == name);
         found.map(|(_, fence)| *fence).ok_or_else(|| {
+            let names: Vec<_> = self.names().map(ToString::to_string).collect();
             Error::new(ErrorKind::InvalidOption, format!("{name:?} is not part of this lock"))
                 .on(self.name())
+                .next(format!("use one of: {}", names.join(", ")))
         })
     }
 

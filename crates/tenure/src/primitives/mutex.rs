@@ -34,7 +34,8 @@ impl Mutex {
         &self.name
     }
 
-    /// This lock as part of a set, for [`Tenure::all`](crate::Tenure::all).
+    /// This lock as part of a set, for [`Tenure::all`](crate::Tenure::all). Only its name and
+    /// kind: options belong on the set.
     #[must_use]
     pub fn part(&self) -> Part {
         Part::mutex(self.name.clone())

@@ -15,10 +15,12 @@ use crate::session::{Ask, Core, Wait};
 /// What a lock was told, or takes from its `Tenure`.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
-    pub(super) lease: Duration,
-    pub(super) wait: Option<Duration>,
+    /// What was said explicitly wins over the preset, in whatever order they were said.
+    pub(super) lease: Option<Duration>,
+    pub(super) wait: Option<Wait>,
     pub(super) max_hold: Option<Duration>,
-    pub(super) lock_delay: Duration,
+    pub(super) lock_delay: Option<Duration>,
+    preset: Option<Arc<Preset>>,
     pub(super) label: Option<Label>,
     pub(super) owner: Option<Owner>,
     pub(super) presets: Arc<Presets>,
@@ -29,10 +31,11 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn new(presets: Arc<Presets>) -> Self {
         Self {
-            lease: limits::DEFAULT_LEASE,
+            lease: None,
             wait: None,
             max_hold: None,
-            lock_delay: Duration::ZERO,
+            lock_delay: None,
+            preset: None,
             label: None,
             owner: None,
             presets,
@@ -49,19 +52,21 @@ impl Options {
 
     pub(super) fn set_preset(&mut self, name: &str) {
         match self.presets.get(name) {
-            Ok(preset) => {
-                let preset = preset.clone();
-                self.apply(&preset);
-            }
+            Ok(preset) => self.preset = Some(Arc::clone(preset)),
             Err(error) => self.mistake(error),
         }
     }
 
-    pub(super) fn apply(&mut self, preset: &Preset) {
-        self.lease = preset.lease;
-        self.wait = preset.wait;
-        self.max_hold = preset.max_hold;
-        self.lock_delay = preset.lock_delay;
+    /// What holds after all: what was said, else the preset, else the default.
+    fn resolved(&self) -> Resolved {
+        let preset = self.preset.as_deref();
+        let wait = preset.map(|preset| preset.wait.map_or(Wait::Unlimited, Wait::Limit));
+        Resolved {
+            lease: self.lease.or(preset.map(|p| p.lease)).unwrap_or(limits::DEFAULT_LEASE),
+            wait: self.wait.or(wait).unwrap_or(Wait::Unlimited),
+            max_hold: self.max_hold.or(preset.and_then(|preset| preset.max_hold)),
+            lock_delay: self.lock_delay.or(preset.map(|p| p.lock_delay)).unwrap_or_default(),
+        }
     }
 
     fn mistake(&mut self, error: Error) {
@@ -76,14 +81,13 @@ impl Options {
         may_wait: bool,
         place: &'static Location<'static>,
     ) -> Result<Ask, Error> {
-        let checked = self.check(core, &parts, may_wait);
+        let mut resolved = self.resolved();
+        if !may_wait {
+            resolved.wait = Wait::Try;
+        }
+        let checked = self.check(&resolved, core, &parts);
         checked.map_err(|error| error.on(parts.first_name()))?;
         let (lineage, scoped) = self.lineage();
-        let wait = match (may_wait, self.wait) {
-            (false, _) => Wait::Try,
-            (true, Some(limit)) => Wait::Limit(limit),
-            (true, None) => Wait::Unlimited,
-        };
         let about = About {
             host: Arc::clone(core.host()),
             pid: core.pid(),
@@ -94,10 +98,10 @@ impl Options {
             parts,
             lineage,
             scoped,
-            lease: self.lease,
-            wait,
-            max_hold: self.max_hold,
-            lock_delay: self.lock_delay,
+            lease: resolved.lease,
+            wait: resolved.wait,
+            max_hold: resolved.max_hold,
+            lock_delay: resolved.lock_delay,
             replaces: None,
             about,
         })
@@ -112,23 +116,34 @@ impl Options {
         }
     }
 
-    fn check(&self, core: &Core, parts: &Parts, may_wait: bool) -> Result<(), Error> {
+    fn check(&self, resolved: &Resolved, core: &Core, parts: &Parts) -> Result<(), Error> {
         if let Some(mistake) = &self.mistake {
             return Err(mistake.clone());
         }
         let max_lease = core.settings().max_lease;
-        between("lease", self.lease, limits::MIN_LEASE, max_lease)
-            .map_err(|error| error.next("set max_lease on every client to allow longer leases"))?;
-        if may_wait && let Some(wait) = self.wait {
+        let long = resolved.lease > max_lease;
+        let next = if long { "set max_lease on every client to allow longer leases" } else { "" };
+        between("lease", resolved.lease, limits::MIN_LEASE, max_lease)
+            .map_err(|error| if long { error.next(next) } else { error })?;
+        if let Wait::Limit(wait) = resolved.wait {
             between("wait limit", wait, Duration::from_millis(1), limits::MAX_WAIT)
                 .map_err(|error| error.next("use the try_ form for no wait, no limit for ever"))?;
         }
-        if let Some(most) = self.max_hold {
-            between("max_hold", most, Duration::from_millis(1), limits::MAX_HOLD)?;
+        if let Some(most) = resolved.max_hold {
+            between("max_hold", most, Duration::from_millis(1), limits::MAX_HOLD)
+                .map_err(|error| error.next("leave it out for no limit"))?;
         }
-        between("lock_delay", self.lock_delay, Duration::ZERO, limits::MAX_LOCK_DELAY)?;
+        between("lock_delay", resolved.lock_delay, Duration::ZERO, limits::MAX_LOCK_DELAY)?;
         promised(core, parts)
     }
+}
+
+/// Options after presets and defaults.
+struct Resolved {
+    lease: Duration,
+    wait: Wait,
+    max_hold: Option<Duration>,
+    lock_delay: Duration,
 }
 
 /// Refuses what the engine does not promise, before it is asked.
@@ -158,7 +173,8 @@ pub(super) fn between(
         return Ok(());
     }
     let text = format!("a {what} is {} to {}, not {value:?}", short(least), short(most));
-    Err(Error::new(ErrorKind::InvalidOption, text))
+    let next = if value < least { "choose a longer one" } else { "choose a shorter one" };
+    Err(Error::new(ErrorKind::InvalidOption, text).next(next))
 }
 
 /// The methods that set options, the same on every kind of lock.
@@ -168,21 +184,21 @@ macro_rules! option_methods {
         /// Default 30 s; at least 100 ms, at most the `max_lease` of the namespace.
         #[must_use]
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
-            self.options.lease = lease;
+            self.options.lease = Some(lease);
             self
         }
 
         /// How long to wait at most. Without it: until the lock is ours.
         #[must_use]
         pub fn wait(mut self, limit: std::time::Duration) -> Self {
-            self.options.wait = Some(limit);
+            self.options.wait = Some($crate::session::Wait::Limit(limit));
             self
         }
 
         /// Wait until the lock is ours, whatever a preset or default says.
         #[must_use]
         pub fn wait_forever(mut self) -> Self {
-            self.options.wait = None;
+            self.options.wait = Some($crate::session::Wait::Unlimited);
             self
         }
 
@@ -198,7 +214,7 @@ macro_rules! option_methods {
         /// check fences. Never after a release.
         #[must_use]
         pub fn lock_delay(mut self, delay: std::time::Duration) -> Self {
-            self.options.lock_delay = delay;
+            self.options.lock_delay = Some(delay);
             self
         }
 
@@ -210,7 +226,7 @@ macro_rules! option_methods {
         }
 
         /// Takes lease, wait limit, max hold and lock delay from a preset: `financial`, `cache`,
-        /// `batch`, or one of your own.
+        /// `batch`, or one of your own. What is set explicitly wins, before or after.
         #[must_use]
         pub fn preset(mut self, name: &str) -> Self {
             self.options.set_preset(name);

@@ -7,6 +7,7 @@
 //! | `batch` | 60 s | for ever | 12 h | none | long jobs that must not run twice |
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::options::between;
@@ -134,23 +135,38 @@ impl Preset {
 
 /// All presets a `Tenure` knows.
 #[derive(Clone, Debug)]
-pub(super) struct Presets(BTreeMap<String, Preset>);
+pub(super) struct Presets(BTreeMap<String, Arc<Preset>>);
 
 impl Default for Presets {
     fn default() -> Self {
         let ready = [Preset::financial(), Preset::cache(), Preset::batch()];
-        Self(ready.into_iter().map(|preset| (preset.name.clone(), preset)).collect())
+        Self(ready.into_iter().map(|preset| (preset.name.clone(), Arc::new(preset))).collect())
     }
 }
 
 impl Presets {
     pub(super) fn add(&mut self, preset: Preset) -> Result<(), Error> {
         preset.check()?;
-        self.0.insert(preset.name.clone(), preset);
+        self.0.insert(preset.name.clone(), Arc::new(preset));
         Ok(())
     }
 
-    pub(super) fn get(&self, name: &str) -> Result<&Preset, Error> {
+    /// The users' own presets must fit the longest lease of their namespace.
+    pub(super) fn check(&self, max_lease: Duration) -> Result<(), Error> {
+        let ready = Self::default();
+        let own = self.0.values().filter(|preset| ready.0.get(&preset.name) != Some(*preset));
+        let long = own.into_iter().find(|preset| preset.lease > max_lease);
+        long.map_or(Ok(()), |preset| {
+            let what = format!(
+                "preset {:?} has a lease of {:?}, above the max_lease of {max_lease:?}",
+                preset.name, preset.lease
+            );
+            let next = "shorten it, or set max_lease on every client";
+            Err(Error::new(ErrorKind::InvalidOption, what).next(next))
+        })
+    }
+
+    pub(super) fn get(&self, name: &str) -> Result<&Arc<Preset>, Error> {
         self.0.get(name).ok_or_else(|| {
             let known: Vec<_> = self.0.keys().map(String::as_str).collect();
             let what = format!("no preset is called {name:?}");

@@ -34,13 +34,15 @@ impl RwLock {
         &self.name
     }
 
-    /// A reader's part of a set, for [`Tenure::all`](crate::Tenure::all).
+    /// A reader's part of a set, for [`Tenure::all`](crate::Tenure::all). Only its name and
+    /// kind: options belong on the set.
     #[must_use]
     pub fn reader(&self) -> Part {
         Part::read(self.name.clone())
     }
 
-    /// A writer's part of a set, for [`Tenure::all`](crate::Tenure::all).
+    /// A writer's part of a set, for [`Tenure::all`](crate::Tenure::all). Only its name and
+    /// kind: options belong on the set.
     #[must_use]
     pub fn writer(&self) -> Part {
         Part::write(self.name.clone())

@@ -17,7 +17,7 @@ use crate::contract::{
 };
 use crate::engine::{self, Terms};
 use crate::limits;
-use crate::session::{Session, Settings, Witness};
+use crate::session::{Session, Settings, Wait, Witness};
 use crate::time::{Clock, SystemClock};
 
 /// One process's standing with one store. Cheap to clone; all clones share one session.
@@ -62,28 +62,29 @@ impl Tenure {
     ///
     /// # Errors
     /// If the name cannot be one.
-    pub fn mutex(&self, name: &str) -> Result<Mutex, Error> {
-        Ok(Mutex::new(self.session.clone(), Name::try_from(name)?, self.options.clone()))
+    pub fn mutex(&self, name: impl AsRef<str>) -> Result<Mutex, Error> {
+        Ok(Mutex::new(self.session.clone(), Name::try_from(name.as_ref())?, self.options.clone()))
     }
 
     /// A read-write lock.
     ///
     /// # Errors
     /// If the name cannot be one.
-    pub fn rwlock(&self, name: &str) -> Result<RwLock, Error> {
-        Ok(RwLock::new(self.session.clone(), Name::try_from(name)?, self.options.clone()))
+    pub fn rwlock(&self, name: impl AsRef<str>) -> Result<RwLock, Error> {
+        Ok(RwLock::new(self.session.clone(), Name::try_from(name.as_ref())?, self.options.clone()))
     }
 
     /// A semaphore of this many permits. All who use the name must agree on the number.
     ///
     /// # Errors
     /// If the name cannot be one, or the number of permits is 0 or too large.
-    pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore, Error> {
-        let name = Name::try_from(name)?;
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Result<Semaphore, Error> {
+        let name = Name::try_from(name.as_ref())?;
         Semaphore::new(self.session.clone(), name, permits, self.options.clone())
     }
 
-    /// Several locks of any kind, taken in one step.
+    /// Several locks of any kind, taken in one step: [`Mutex::part`], [`RwLock::reader`] and
+    /// [`RwLock::writer`], [`Semaphore::permits`]. Options belong on the set, not on its parts.
     ///
     /// # Errors
     /// If the set is empty, too large, or names one lock as two kinds.
@@ -95,8 +96,12 @@ impl Tenure {
     ///
     /// # Errors
     /// If the pattern cannot be the name of a lock.
-    pub fn family(&self, pattern: &str) -> Result<Family, Error> {
-        Ok(Family::new(self.session.clone(), Name::try_from(pattern)?, self.options.clone()))
+    pub fn family(&self, pattern: impl AsRef<str>) -> Result<Family, Error> {
+        Ok(Family::new(
+            self.session.clone(),
+            Name::try_from(pattern.as_ref())?,
+            self.options.clone(),
+        ))
     }
 
     /// What the engine promises.
@@ -202,13 +207,13 @@ impl Builder {
 
     /// The lease of locks that do not say otherwise. Default 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease;
+        self.options.lease = Some(lease);
         self
     }
 
     /// The wait limit of locks that do not say otherwise. Default: none.
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.options.wait = Some(limit);
+        self.options.wait = Some(Wait::Limit(limit));
         self
     }
 
@@ -299,7 +304,9 @@ impl Builder {
             }
             let (max_lease, call) = (self.settings.max_lease, self.settings.call);
             between("max_lease", max_lease, limits::MIN_LEASE, limits::MAX_LEASE)?;
-            between("lease", self.options.lease, limits::MIN_LEASE, limits::MAX_LEASE)?;
+            let lease = self.options.lease.unwrap_or(limits::MIN_LEASE);
+            between("lease", lease, limits::MIN_LEASE, limits::MAX_LEASE)?;
+            self.presets.check(max_lease)?;
             between("call limit", call, Duration::from_millis(1), Duration::from_secs(60))?;
             self.namespace.clone()
         };

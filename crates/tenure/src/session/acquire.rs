@@ -10,7 +10,7 @@ use super::table::{Giving, Work};
 use super::{Core, Event, Hold, Lease, closed_error};
 use crate::contract::{
     About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Parts, Patience, Query,
-    Queued, Refusal, Verb, Verdict,
+    Queued, Refusal, Shape, Verb, Verdict,
 };
 use crate::limits;
 use crate::sync::thread;
@@ -295,7 +295,7 @@ impl<'a> Attempt<'a> {
             name = %self.claim.parts.first_name(),
             waits = %self.claim.about,
             holds = %hold.claim().about,
-            "this task waits for a lock that it holds itself; use a scope to re-enter it"
+            "a task waits for a lock that it took itself; use a scope to re-enter it"
         );
         let held_by = hold.claim();
         self.core.saw(&self.claim, Event::WaitsForItself { held_by });
@@ -332,21 +332,33 @@ impl<'a> Attempt<'a> {
         if let Woken::Granted(hold) = granted(core, self.id(), Tick::ZERO).await {
             return Ok(Outcome::Held(self.into_lease(hold)));
         }
-        let mut holders: Vec<HolderView> = match seen {
-            Some(Ok(snapshot)) => {
-                snapshot.slots.into_iter().flat_map(|slot| slot.holders).collect()
-            }
-            _ => Vec::new(),
+        let slot = match seen {
+            Some(Ok(snapshot)) => snapshot.slots.into_iter().next(),
+            _ => None,
         };
+        // Others may have given up since the last heartbeat told us our place.
+        let line = slot.as_ref().map(|slot| &slot.line);
+        let at = line.and_then(|line| line.iter().position(|one| one.claim == self.claim.id));
+        let place = at.map_or(place, |at| at + 1);
+        let mut holders: Vec<HolderView> = slot.map(|slot| slot.holders).unwrap_or_default();
         holders.truncate(limits::NAMED_HOLDERS);
         let next = match &self.own_hold {
-            Some(own) => format!(
-                "this same task holds it, taken at {}: use a scope to re-enter it",
-                own.about
-            ),
-            None => "wait longer, or find out why the holder takes so long".to_owned(),
+            Some(own) => {
+                let place = own.about.place.as_ref().map(ToString::to_string).unwrap_or_default();
+                format!(
+                    "it was taken by this same task or thread, at {place}: if one flow wants it \
+                     twice, run it in a scope; branches of a join! need a scope each"
+                )
+            }
+            None => "wait longer, find out why the holder takes so long, or, if you hold other \
+                     locks meanwhile, take them all at once"
+                .to_owned(),
         };
-        Err(Error::new(ErrorKind::TimedOut, "not granted within the wait limit")
+        let limit = match self.wait {
+            Wait::Limit(limit) => format!("not granted within {limit:?}"),
+            _ => "not granted within the wait limit".to_owned(),
+        };
+        Err(Error::new(ErrorKind::TimedOut, limit)
             .during(Verb::Claim)
             .on(&name)
             .blocked_by(holders, (place > 0).then_some(place))
@@ -383,13 +395,17 @@ impl Drop for Attempt<'_> {
     }
 }
 
-fn refusal_error(refusal: Refusal, asked: crate::contract::Shape) -> Error {
+fn refusal_error(refusal: Refusal, asked: Shape) -> Error {
     match refusal {
         Refusal::Shape { name, stands } => {
             let what = format!("the name is in use as {stands}, not as {asked}");
-            Error::new(ErrorKind::Shape, what)
-                .on(&name)
-                .next("use one name for one kind of lock, or wait until it is free")
+            let next = match (stands, asked) {
+                (Shape::Semaphore(_), Shape::Semaphore(_)) => {
+                    "state the same number of permits everywhere, or wait until it is free"
+                }
+                _ => "use one name for one kind of lock, or wait until it is free",
+            };
+            Error::new(ErrorKind::Shape, what).on(&name).next(next)
         }
         Refusal::Upgrade { by } => {
             let what = format!("another reader already waits to write: {by}");

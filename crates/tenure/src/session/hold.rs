@@ -158,10 +158,15 @@ impl Hold {
         let loss = self.ended.get().map_or(Loss::Expired, |loss| Loss::clone(loss));
         let next = match loss {
             Loss::MaxHold => "finish sooner, or allow a longer max_hold",
-            Loss::Closed | Loss::Released => "take the lock again before you go on",
+            Loss::Closed => "connect again for new locks",
+            Loss::Released => "take the lock again before you go on",
             _ => "stop what you do under this lock; another holder may have begun",
         };
-        Error::new(ErrorKind::Lost, format!("the lock was lost: {loss}"))
+        let what = match &loss {
+            Loss::Released => "the lock is no longer held: it was released".to_owned(),
+            loss => format!("the lock was lost: {loss}"),
+        };
+        Error::new(ErrorKind::Lost, what)
             .on(self.claim.parts.first_name())
             .because_of(loss)
             .next(next)

@@ -274,7 +274,7 @@ fn a_long_chain_of_waiters_is_never_refused(world: &World) {
     let actors: Vec<Actor> = (0..3).map(|_| world.actor()).collect();
     let owners: Vec<Owner> = (0..LENGTH).map(|_| Owner::new()).collect();
     let lock = |n: usize, name: usize| {
-        let mutex = actors[n % 3].tenure.mutex(&format!("link{name}")).unwrap();
+        let mutex = actors[n % 3].tenure.mutex(format!("link{name}")).unwrap();
         mutex.owner(&owners[n]).lock()
     };
     let mut held: Vec<_> = (0..LENGTH).map(|n| world.now(lock(n, n)).unwrap()).collect();
