@@ -68,6 +68,18 @@ fn a_short_cut_costs_nothing() {
 }
 
 #[test]
+fn a_store_that_is_away_is_not_hammered() {
+    // Retries were swept up with renewals that are soon due, and so came without any pause.
+    let world = World::new();
+    let tenure = world.tenure();
+    let _guard = now(tenure.mutex("a").unwrap().lease(secs(12)).lock()).unwrap();
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    world.advance(secs(11));
+    let tries = world.engine.renews.load(Ordering::SeqCst);
+    assert!((3..=40).contains(&tries), "{tries} tries in seven seconds");
+}
+
+#[test]
 fn a_stopped_process_learns_of_the_loss_before_it_does_anything() {
     // As after SIGSTOP or a suspend: the clock jumps and no thread has run in between.
     let world = World::new();

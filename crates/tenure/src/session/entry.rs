@@ -33,7 +33,8 @@ pub(super) struct Entry {
     /// A renewal is under way.
     pub(super) renewing: bool,
     pub(super) renew_at: Tick,
-    /// When the head of the line asks again, because a holder's time is up then.
+    /// When to ask at the earliest and not before: the head of a line when a holder's time is up,
+    /// anybody after a call that was not answered.
     pub(super) ask_at: Tick,
     pub(super) failures: u32,
     /// A claim that will take this one's place when it is granted (upgrade, downgrade).
@@ -176,7 +177,9 @@ impl Entry {
         self.failures = self.failures.saturating_add(1);
         let step = (self.claim.lease / 24).min(Duration::from_millis(500));
         let grown = step * self.failures.min(4);
-        self.renew_at = now + grown / 2 + grown * u32::from(jitter) / 512;
+        // Not as a renewal, which may go early with others: a store that is away is not hammered.
+        self.renew_at = Tick::NEVER;
+        self.ask_at = now + grown / 2 + grown * u32::from(jitter) / 512;
     }
 
     /// The part of this claim on a slot, if it has one.
