@@ -117,7 +117,7 @@ fn a_good_name_is_answered_by_the_exit_code_alone() {
 fn a_bad_name_gets_a_reason_that_helps() {
     let long = "x".repeat(256);
     for (name, reason) in [
-        ("", "tenure: a name must not be empty; choose a shorter, printable text"),
+        ("", "tenure: a name must not be empty; choose a printable text"),
         (&long, "tenure: a name has at most 255 bytes, this one has 256"),
         ("two\nlines", "byte 3 is U+000A"),
     ] {

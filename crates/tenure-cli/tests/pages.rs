@@ -30,7 +30,10 @@ fn commands(page: &str) -> Vec<String> {
         } else {
             let quoted = line.split('`').skip(1).step_by(2);
             let starts = ["cargo ", "./", "tenure "];
-            let wanted = |text: &&str| starts.iter().any(|start| text.starts_with(start));
+            // A line of a manifest begins like a command.
+            let wanted = |text: &&str| {
+                starts.iter().any(|start| text.starts_with(start)) && !text.contains(" = ")
+            };
             found.extend(quoted.filter(wanted).map(str::to_owned));
         }
     }

@@ -391,7 +391,7 @@ impl Drop for Attempt<'_> {
         }
         // A wait that is over was given back by whoever ended it, if it had been granted; but only
         // the store knows whether the ticket still stands.
-        self.core.send_back(Giving::of(&entry, now));
+        self.core.send_back(vec![Giving::of(&entry, now)]);
     }
 }
 

@@ -192,9 +192,7 @@ impl Core {
         }
         work.announce();
         // Only now may the store hear of it, and give it to somebody else.
-        for giving in work.give_back.drain(..) {
-            self.send_back(giving);
-        }
+        self.send_back(work.give_back);
     }
 
     /// A number from 0 to 255 that differs from call to call and from session to session.

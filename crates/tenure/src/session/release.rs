@@ -112,7 +112,7 @@ impl Drop for Lease {
         }
         let now = self.core.clock.now();
         if let Some(entry) = self.core.let_go(&self.hold, now) {
-            self.core.send_back(Giving::of(&entry, now));
+            self.core.send_back(vec![Giving::of(&entry, now)]);
         }
     }
 }
@@ -149,11 +149,16 @@ impl Core {
         Some(entry)
     }
 
-    /// Hands a claim that was counted as on its way to the keeper.
-    pub(super) fn send_back(&self, giving: Giving) {
+    /// Hands claims that were counted as on their way to the keeper, all in one step, so that
+    /// they go in one batch.
+    pub(super) fn send_back(&self, givings: Vec<Giving>) {
+        if givings.is_empty() {
+            return;
+        }
+        let count = givings.len();
         let mut table = self.lock();
-        table.push_release(giving);
-        let drained = table.given(1);
+        givings.into_iter().for_each(|giving| table.push_release(giving));
+        let drained = table.given(count);
         drop(table);
         drained.into_iter().for_each(Waker::wake);
     }
@@ -191,7 +196,8 @@ impl Drop for WayBack {
             // Whether the call went out is not known.
             release.uncertain = true;
             let now = self.core.clock.now();
-            return self.core.send_back(Giving { release, until: self.until, not_before: now });
+            let giving = Giving { release, until: self.until, not_before: now };
+            return self.core.send_back(vec![giving]);
         }
         let drained = self.core.lock().given(1);
         drained.into_iter().for_each(Waker::wake);
