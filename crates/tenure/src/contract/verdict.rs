@@ -206,6 +206,8 @@ pub enum Loss {
     Closed,
     /// It was granted, but nobody picked the guard up for a whole lease.
     NotPickedUp,
+    /// Its upgrade or downgrade was given up; the store may have made the exchange already.
+    ExchangeGivenUp,
     /// It was released or dropped; only handles that outlive the guard see this.
     Released,
 }
@@ -219,6 +221,7 @@ impl fmt::Display for Loss {
             Self::MaxHold => f.write_str("it was held for its max_hold"),
             Self::Closed => f.write_str("the session was closed"),
             Self::NotPickedUp => f.write_str("it was granted but not picked up for a lease"),
+            Self::ExchangeGivenUp => f.write_str("its upgrade or downgrade was given up"),
             Self::Released => f.write_str("it was released"),
         }
     }

@@ -205,8 +205,10 @@ impl ReadGuard {
     ///
     /// # Errors
     /// [`ErrorKind::UpgradeConflict`] at once if another reader already waits to write: both could
-    /// only wait for each other. `TimedOut` when the wait limit passes, `Lost` if the read lock was
-    /// lost. The error brings the read guard back.
+    /// only wait for each other; the error brings the read guard back as it was. `TimedOut` when
+    /// the wait limit passes, or trouble with the store: the store may have made the exchange
+    /// already, so the read lock is given up too, and the guard in the error is lost. `Lost` if the
+    /// read lock had been lost.
     ///
     /// # Cancel safety
     /// Dropping the future gives up both the wait and the read lock.
@@ -234,7 +236,8 @@ impl WriteGuard {
     /// Becomes a reader without letting another writer in between. The fence stays.
     ///
     /// # Errors
-    /// `Lost` if the lock was lost, or trouble with the store. The error brings the guard back.
+    /// `Lost` if the lock was lost, or trouble with the store, which may have made the exchange
+    /// already: the lock is given up then, and the guard in the error is lost.
     ///
     /// # Cancel safety
     /// Dropping the future gives the lock up.
@@ -251,8 +254,16 @@ impl WriteGuard {
 async fn exchange(old: &Lease, part: Part) -> Result<Lease, Error> {
     old.hold().check()?;
     let ask = old.ask_instead(part);
+    let stays = ask.replaces.is_none();
     match Arc::clone(old.core()).acquire(ask).await? {
-        Outcome::Held(lease) => Ok(lease),
+        Outcome::Held(lease) => {
+            // A hold that stayed beside the new one may have been lost meanwhile, and then somebody
+            // else may have written. One that was replaced has simply ended.
+            if stays {
+                old.hold().check()?;
+            }
+            Ok(lease)
+        }
         Outcome::No => Err(Error::new(ErrorKind::TimedOut, "it is held")
             .during(Verb::Claim)
             .on(old.hold().claim().parts.first_name())),
@@ -263,7 +274,7 @@ async fn exchange(old: &Lease, part: Part) -> Result<Lease, Error> {
 pub struct Unchanged<G> {
     /// What went wrong.
     pub error: Error,
-    /// The guard, still what it was (and lost, if the error says so).
+    /// The guard, still what it was after an `UpgradeConflict`, and lost otherwise: ask `check`.
     pub guard: G,
 }
 

@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use super::guard::{AnyGuard, Held};
-use crate::contract::Error;
+use crate::contract::{Error, ErrorKind};
 
 /// Locks, runs the work under the lock, and releases.
 pub(super) async fn under<G, F, T>(
@@ -18,8 +18,11 @@ where
 {
     let guard = lock.await?;
     let output = until_lost(&guard, work(Held::clone(&guard))).await?;
-    guard.into_lease().release().await?;
-    Ok(output)
+    match guard.into_lease().release().await {
+        // The work is done; the lock goes back in the background, and the lease is the backstop.
+        Err(error) if error.kind() != ErrorKind::Lost => Ok(output),
+        released => released.map(|()| output),
+    }
 }
 
 /// Runs `work` until it is done or the lock is lost, whichever comes first.

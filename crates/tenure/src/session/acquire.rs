@@ -9,8 +9,8 @@ use super::park::{Woken, granted, nap, on_blocking_thread, within};
 use super::table::{Giving, Work};
 use super::{Core, Event, Hold, Lease, closed_error};
 use crate::contract::{
-    About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Parts, Patience, Query,
-    Queued, Refusal, Shape, Verb, Verdict,
+    About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Loss, Parts, Patience,
+    Query, Queued, Refusal, Shape, Verb, Verdict,
 };
 use crate::limits;
 use crate::sync::thread;
@@ -201,15 +201,31 @@ impl<'a> Attempt<'a> {
                 self.core.saw(&self.claim, Event::Refused);
                 // Refused claims leave nothing behind in the store, so there is nothing to undo.
                 self.done = true;
-                let mut table = self.core.lock();
-                table.remove(self.claim.id);
-                if let Some(old) = self.claim.replaces {
-                    table.update(old, |entry| entry.successor = None);
-                }
-                drop(table);
+                self.forget_refused(&refusal);
                 Ok(Answer::Refused(refusal))
             }
         }
+    }
+
+    /// Takes a refused claim out of the table.
+    fn forget_refused(&self, refusal: &Refusal) {
+        let now = self.core.clock.now();
+        let mut work = Work::default();
+        let mut table = self.core.lock();
+        let entry = table.remove(self.claim.id);
+        if let Some(entry) = entry.filter(|entry| entry.sends > 1) {
+            // An earlier copy may still be on its way and must be refused too.
+            table.giving += 1;
+            work.give_back.push(Giving::of(&entry, now));
+        }
+        if let Some(old) = self.claim.replaces {
+            table.update(old, |entry| entry.successor = None);
+            if *refusal == Refusal::NothingToReplace {
+                table.lose(old, Loss::Forgotten, now, &mut work);
+            }
+        }
+        drop(table);
+        self.core.announce(work);
     }
 
     fn granted(&mut self, grant: Grant, sent: Tick) -> Result<Answer, Error> {
@@ -316,7 +332,7 @@ impl<'a> Attempt<'a> {
                 Error::new(ErrorKind::Lost, what)
                     .during(Verb::Claim)
                     .on(name)
-                    .because_of(crate::contract::Loss::Forgotten)
+                    .because_of(Loss::Forgotten)
             }
         }
     }
@@ -378,16 +394,20 @@ impl Drop for Attempt<'_> {
             return;
         }
         let now = self.core.clock.now();
+        let mut work = Work::default();
         let mut table = self.core.lock();
-        if let Some(old) = self.claim.replaces {
-            table.update(old, |entry| entry.successor = None);
-        }
         let Some(entry) = table.remove(self.claim.id) else { return };
         table.giving += 1;
+        if let Some(old) = self.claim.replaces {
+            // The store may have made the exchange already; giving the new claim back would then
+            // leave nothing. So the old right ends first.
+            table.lose(old, Loss::ExchangeGivenUp, now, &mut work);
+        }
         drop(table);
+        self.core.announce(work);
         self.core.saw(&self.claim, Event::Withdrawn);
         if let Phase::Granted { hold, .. } | Phase::Held { hold, .. } = &entry.phase {
-            hold.end(crate::contract::Loss::Released);
+            hold.end(Loss::Released);
         }
         // A wait that is over was given back by whoever ended it, if it had been granted; but only
         // the store knows whether the ticket still stands.
@@ -418,7 +438,7 @@ fn refusal_error(refusal: Refusal, asked: Shape) -> Error {
         }
         Refusal::NothingToReplace => {
             Error::new(ErrorKind::Lost, "what should be upgraded or downgraded is no longer held")
-                .because_of(crate::contract::Loss::Forgotten)
+                .because_of(Loss::Forgotten)
         }
         Refusal::Withdrawn => {
             Error::new(ErrorKind::Lost, "the claim was withdrawn before it arrived")

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::mem::take;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -22,7 +23,17 @@ use crate::time::{Alarm, Tick};
 /// Starts the keeper's thread. It ends when the session is gone and everything was given back.
 pub(super) fn start(core: Arc<Core>) -> Result<(), Error> {
     let thread = thread::Builder::new().name("tenure-keeper".to_owned());
-    match thread.spawn(move || Keeper { core, calls: Vec::new() }.run()) {
+    let guarded = move || {
+        let watched = Arc::clone(&core);
+        let run = AssertUnwindSafe(|| Keeper { core, calls: Vec::new() }.run());
+        if catch_unwind(run).is_err() {
+            // An engine, a waker or a witness panicked. Nothing is renewed from here on, so
+            // everybody has to know now: what is held is lost, what waits is over.
+            tracing::error!("the keeper of a session panicked; the session is closed");
+            watched.abandon();
+        }
+    };
+    match thread.spawn(guarded) {
         Ok(_) => Ok(()),
         Err(cause) => Err(Error::new(ErrorKind::Unavailable, "cannot start the keeper's thread")
             .during(Verb::Connect)
@@ -140,12 +151,18 @@ impl Keeper {
 impl Core {
     fn call_ended(&self, about: Batch, reply: Option<Reply>) {
         match (about, reply) {
-            (Batch::Renew { claims, sent }, Some(Reply::Renewed(Ok(answers)))) => {
+            (Batch::Renew { claims, sent }, Some(Reply::Renewed(Ok(answers))))
+                if answers.len() == claims.len() =>
+            {
                 self.renewed(&claims, answers, sent);
             }
             (Batch::Renew { claims, .. }, reply) => {
                 let error = match reply {
                     Some(Reply::Renewed(Err(error))) => error.during(Verb::Renew),
+                    Some(Reply::Renewed(Ok(_))) => {
+                        let what = "the store answered for another number of claims than asked";
+                        Error::new(ErrorKind::Corrupt, what).during(Verb::Renew).effect_unknown()
+                    }
                     _ => Error::new(ErrorKind::Unavailable, "no answer in time")
                         .during(Verb::Renew)
                         .effect_unknown(),
@@ -181,12 +198,16 @@ impl Core {
                     self.renewed_held(&mut table, claim.id, grant, sent, &mut work);
                 }
                 Renewed::Waiting(queued) => {
-                    table.update(claim.id, |entry| {
+                    let current = table.update(claim.id, |entry| {
                         if matches!(entry.phase, Phase::Waiting { .. }) {
                             entry.queued(&queued, sent, now);
                         }
+                        entry.arrival == Some(queued.arrival)
                     });
-                    Self::disowned(&mut table, claim.id, Loss::Forgotten, now, &mut work);
+                    // The same arrival was granted since this answer was given: it is only late.
+                    if current != Some(true) {
+                        Self::disowned(&mut table, claim.id, Loss::Forgotten, now, &mut work);
+                    }
                 }
                 Renewed::Gone(loss) => {
                     if let Some(Phase::Waiting { .. }) = table.get(claim.id).map(|e| &e.phase) {
@@ -194,7 +215,7 @@ impl Core {
                             Loss::Evicted { .. } => Over::Ended(loss),
                             _ => Over::Lapsed,
                         };
-                        table.wait_over(claim.id, over, &mut work);
+                        table.wait_over(claim.id, over, now, &mut work);
                     } else {
                         Self::disowned(&mut table, claim.id, loss, now, &mut work);
                     }
@@ -265,7 +286,7 @@ impl Core {
             if cut_off == Some(true) {
                 // The place in line is gone by now, and nobody answers.
                 let error = error.clone().next("check that the store is up and reachable");
-                table.wait_over(claim.id, Over::CutOff(error), &mut work);
+                table.wait_over(claim.id, Over::CutOff(error), now, &mut work);
             }
         }
         drop(table);

@@ -178,7 +178,10 @@ impl Core {
     /// A waiting claim was granted: its caller is woken and has a lease's time to pick it up.
     fn granted(&self, entry: &mut Entry, grant: Grant, now: Tick, work: &mut Work) {
         let hold = self.make_hold(entry, grant, now);
-        entry.phase = Phase::Granted { hold, give_back_at: now + entry.claim.lease };
+        // A max_hold that passes before the pick-up ends it as well.
+        let most = entry.max_hold.unwrap_or(entry.claim.lease).min(entry.claim.lease);
+        entry.ask_at = Tick::NEVER;
+        entry.phase = Phase::Granted { hold, give_back_at: now + most };
         work.wake.extend(entry.waker.take());
     }
 
@@ -246,7 +249,7 @@ impl Ear for Core {
                     table.lose(claim, loss, now, &mut work);
                 }
                 Some(Phase::Waiting { .. }) => {
-                    table.wait_over(claim, Over::Ended(loss), &mut work);
+                    table.wait_over(claim, Over::Ended(loss), now, &mut work);
                 }
                 _ => {}
             },

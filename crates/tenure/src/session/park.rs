@@ -13,6 +13,7 @@ use super::entry::{Entry, Phase};
 use super::{Core, Over};
 use crate::contract::ClaimId;
 use crate::session::Hold;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, Thread};
 use crate::time::Tick;
 
@@ -125,9 +126,11 @@ pub(super) fn on_blocking_thread() -> bool {
 
 /// Runs a future on this thread, which sleeps while there is nothing to do.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
+    // The flag, because work inside the future may park this thread too and use up its token.
+    struct Unpark(Thread, AtomicBool);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
+            self.1.store(true, Ordering::SeqCst);
             self.0.unpark();
         }
     }
@@ -138,13 +141,16 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         }
     }
     let _restore = Restore(BLOCKING.replace(true));
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let unpark = Arc::new(Unpark(thread::current(), AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&unpark));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = Pin::as_mut(&mut future).poll(&mut cx) {
             return output;
         }
-        thread::park();
+        while !unpark.1.swap(false, Ordering::SeqCst) {
+            thread::park();
+        }
     }
 }

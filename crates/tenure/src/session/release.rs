@@ -157,7 +157,9 @@ impl Core {
         }
         let count = givings.len();
         let mut table = self.lock();
-        givings.into_iter().for_each(|giving| table.push_release(giving));
+        for giving in givings {
+            table.push_release(giving);
+        }
         let drained = table.given(count);
         drop(table);
         drained.into_iter().for_each(Waker::wake);
@@ -225,6 +227,18 @@ impl Session {
 }
 
 impl Core {
+    /// The keeper is gone: nothing is renewed or given back any more. Ends everything here; the
+    /// leases end it in the store.
+    pub(super) fn abandon(&self) {
+        self.close_table();
+        let mut table = self.lock();
+        table.releases.clear();
+        table.giving = 0;
+        let drained = std::mem::take(&mut table.drained);
+        drop(table);
+        drained.into_iter().for_each(Waker::wake);
+    }
+
     /// Ends every wait and every hold, and puts what was held on its way back.
     fn close_table(&self) {
         let now = self.clock.now();
@@ -235,11 +249,17 @@ impl Core {
             match table.get(id).map(|entry| &entry.phase) {
                 Some(Phase::Held { .. }) => table.lose(id, Loss::Closed, now, &mut work),
                 Some(Phase::Sent | Phase::Waiting { .. }) => {
-                    table.wait_over(id, Over::Closed, &mut work);
+                    if let Some(entry) = table.get(id) {
+                        let mut giving = Giving::of(entry, now);
+                        giving.release.uncertain = true;
+                        work.give_back.push(giving);
+                    }
+                    table.giving += 1;
+                    table.wait_over(id, Over::Closed, now, &mut work);
                 }
                 Some(Phase::Granted { .. }) => {
                     table.lose(id, Loss::Closed, now, &mut work);
-                    table.wait_over(id, Over::Closed, &mut work);
+                    table.wait_over(id, Over::Closed, now, &mut work);
                 }
                 _ => {}
             }

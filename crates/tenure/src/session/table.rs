@@ -164,7 +164,9 @@ impl Table {
             return None;
         }
         let fits = |entry: &Entry| {
-            if entry.claim.lineage.owner() != owner {
+            // Neither a hold that is being exchanged, nor a set, which has other names and fences.
+            let plain = entry.successor.is_none() && entry.claim.parts.as_slice().len() == 1;
+            if entry.claim.lineage.owner() != owner || !plain {
                 return false;
             }
             let weight = entry.weight_on(part.name(), part.shape());
@@ -202,7 +204,8 @@ impl Table {
 
     /// So many releases have been answered. Returns who waited for the last of them.
     pub(super) fn given(&mut self, count: usize) -> Vec<Waker> {
-        self.giving -= count;
+        // Saturating: a session whose keeper is gone has stopped counting.
+        self.giving = self.giving.saturating_sub(count);
         if !self.is_drained() {
             return Vec::new();
         }
@@ -277,7 +280,7 @@ impl Table {
                     Loss::Evicted { .. } => Over::Ended(loss),
                     _ => Over::Lapsed,
                 };
-                self.wait_over(id, over, work);
+                self.wait_over(id, over, now, work);
             }
             _ => return,
         }
@@ -315,11 +318,16 @@ impl Table {
     }
 
     /// Ends a wait: its caller is woken and reads why.
-    pub(super) fn wait_over(&mut self, id: ClaimId, over: Over, work: &mut Work) {
-        self.update(id, |entry| {
+    pub(super) fn wait_over(&mut self, id: ClaimId, over: Over, now: Tick, work: &mut Work) {
+        let replaces = self.update(id, |entry| {
             entry.phase = Phase::Over(over);
             work.wake.extend(entry.waker.take());
+            entry.claim.replaces
         });
+        // The store may have made the exchange before the wait was over.
+        if let Some(old) = replaces.flatten() {
+            self.lose(old, Loss::ExchangeGivenUp, now, work);
+        }
     }
 
     /// Wakes a caller at `at`. Returns what `awake` needs to take it back.

@@ -197,8 +197,10 @@ pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error
             .during(Verb::Connect)
             .next("state the same max_lease in every client of a namespace"));
     }
-    match store.upgrade() {
-        Some(inner) => Ok(Arc::new(MemoryEngine { inner })),
-        None => Ok(Arc::new(MemoryEngine::with_clock(terms.clock))),
-    }
+    let engine = match store.upgrade() {
+        Some(inner) => MemoryEngine { inner },
+        None => MemoryEngine::with_clock(terms.clock),
+    };
+    named.insert(key, (Arc::downgrade(&engine.inner), terms.max_lease));
+    Ok(Arc::new(engine))
 }
