@@ -186,6 +186,20 @@ fn the_place_told_is_the_place_at_the_end_of_the_wait() {
 }
 
 #[test]
+fn a_set_that_timed_out_names_the_lock_it_waited_for() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let _culprit = now(tenure.mutex("b").unwrap().label("the culprit").lock()).unwrap();
+    let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
+    let mut set = Box::pin(tenure.all(parts).unwrap().wait(secs(1)).lock());
+    assert!(poll_once(set.as_mut()).is_none());
+    world.advance(secs(2));
+    let error = poll_once(set.as_mut()).expect("the limit passed").unwrap_err();
+    assert_eq!(error.name().unwrap().as_str(), "b");
+    assert!(error.to_string().contains("the culprit"), "{error}");
+}
+
+#[test]
 fn closing_ends_every_wait() {
     let world = World::new();
     let (one, two) = (world.tenure(), world.tenure());

@@ -10,7 +10,7 @@ use super::table::{Giving, Work};
 use super::{Core, Event, Hold, Lease, closed_error};
 use crate::contract::{
     About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Loss, Parts, Patience,
-    Query, Queued, Refusal, Shape, Verb, Verdict,
+    Query, Queued, Refusal, Shape, SlotView, Verb, Verdict,
 };
 use crate::limits;
 use crate::sync::thread;
@@ -164,7 +164,10 @@ impl<'a> Attempt<'a> {
             let error = match answer {
                 Some(Ok(verdict)) => return self.answered(verdict, sent),
                 Some(Err(error)) => error.during(Verb::Claim).on(self.claim.parts.first_name()),
-                None => core.unanswered(Verb::Claim).on(self.claim.parts.first_name()),
+                None => {
+                    let waited = core.clock.now().since(sent);
+                    core.unanswered(Verb::Claim, waited).on(self.claim.parts.first_name())
+                }
             };
             let now = core.clock.now();
             let give_up = tries >= limits::CLAIM_TRIES || now >= deadline || !error.is_retryable();
@@ -304,7 +307,9 @@ impl<'a> Attempt<'a> {
         let Some(flow) = flow() else { return };
         let owner = self.claim.lineage.owner();
         let table = self.core.lock();
-        let hold = self.claim.parts.names().find_map(|name| table.own_hold(flow, name, owner));
+        // Permits add up: to hold some and wait for more is nothing to re-enter.
+        let mut parts = self.claim.parts.as_slice().iter().filter(|part| part.shape().reentrant());
+        let hold = parts.find_map(|part| table.own_hold(flow, part.name(), owner));
         drop(table);
         let Some(hold) = hold else { return };
         tracing::warn!(
@@ -337,21 +342,30 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// The slot whose line we stand in; of a set, the first of those.
+    async fn what_is_waited_for(&self) -> Option<SlotView> {
+        let core = self.core;
+        let limit = core.clock.now() + core.settings.call.min(Duration::from_millis(250));
+        for name in self.claim.parts.names() {
+            let query = Query::Slot(name.clone());
+            let seen = within(core, limit, core.engine.inspect(&query)).await?.ok()?;
+            let waits = |slot: &SlotView| slot.line.iter().any(|one| one.claim == self.claim.id);
+            if let Some(slot) = seen.slots.into_iter().find(waits) {
+                return Some(slot);
+            }
+        }
+        None
+    }
+
     /// The wait limit has passed: says who holds the lock and where we stood. A grant that comes
     /// while we look is taken all the same.
     async fn timed_out(self, place: usize) -> Result<Outcome, Error> {
         let core = self.core;
-        let name = self.claim.parts.first_name().clone();
-        let limit = core.clock.now() + core.settings.call.min(Duration::from_millis(250));
-        let query = Query::Slot(name.clone());
-        let seen = within(core, limit, core.engine.inspect(&query)).await;
+        let slot = self.what_is_waited_for().await;
         if let Woken::Granted(hold) = granted(core, self.id(), Tick::ZERO).await {
             return Ok(Outcome::Held(self.into_lease(hold)));
         }
-        let slot = match seen {
-            Some(Ok(snapshot)) => snapshot.slots.into_iter().next(),
-            _ => None,
-        };
+        let name = slot.as_ref().map_or(self.claim.parts.first_name(), |slot| &slot.name).clone();
         // Others may have given up since the last heartbeat told us our place.
         let line = slot.as_ref().map(|slot| &slot.line);
         let at = line.and_then(|line| line.iter().position(|one| one.claim == self.claim.id));

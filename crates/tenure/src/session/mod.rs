@@ -222,12 +222,12 @@ impl Core {
     ) -> Result<T, Error> {
         match park::within(self, now + self.settings.call, call).await {
             Some(answer) => answer.map_err(|error| error.during(verb)),
-            None => Err(self.unanswered(verb)),
+            None => Err(self.unanswered(verb, self.settings.call)),
         }
     }
 
-    fn unanswered(&self, verb: Verb) -> Error {
-        let what = format!("no answer within {:?}", self.settings.call);
+    fn unanswered(&self, verb: Verb, waited: Duration) -> Error {
+        let what = format!("no answer within {waited:?}");
         Error::new(ErrorKind::Unavailable, what)
             .effect_unknown()
             .during(verb)

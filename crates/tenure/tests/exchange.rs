@@ -1,0 +1,207 @@
+//! Exchanges (upgrade, downgrade), late answers and endings: nobody believes to hold what the store
+//! has given away. Each story was once true.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{World, millis, now, poll_once, secs};
+use tenure::conformance::{Link, Trouble};
+use tenure::contract::Claim;
+use tenure::{ErrorKind, Event, Loss, Owner, Tenure, Witness};
+
+/// A session behind a link of its own.
+fn linked(world: &World) -> (Arc<Link>, Tenure) {
+    let link = Link::new(Arc::new(world.store.clone()));
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let tenure = builder.open(Arc::clone(&link) as _).unwrap();
+    (link, tenure)
+}
+
+#[test]
+fn an_answer_that_a_push_has_overtaken_does_not_end_the_grant() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    let holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    let mut waiting = Box::pin(tenure.mutex("a").unwrap().lock());
+    assert!(poll_once(waiting.as_mut()).is_none());
+    link.hold_replies(true);
+    world.advance(millis(9_500));
+    // The renewal was answered "waiting"; before the answer is here, the lock is handed over.
+    now(holder.release()).unwrap();
+    let guard = poll_once(waiting.as_mut()).expect("pushed").unwrap();
+    link.hold_replies(false);
+    world.settle();
+    assert!(guard.check().is_ok(), "the answer was only late");
+    world.advance(secs(60));
+    assert!(guard.check().is_ok());
+}
+
+#[test]
+fn an_upgrade_that_timed_out_leaves_nobody_believing_to_read() {
+    // The push of the grant is lost: the store has exchanged reader for writer, and giving the
+    // writer back leaves nothing.
+    let world = World::new();
+    world.engine.deaf.store(true, Ordering::SeqCst);
+    let tenure = world.tenure();
+    world.engine.deaf.store(false, Ordering::SeqCst);
+    let other = world.tenure();
+    let reader = now(tenure.rwlock("a").unwrap().wait(secs(1)).read()).unwrap();
+    let blocker = now(other.rwlock("a").unwrap().read()).unwrap();
+    let mut upgrade = Box::pin(reader.upgrade());
+    assert!(poll_once(upgrade.as_mut()).is_none());
+    world.advance(millis(500));
+    now(blocker.release()).unwrap();
+    world.advance(millis(600));
+    let unchanged = poll_once(upgrade.as_mut()).expect("timed out").unwrap_err();
+    assert_eq!(unchanged.error.kind(), ErrorKind::TimedOut);
+    assert_eq!(unchanged.guard.check().unwrap_err().loss(), Some(&Loss::ExchangeGivenUp));
+    world.settle();
+    assert!(now(other.rwlock("a").unwrap().try_write()).unwrap().is_some());
+}
+
+#[test]
+fn a_downgrade_without_an_answer_leaves_nobody_believing_to_write() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    let writer = now(tenure.rwlock("a").unwrap().wait(secs(1)).write()).unwrap();
+    link.hold_replies(true);
+    let mut downgrade = Box::pin(writer.downgrade());
+    assert!(poll_once(downgrade.as_mut()).is_none());
+    world.advance(millis(1_100));
+    let unchanged = poll_once(downgrade.as_mut()).expect("no answer").unwrap_err();
+    assert!(unchanged.guard.check().is_err());
+    link.hold_replies(false);
+    world.advance(secs(3));
+    assert!(now(world.tenure().rwlock("a").unwrap().try_write()).unwrap().is_some());
+}
+
+#[test]
+fn an_upgrade_of_what_the_store_forgot_loses_the_guard() {
+    let world = World::new();
+    let reader = now(world.tenure().rwlock("a").unwrap().read()).unwrap();
+    world.store.lose_memory();
+    let unchanged = now(reader.upgrade()).unwrap_err();
+    assert_eq!(unchanged.error.kind(), ErrorKind::Lost);
+    assert!(unchanged.guard.check().is_err());
+}
+
+#[test]
+fn a_read_lock_entered_during_an_upgrade_outlives_the_exchange() {
+    let world = World::new();
+    let lock = world.tenure().rwlock("a").unwrap().owner(&Owner::new());
+    let reader = now(lock.read()).unwrap();
+    let other = now(world.tenure().rwlock("a").unwrap().read()).unwrap();
+    let mut upgrade = Box::pin(reader.upgrade());
+    assert!(poll_once(upgrade.as_mut()).is_none());
+    let second = now(lock.read()).unwrap();
+    now(other.release()).unwrap();
+    let _writer = poll_once(upgrade.as_mut()).expect("alone now").unwrap();
+    assert!(second.check().is_ok());
+}
+
+#[test]
+fn an_upgrade_fails_if_its_shared_read_hold_was_lost_meanwhile() {
+    let world = World::new();
+    let (tenure, other) = (world.tenure(), world.tenure());
+    let lock = tenure.rwlock("a").unwrap().owner(&Owner::new());
+    let (first, _second) = (now(lock.read()).unwrap(), now(lock.read()).unwrap());
+    let blocker = now(other.rwlock("a").unwrap().read()).unwrap();
+    let fence = first.fence().unwrap();
+    let mut upgrade = Box::pin(first.upgrade());
+    assert!(poll_once(upgrade.as_mut()).is_none());
+    now(other.evict("a", fence, "by hand")).unwrap();
+    now(blocker.release()).unwrap();
+    world.settle();
+    let unchanged = poll_once(upgrade.as_mut()).expect("decided").unwrap_err();
+    assert_eq!(unchanged.error.kind(), ErrorKind::Lost, "somebody may have written in between");
+}
+
+#[test]
+fn a_copy_of_a_claim_that_was_refused_is_refused_when_it_arrives_late() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    let holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    link.trouble_call(0, Trouble::LateCall);
+    let mut attempt = Box::pin(tenure.mutex("a").unwrap().try_lock());
+    let mut answer = poll_once(attempt.as_mut());
+    for _ in 0..40 {
+        if answer.is_some() {
+            break;
+        }
+        world.advance(millis(100));
+        answer = poll_once(attempt.as_mut());
+    }
+    assert!(answer.expect("answered").unwrap().is_none());
+    world.settle();
+    now(holder.release()).unwrap();
+    world.assert_empty("no copy came back");
+}
+
+#[test]
+fn closing_withdraws_what_waits_even_if_nobody_polls_it() {
+    let world = World::new();
+    let (one, two) = (world.tenure(), world.tenure());
+    let holder = now(one.mutex("a").unwrap().lock()).unwrap();
+    let mut waiting = Box::pin(two.mutex("a").unwrap().lock());
+    assert!(poll_once(waiting.as_mut()).is_none());
+    tenure::blocking::wait(two.close());
+    assert_eq!(world.census(), (1, 0));
+    now(holder.release()).unwrap();
+    world.assert_empty("closed");
+}
+
+#[test]
+fn a_max_hold_that_passes_before_the_pick_up_ends_the_grant_without_a_spin() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let holder = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let mut waiting = Box::pin(tenure.mutex("a").unwrap().max_hold(millis(50)).lock());
+    assert!(poll_once(waiting.as_mut()).is_none());
+    now(holder.release()).unwrap();
+    world.advance(millis(60));
+    assert_eq!(world.census(), (0, 0), "given back");
+    let guard = poll_once(waiting.as_mut()).expect("claims anew").unwrap();
+    assert!(guard.check().is_ok());
+    assert!(world.engine.renews.load(Ordering::SeqCst) < 10);
+}
+
+#[test]
+fn finished_work_is_not_undone_by_a_release_that_gets_no_answer() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    link.trouble_call(1, Trouble::LoseReply);
+    let output = now(tenure.mutex("a").unwrap().run(|_| async { 42 }));
+    assert_eq!(output.unwrap(), 42);
+    world.advance(secs(1));
+    world.assert_empty("released in the background");
+}
+
+/// Panics at the first renewal.
+#[derive(Debug, Default)]
+struct Panics(AtomicBool);
+
+impl Witness for Panics {
+    fn saw(&self, _: &Arc<Claim>, event: Event<'_>) {
+        if matches!(event, Event::Renewed { .. }) && !self.0.swap(true, Ordering::SeqCst) {
+            panic!("a witness of the test's own");
+        }
+    }
+}
+
+#[test]
+fn a_keeper_that_panics_closes_its_session_and_everybody_knows() {
+    let world = World::new();
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let builder = builder.witness(Arc::new(Panics::default()));
+    let tenure = builder.open(Arc::new(world.store.clone())).unwrap();
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let lost = guard.lost();
+    world.clock.jump(secs(10));
+    // The keeper wakes, renews, and panics in the witness.
+    assert_eq!(tenure::blocking::wait(lost), Loss::Closed);
+    assert!(guard.check().is_err());
+    tenure::blocking::wait(tenure.close());
+    assert_eq!(now(tenure.mutex("b").unwrap().lock()).unwrap_err().kind(), ErrorKind::Closed);
+}
