@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::entry::{Entry, Flow, Over, Phase};
 use super::park::{Woken, granted, nap, on_blocking_thread, within};
 use super::table::{Giving, Work};
-use super::{Core, Event, Hold, Lease, closed_error};
+use super::{Core, Event, Hold, Lease, closed_error, unanswered};
 use crate::contract::{
     About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Loss, Parts, Patience,
     Query, Queued, Refusal, Shape, SlotView, Verb, Verdict,
@@ -166,7 +166,7 @@ impl<'a> Attempt<'a> {
                 Some(Err(error)) => error.during(Verb::Claim).on(self.claim.parts.first_name()),
                 None => {
                     let waited = core.clock.now().since(sent);
-                    core.unanswered(Verb::Claim, waited).on(self.claim.parts.first_name())
+                    unanswered(Verb::Claim, waited).on(self.claim.parts.first_name())
                 }
             };
             let now = core.clock.now();

@@ -222,16 +222,8 @@ impl Core {
     ) -> Result<T, Error> {
         match park::within(self, now + self.settings.call, call).await {
             Some(answer) => answer.map_err(|error| error.during(verb)),
-            None => Err(self.unanswered(verb, self.settings.call)),
+            None => Err(unanswered(verb, self.settings.call)),
         }
-    }
-
-    fn unanswered(&self, verb: Verb, waited: Duration) -> Error {
-        let what = format!("no answer within {waited:?}");
-        Error::new(ErrorKind::Unavailable, what)
-            .effect_unknown()
-            .during(verb)
-            .next("check that the store is up and reachable")
     }
 }
 
@@ -297,6 +289,14 @@ impl fmt::Debug for Core {
             .field("engine", &self.engine.promises().engine)
             .finish_non_exhaustive()
     }
+}
+
+fn unanswered(verb: Verb, waited: Duration) -> Error {
+    let what = format!("no answer within {waited:?}");
+    Error::new(ErrorKind::Unavailable, what)
+        .effect_unknown()
+        .during(verb)
+        .next("check that the store is up and reachable")
 }
 
 fn closed_error(verb: Verb) -> Error {
