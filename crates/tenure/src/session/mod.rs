@@ -15,8 +15,6 @@ mod keeper;
 mod park;
 mod release;
 mod table;
-#[cfg(test)]
-mod tests;
 mod witness;
 
 use std::fmt;
