@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
@@ -272,6 +273,10 @@ impl Engine for Link {
 
     fn cells(&self) -> &dyn Cells {
         self.inner.cells()
+    }
+
+    fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
+        self.inner.liveness_file(session)
     }
 }
 

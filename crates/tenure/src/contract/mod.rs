@@ -17,6 +17,7 @@ mod verdict;
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
@@ -74,6 +75,14 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// The store's cells.
     fn cells(&self) -> &dyn Cells;
+
+    /// The file whose lock says that the session lives, on engines that notice a death by it.
+    ///
+    /// A process that acts on behalf of the session holds a shared record lock (`fcntl`) on it too:
+    /// the session counts as dead when the last such lock is gone.
+    fn liveness_file(&self, _session: SessionId) -> Option<PathBuf> {
+        None
+    }
 }
 
 /// Hears the signals of one session. Must not block.

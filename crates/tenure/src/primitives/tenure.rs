@@ -1,6 +1,7 @@
 //! The front door: connect to a store, name locks, look, close. Knows all primitives.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,6 +152,15 @@ impl Tenure {
     #[must_use]
     pub fn cells(&self) -> &dyn Cells {
         self.session.core().engine().cells()
+    }
+
+    /// The file whose lock says that this session lives, where the engine notices a death by one.
+    ///
+    /// A process that acts on behalf of this one (a guardian of its children) takes a shared record
+    /// lock (`fcntl`) on it too: others take over when the last such lock is gone.
+    #[must_use]
+    pub fn liveness_file(&self) -> Option<PathBuf> {
+        self.session.core().engine().liveness_file(self.session_id())
     }
 
     /// Ends every wait, gives everything back, and refuses whatever comes after. Guards that are
