@@ -41,7 +41,7 @@ impl Store {
 
     /// Living holds and tickets.
     pub(crate) fn census(&self) -> (usize, usize) {
-        let census = self.step(|ledger, now| ledger.census(now));
+        let census = self.step(Ledger::census);
         (census.holds, census.tickets)
     }
 

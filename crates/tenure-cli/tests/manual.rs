@@ -53,11 +53,11 @@ fn the_examples_of_the_help_work() {
 #[test]
 fn version_names_the_engines_that_are_built_in() {
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(says(&["version"]), format!("tenure {version}\nengines: memory\n"));
+    assert_eq!(says(&["version"]), format!("tenure {version}\nengines: embedded, memory\n"));
     assert_eq!(says(&["--version"]), format!("tenure {version}\n"));
     assert_eq!(
         says_json(&["version", "--json"]),
-        json!({ "schema_version": 1, "version": version, "engines": ["memory"] })
+        json!({ "schema_version": 1, "version": version, "engines": ["embedded", "memory"] })
     );
 }
 
@@ -66,22 +66,26 @@ fn promises_are_a_table_for_people() {
     assert_eq!(
         says(&["promises"]),
         "\
-engine  fencing        queue  read-write  semaphores  sets  wake  survives  drift
-memory  clock-bounded  yes    yes         yes         yes   push  -         0%
+engine    fencing        queue  read-write  semaphores  sets  wake  survives      drift
+embedded  strict         yes    yes         yes         yes   push  client-crash  0%
+memory    clock-bounded  yes    yes         yes         yes   push  -             0%
 
 What the fences rest on:
-  memory  a counter in this process; across processes the wall clock
+  embedded  a high-water mark on disk, reserved ahead and synced
+  memory    a counter in this process; across processes the wall clock
 "
     );
 }
 
 #[test]
 fn promises_are_json_for_scripts() {
+    let promises = says_json(&["promises", "--json"]);
+    assert_eq!(promises["engines"][0]["engine"], "embedded");
+    assert_eq!(promises["engines"][0]["survives"], json!(["client-crash"]));
+    assert_eq!(promises["schema_version"], 1);
     assert_eq!(
-        says_json(&["promises", "--json"]),
+        promises["engines"][1],
         json!({
-            "schema_version": 1,
-            "engines": [{
                 "engine": "memory",
                 "fencing": "clock-bounded",
                 "fencing_rests_on": "a counter in this process; across processes the wall clock",
@@ -92,7 +96,6 @@ fn promises_are_json_for_scripts() {
                 "wake": "push",
                 "survives": [],
                 "drift_percent": 0,
-            }],
         })
     );
 }

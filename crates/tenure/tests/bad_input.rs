@@ -193,7 +193,9 @@ fn urls_that_lead_nowhere_never_show_their_password() {
         ("postgres://u:hunter2@h", ErrorKind::Unsupported, "feature `postgres`"),
         ("etcd://u:hunter2@h", ErrorKind::Unsupported, "feature `etcd`"),
         ("redlock://u:hunter2@h", ErrorKind::Unsupported, "feature `redlock`"),
-        ("embedded:", ErrorKind::Unsupported, "feature `embedded`"),
+        ("embedded://host/path", ErrorKind::InvalidOption, "on this host"),
+        ("embedded:path", ErrorKind::InvalidOption, "begins with a slash"),
+        ("embedded:///dev/null", ErrorKind::Unavailable, "cannot make /dev/null"),
         ("memory:\n", ErrorKind::InvalidName, "U+000A"),
     ] {
         let error = wait(Tenure::connect(url)).unwrap_err();
@@ -246,7 +248,7 @@ fn advice_fits_the_mistake() {
     says(short, "choose a longer one", "max_lease");
     let long = now(tenure.mutex("a").unwrap().lease(secs(61)).lock()).unwrap_err();
     says(long, "set max_lease on every client", "choose a longer one");
-    says(wait(Tenure::connect("memory")).unwrap_err(), "use memory:", "redis");
+    says(wait(Tenure::connect("memory")).unwrap_err(), "use embedded: or memory:", "redis");
     let preset = Preset::new("long").lease(secs(120));
     let error = wait(Tenure::builder().preset(preset).connect("memory:")).unwrap_err();
     says(error, "above the max_lease of 60s", "choose");

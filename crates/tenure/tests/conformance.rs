@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use tenure::conformance::{
-    Absent, Group, Harness, MemoryHarness, Stage, Standing, all, cases, check, differential,
+    Absent, EmbeddedHarness, Group, Harness, MemoryHarness, Stage, Standing, all, cases, check,
+    differential,
 };
 use tenure::contract::Promises;
 use tenure::engine;
@@ -13,7 +14,7 @@ use tenure::seeded::Bug;
 
 /// A harness for each engine of this build.
 fn harnesses() -> Vec<Arc<dyn Harness>> {
-    vec![Arc::new(MemoryHarness)]
+    vec![Arc::new(MemoryHarness), Arc::new(EmbeddedHarness)]
 }
 
 fn main() {
@@ -26,7 +27,10 @@ fn main() {
     ];
     trials.push(Trial::test("suite::an_absent_store_is_a_failure_and_said", an_absent_store));
     trials.push(Trial::test("suite::what_is_not_promised_is_not_asked_but_listed", not_promised));
-    trials.push(Trial::test("memory::differential::random_programs_agree", programs_agree));
+    for harness in harnesses() {
+        let name = format!("{}::differential::random_programs_agree", harness.promises().engine);
+        trials.push(Trial::test(name, move || programs_agree(&*harness)));
+    }
     trials.push(Trial::test("suite::every_seeded_bug_has_a_judge", every_bug_has_a_judge));
     for (bug, judge) in JUDGES {
         let name = format!("judges::{bug:?}_makes_{judge}_fail");
@@ -136,8 +140,8 @@ fn every_bug_has_a_judge() -> Result<(), Failed> {
     }
 }
 
-fn programs_agree() -> Result<(), Failed> {
-    match differential::run(&MemoryHarness, 0..150, 60) {
+fn programs_agree(harness: &dyn Harness) -> Result<(), Failed> {
+    match differential::run(harness, 0..150, 60) {
         Ok(_) => Ok(()),
         Err(failure) => Err(failure.to_string().into()),
     }

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use tenure::conformance::{Harness, MemoryHarness, differential};
+use tenure::conformance::{EmbeddedHarness, Harness, MemoryHarness, differential};
 
 fn harnesses() -> Vec<Box<dyn Harness>> {
-    vec![Box::new(MemoryHarness)]
+    vec![Box::new(MemoryHarness), Box::new(EmbeddedHarness)]
 }
 
 /// How many programs a run plays.

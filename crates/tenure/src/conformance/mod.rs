@@ -18,6 +18,8 @@
 
 pub mod audit;
 pub mod differential;
+#[cfg(all(feature = "embedded", target_os = "linux"))]
+mod embedded;
 mod harness;
 mod link;
 mod memory;
@@ -27,6 +29,8 @@ mod scenarios;
 mod waiting;
 mod world;
 
+#[cfg(all(feature = "embedded", target_os = "linux"))]
+pub use embedded::EmbeddedHarness;
 pub use harness::{Absent, Harness, Stage};
 pub use link::{Link, Trouble};
 pub use memory::MemoryHarness;

@@ -183,6 +183,11 @@ pub enum Signal {
         /// Why.
         loss: Loss,
     },
+    /// Everything that the session holds or waits for has ended: the store is gone.
+    AllEnded {
+        /// Why.
+        loss: Loss,
+    },
     /// Signals may have been missed: ask again about everything that waits.
     Resync,
 }

@@ -1,5 +1,7 @@
 //! Engines: our code for each kind of store. Each has the same rooms: know one, know all.
 
+#[cfg(all(feature = "embedded", target_os = "linux"))]
+pub mod embedded;
 pub mod memory;
 
 use std::sync::Arc;
@@ -22,7 +24,11 @@ pub struct Terms {
 /// What each engine of this build promises.
 #[must_use]
 pub fn built_in() -> Vec<&'static Promises> {
-    vec![&memory::PROMISES]
+    vec![
+        #[cfg(all(feature = "embedded", target_os = "linux"))]
+        &embedded::PROMISES,
+        &memory::PROMISES,
+    ]
 }
 
 /// Schemes that an engine will answer, with the feature that has it.
@@ -57,6 +63,10 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
     let scheme = scheme_of(url)?;
     if scheme == "memory" {
         return memory::connect(&url["memory:".len()..], terms);
+    }
+    #[cfg(all(feature = "embedded", target_os = "linux"))]
+    if scheme == "embedded" {
+        return embedded::connect(&url["embedded:".len()..], terms);
     }
     let known = KNOWN.iter().find(|(known, _)| *known == scheme);
     let error = if let Some((_, feature)) = known {

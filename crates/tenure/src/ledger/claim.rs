@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 
 use super::inspect::holder_view;
 use super::slot::Life;
-use super::{Ledger, Now};
-use crate::contract::{Claim, Part, Patience, Refusal, Renewed, Verdict};
+use super::{Ledger, Line, Now, Shelf};
+use crate::contract::{Claim, Name, Part, Patience, Refusal, Renewed, Verdict};
 use crate::limits;
 use crate::seeded::{self, Bug};
 
-impl Ledger {
+#[allow(private_bounds, reason = "see `Ledger`")]
+impl<S: Shelf> Ledger<S> {
     /// Asks for weight on one slot or on a set of slots.
     ///
     /// Repeating a living claim by its id renews it and gives the same answer. A claim that was
@@ -87,7 +88,7 @@ impl Ledger {
         }
     }
 
-    fn is_free(&self, claim: &Claim, part: &Part, now: Now) -> bool {
+    fn is_free(&mut self, claim: &Claim, part: &Part, now: Now) -> bool {
         match self.shelf.peek(part.name()) {
             None => true,
             // A vacant slot has no shape, but a lock delay may keep it closed.
@@ -96,7 +97,7 @@ impl Ledger {
         }
     }
 
-    fn standing(&self, claim: &Claim, now: Now) -> Verdict {
+    fn standing(&mut self, claim: &Claim, now: Now) -> Verdict {
         if let Some(queued) = self.queued(claim.id, &claim.parts, now) {
             return Verdict::Queued(queued);
         }
@@ -105,7 +106,7 @@ impl Ledger {
         grant.map_or(Verdict::Refused(Refusal::Withdrawn), Verdict::Granted)
     }
 
-    fn knows(&self, claim: &Claim) -> bool {
+    fn knows(&mut self, claim: &Claim) -> bool {
         claim.parts.names().any(|name| {
             self.shelf.peek(name).is_some_and(|slot| {
                 slot.holds.get(claim.id).is_some() || slot.line.get(claim.id).is_some()
@@ -114,7 +115,7 @@ impl Ledger {
     }
 
     /// What makes this claim impossible now, whether its parts are free or not.
-    fn refusal(&self, claim: &Claim, free: &[bool]) -> Option<Refusal> {
+    fn refusal(&mut self, claim: &Claim, free: &[bool]) -> Option<Refusal> {
         let waits = claim.patience == Patience::Wait;
         let mut replaces_something = claim.replaces.is_none();
         for (part, free) in claim.parts.as_slice().iter().zip(free) {
@@ -138,7 +139,7 @@ impl Ledger {
         (!replaces_something).then_some(Refusal::NothingToReplace)
     }
 
-    fn held(&self, claim: &Claim, now: Now) -> Refusal {
+    fn held(&mut self, claim: &Claim, now: Now) -> Refusal {
         let mut by = Vec::new();
         let mut waiting = 0;
         for name in claim.parts.names() {
@@ -152,9 +153,15 @@ impl Ledger {
 
     /// Looks through all slots for what is dead: nobody may ever ask for their names again.
     fn sweep(&mut self, now: Now) {
-        for name in self.shelf.names() {
-            self.touch(&name, now);
-        }
+        let names = self.shelf.names();
+        self.sweep_these(&names, now);
         self.shelf.swept();
+    }
+
+    /// Drops what is dead in these slots, whoever asks for them or not.
+    pub(crate) fn sweep_these(&mut self, names: &[Name], now: Now) {
+        for name in names {
+            self.touch(name, now);
+        }
     }
 }

@@ -11,18 +11,18 @@ use crate::time::Tick;
 
 /// One claim's hold on one slot.
 #[derive(Clone, Debug)]
-pub(super) struct Hold {
-    pub(super) claim: Arc<Claim>,
-    pub(super) weight: u32,
+pub(crate) struct Hold {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) weight: u32,
     /// The fence its holder was told.
-    pub(super) fence: Fence,
+    pub(crate) fence: Fence,
     /// The sharing group it belongs to, if it shares its fence with others.
-    pub(super) group: Option<u64>,
-    pub(super) arrival: Arrival,
-    pub(super) since: Tick,
-    pub(super) expires: Tick,
+    pub(crate) group: Option<u64>,
+    pub(crate) arrival: Arrival,
+    pub(crate) since: Tick,
+    pub(crate) expires: Tick,
     /// Part of a set that still waits for other parts.
-    pub(super) reserved: bool,
+    pub(crate) reserved: bool,
 }
 
 impl Hold {
@@ -45,7 +45,7 @@ const INDEX_FROM: usize = if cfg!(test) { 3 } else { 32 };
 /// expiry beside it: the look for the dead is skipped while nobody can be dead. Thousands of
 /// readers get an index.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Holds {
+pub(crate) struct Holds {
     /// Each with its number, which only grows.
     all: VecDeque<(u64, Hold)>,
     next: u64,
@@ -67,11 +67,11 @@ struct Index {
 
 impl Holds {
     /// No holders. If `additive`, the weights of one owner's claims add up.
-    pub(super) fn new(additive: bool) -> Self {
+    pub(crate) fn new(additive: bool) -> Self {
         Self { calm_until: Tick::NEVER, additive, ..Self::default() }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.all.len()
     }
 
@@ -79,7 +79,7 @@ impl Holds {
         self.all.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Hold> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Hold> {
         self.all.iter().map(|(_, hold)| hold)
     }
 
@@ -111,7 +111,7 @@ impl Holds {
         self.heaviest_of(owner).map_or(0, |hold| u64::from(hold.weight))
     }
 
-    pub(super) fn insert(&mut self, hold: Hold) {
+    pub(crate) fn insert(&mut self, hold: Hold) {
         let (number, owner, weight) = (self.next, hold.owner(), u64::from(hold.weight));
         let before = if self.additive { 0 } else { self.owner_weight(owner) };
         self.weight += weight.saturating_sub(before);

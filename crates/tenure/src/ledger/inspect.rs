@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::holds::Hold;
-use super::line::Ticket;
-use super::{Ledger, Now};
+use super::{Hold, Ledger, Line, Now, Shelf, Ticket};
 use crate::contract::{HolderView, Name, OwnerId, Page, Query, SlotView, Snapshot, WaiterView};
 use crate::limits;
 
-impl Ledger {
+#[allow(private_bounds, reason = "see `Ledger`")]
+impl<S: Shelf> Ledger<S> {
     /// Looks at one slot, a page of slots, or everything reachable from an owner.
     pub fn inspect(&mut self, query: &Query, now: Now) -> Snapshot {
         match query {
@@ -72,15 +71,16 @@ impl Ledger {
         self.picture(slots, false, now)
     }
 
-    fn picture(&self, names: BTreeSet<Name>, truncated: bool, now: Now) -> Snapshot {
+    fn picture(&mut self, names: BTreeSet<Name>, truncated: bool, now: Now) -> Snapshot {
         let slots = names.into_iter().filter_map(|name| self.view(&name, now)).collect();
         Snapshot { slots, more_after: None, truncated }
     }
 
     /// The slots each owner waits for, those included where time has ended its wait.
-    fn waits(&self) -> HashMap<OwnerId, BTreeSet<Name>> {
+    fn waits(&mut self) -> HashMap<OwnerId, BTreeSet<Name>> {
         let mut waits: HashMap<OwnerId, BTreeSet<Name>> = HashMap::new();
-        for (name, slot) in self.shelf.slots() {
+        for name in self.shelf.names() {
+            let Some(slot) = self.shelf.peek(&name) else { continue };
             for ticket in slot.line.iter() {
                 waits.entry(ticket.claim.lineage.owner()).or_default().insert(name.clone());
             }
@@ -88,14 +88,14 @@ impl Ledger {
         waits
     }
 
-    fn view(&self, name: &Name, now: Now) -> Option<SlotView> {
+    fn view(&mut self, name: &Name, now: Now) -> Option<SlotView> {
         let slot = self.shelf.peek(name)?;
         let closed_for = slot.closed_until.since(now.tick);
         Some(SlotView {
             name: name.clone(),
             shape: slot.shape,
             holders: slot.holds.iter().map(|hold| holder_view(hold, now)).collect(),
-            line: slot.line.iter().map(|ticket| waiter_view(ticket, now)).collect(),
+            line: slot.line.iter().map(|ticket| waiter_view(&ticket, now)).collect(),
             closed_for: (!closed_for.is_zero()).then_some(closed_for),
         })
     }

@@ -5,6 +5,7 @@
 //! so that an engine can keep a long line elsewhere.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -14,14 +15,14 @@ use crate::time::Tick;
 
 /// One claim's place in line.
 #[derive(Clone, Debug)]
-pub(super) struct Ticket {
-    pub(super) claim: Arc<Claim>,
-    pub(super) weight: u32,
-    pub(super) arrival: Arrival,
-    pub(super) since: Tick,
-    pub(super) expires: Tick,
+pub(crate) struct Ticket {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) weight: u32,
+    pub(crate) arrival: Arrival,
+    pub(crate) since: Tick,
+    pub(crate) expires: Tick,
     /// How many of its owner and ancestors hold the slot; ahead of the line while any does.
-    kin: u32,
+    pub(crate) kin: u32,
 }
 
 impl Ticket {
@@ -30,104 +31,146 @@ impl Ticket {
         Self { claim: Arc::clone(claim), weight, arrival, since: now, expires, kin: 0 }
     }
 
-    pub(super) fn ahead(&self) -> bool {
+    pub(crate) fn ahead(&self) -> bool {
         self.kin > 0
     }
 }
 
-/// The line before one slot. Most slots never have one, so it is made when somebody first waits.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Line(Option<Box<Queue>>);
+/// The line before one slot, wherever it is kept.
+pub(crate) trait Line {
+    /// A ticket that is looked at: borrowed where it stands in memory, read where it does not.
+    type Seen<'a>: Deref<Target = Ticket>
+    where
+        Self: 'a;
 
-impl Line {
-    pub(super) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |queue| queue.tickets.len())
-    }
+    fn len(&self) -> usize;
 
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub(super) fn get(&self, id: ClaimId) -> Option<&Ticket> {
-        self.0.as_ref()?.tickets.get(&id)
-    }
+    fn get(&self, id: ClaimId) -> Option<Self::Seen<'_>>;
 
     /// The tickets in the order in which they are served.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Ticket> {
-        self.0.iter().flat_map(|queue| queue.iter())
-    }
+    fn iter(&self) -> impl Iterator<Item = Self::Seen<'_>>;
 
     /// The tickets that stand ahead of the line, in order.
-    pub(super) fn ahead(&self) -> impl Iterator<Item = &Ticket> {
-        self.0.iter().flat_map(|queue| queue.ahead())
-    }
+    fn ahead(&self) -> impl Iterator<Item = Self::Seen<'_>>;
 
     /// The tickets of an owner or its descendants, by arrival.
-    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
-        self.0.iter().flat_map(move |queue| queue.kin_of(owner))
-    }
+    fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = Self::Seen<'_>>;
+
+    /// The tickets before this one, the nearest first.
+    fn before(&self, id: ClaimId) -> impl Iterator<Item = Self::Seen<'_>>;
 
     /// The place of a ticket, counted from 1.
-    pub(super) fn place(&self, id: ClaimId) -> Option<usize> {
-        self.0.as_ref()?.place(id)
-    }
+    fn place(&self, id: ClaimId) -> Option<usize>;
 
     /// Takes a place in line. `kin` of the ticket's owner and ancestors hold the slot.
-    pub(super) fn push(&mut self, ticket: Ticket, kin: u32) {
-        self.0.get_or_insert_default().push(ticket, kin);
-    }
+    fn push(&mut self, ticket: Ticket, kin: u32);
 
-    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
-        self.0.as_mut()?.remove(id)
-    }
+    fn remove(&mut self, id: ClaimId) -> Option<Ticket>;
 
     /// Keeps a ticket alive until `expires`.
-    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) {
-        if let Some(queue) = &mut self.0 {
-            queue.renew(id, expires);
-        }
-    }
+    fn renew(&mut self, id: ClaimId, expires: Tick);
 
     /// One ticket that is dead at `now`, if there is one.
-    pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
-        self.0.as_ref()?.dead(now)
-    }
+    fn dead(&self, now: Tick) -> Option<ClaimId>;
 
     /// `owner` has begun to hold the slot, or no longer does: its tickets and those of its
     /// descendants move ahead of the line, or back to where they arrived.
-    pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
-        if let Some(queue) = &mut self.0 {
-            queue.owner_holds(owner, holds);
+    fn owner_holds(&mut self, owner: OwnerId, holds: bool);
+}
+
+/// A line in this process's memory. Most slots never have one, so it is made when somebody first
+/// waits.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queue(Option<Box<Tickets>>);
+
+impl Line for Queue {
+    type Seen<'a> = &'a Ticket;
+
+    fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |line| line.by_claim.len())
+    }
+
+    fn get(&self, id: ClaimId) -> Option<&Ticket> {
+        self.0.as_ref()?.by_claim.get(&id)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Ticket> {
+        self.0.iter().flat_map(|line| line.iter())
+    }
+
+    fn ahead(&self) -> impl Iterator<Item = &Ticket> {
+        self.0.iter().flat_map(|line| line.ahead())
+    }
+
+    fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
+        self.0.iter().flat_map(move |line| line.kin_of(owner))
+    }
+
+    fn before(&self, id: ClaimId) -> impl Iterator<Item = &Ticket> {
+        let mut before: Vec<_> = self.iter().take_while(|ticket| ticket.claim.id != id).collect();
+        before.reverse();
+        before.into_iter()
+    }
+
+    fn place(&self, id: ClaimId) -> Option<usize> {
+        self.0.as_ref()?.place(id)
+    }
+
+    fn push(&mut self, ticket: Ticket, kin: u32) {
+        self.0.get_or_insert_default().push(ticket, kin);
+    }
+
+    fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
+        self.0.as_mut()?.remove(id)
+    }
+
+    fn renew(&mut self, id: ClaimId, expires: Tick) {
+        if let Some(line) = &mut self.0 {
+            line.renew(id, expires);
+        }
+    }
+
+    fn dead(&self, now: Tick) -> Option<ClaimId> {
+        self.0.as_ref()?.dead(now)
+    }
+
+    fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
+        if let Some(line) = &mut self.0 {
+            line.owner_holds(owner, holds);
         }
     }
 }
 
 /// A line that somebody stands or stood in.
 #[derive(Clone, Debug, Default)]
-struct Queue {
+struct Tickets {
     ahead: VecDeque<(Arrival, ClaimId)>,
     rest: VecDeque<(Arrival, ClaimId)>,
-    tickets: IdMap<ClaimId, Ticket>,
+    by_claim: IdMap<ClaimId, Ticket>,
     expiries: BTreeSet<(Tick, ClaimId)>,
     /// The tickets of each owner and its descendants, by arrival.
     kin: IdMap<OwnerId, SmallVec<[(Arrival, ClaimId); 2]>>,
 }
 
-impl Queue {
+impl Tickets {
     fn iter(&self) -> impl Iterator<Item = &Ticket> {
-        self.ahead.iter().chain(&self.rest).filter_map(|(_, id)| self.tickets.get(id))
+        self.ahead.iter().chain(&self.rest).filter_map(|(_, id)| self.by_claim.get(id))
     }
 
     fn ahead(&self) -> impl Iterator<Item = &Ticket> {
-        self.ahead.iter().filter_map(|(_, id)| self.tickets.get(id))
+        self.ahead.iter().filter_map(|(_, id)| self.by_claim.get(id))
     }
 
     fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
-        self.kin.get(&owner).into_iter().flatten().filter_map(|(_, id)| self.tickets.get(id))
+        self.kin.get(&owner).into_iter().flatten().filter_map(|(_, id)| self.by_claim.get(id))
     }
 
     fn place(&self, id: ClaimId) -> Option<usize> {
-        let ticket = self.tickets.get(&id)?;
+        let ticket = self.by_claim.get(&id)?;
         let (queue, before) =
             if ticket.ahead() { (&self.ahead, 0) } else { (&self.rest, self.ahead.len()) };
         let at = queue.binary_search_by_key(&ticket.arrival, |(arrival, _)| *arrival).ok()?;
@@ -144,11 +187,11 @@ impl Queue {
         }
         let queue = if ticket.ahead() { &mut self.ahead } else { &mut self.rest };
         insert(queue, arrival, id);
-        self.tickets.insert(id, ticket);
+        self.by_claim.insert(id, ticket);
     }
 
     fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
-        let ticket = self.tickets.remove(&id)?;
+        let ticket = self.by_claim.remove(&id)?;
         self.expiries.remove(&(ticket.expires, id));
         for owner in ticket.claim.lineage.all() {
             let Some(kin) = self.kin.get_mut(&owner) else { continue };
@@ -165,7 +208,7 @@ impl Queue {
     }
 
     fn renew(&mut self, id: ClaimId, expires: Tick) {
-        if let Some(ticket) = self.tickets.get_mut(&id) {
+        if let Some(ticket) = self.by_claim.get_mut(&id) {
             self.expiries.remove(&(ticket.expires, id));
             ticket.expires = expires;
             self.expiries.insert((expires, id));
@@ -179,7 +222,7 @@ impl Queue {
     fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
         let Some(kin) = self.kin.get(&owner) else { return };
         for (_, id) in kin {
-            let Some(ticket) = self.tickets.get_mut(id) else { continue };
+            let Some(ticket) = self.by_claim.get_mut(id) else { continue };
             let was_ahead = ticket.ahead();
             ticket.kin = if holds { ticket.kin + 1 } else { ticket.kin.saturating_sub(1) };
             match (was_ahead, ticket.ahead()) {

@@ -11,23 +11,27 @@ use crate::seeded::{self, Bug};
 /// through release, expiry and clock corrections, and, as far as clocks agree, through a loss of
 /// all memory.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mint {
+pub(crate) struct Mint {
     /// The largest fence of any slot that was forgotten.
-    pub(super) floor: u64,
+    pub(crate) floor: u64,
     /// The wall clock of the verb that runs.
-    pub(super) wall_micros: u64,
-    arrivals: u64,
+    pub(crate) wall_micros: u64,
+    /// The number of the latest arrival.
+    pub(crate) arrivals: u64,
+    /// The largest fence given out.
+    pub(crate) top: u64,
 }
 
 impl Mint {
     /// A fence above everything this slot has given out.
-    pub(super) fn fence(&self, last: &mut u64) -> Fence {
+    pub(super) fn fence(&mut self, last: &mut u64) -> Fence {
         // A broken wall clock must not push fences out of their range for ever.
         let clock = self.wall_micros.min(limits::FENCE / 2);
         let step = u64::from(!seeded::on(Bug::FenceReuse));
         let fence = (*last + step).max(self.floor + step).max(clock);
         debug_assert!(fence < limits::FENCE, "fences outgrew their range");
         *last = fence;
+        self.top = self.top.max(fence);
         Fence::new(fence)
     }
 
@@ -57,7 +61,7 @@ mod tests {
     #[test]
     fn a_clock_in_the_far_future_leaves_room_to_grow() {
         let mut last = 0;
-        let mint = Mint { wall_micros: u64::MAX, ..Mint::default() };
+        let mut mint = Mint { wall_micros: u64::MAX, ..Mint::default() };
         let (first, second) = (mint.fence(&mut last), mint.fence(&mut last));
         assert!(first < second && second.get() < limits::FENCE);
     }

@@ -15,6 +15,7 @@ mod line;
 mod mint;
 mod release;
 mod renew;
+pub(crate) mod seam;
 mod shelf;
 mod slot;
 #[cfg(test)]
@@ -24,7 +25,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use self::holds::Hold;
+use self::line::{Line, Ticket};
 use self::mint::Mint;
+pub use self::shelf::Heap;
 use self::shelf::Shelf;
 use self::slot::Slot;
 use crate::contract::{Claim, ClaimId, Grant, Name, Parts, Queued, SessionId, Signal};
@@ -41,9 +45,11 @@ pub struct Now {
 }
 
 /// The state of one namespace, and the rules over it.
+///
+/// The state stands in memory ([`Heap`]); engines of this crate keep it elsewhere.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
-    shelf: Shelf,
+pub struct Ledger<S = Heap> {
+    shelf: S,
     mint: Mint,
     signals: Vec<(SessionId, Signal)>,
 }
@@ -56,7 +62,10 @@ impl Ledger {
         ledger.mint.floor = floor;
         ledger
     }
+}
 
+#[allow(private_bounds, reason = "only engines of this crate keep the state elsewhere")]
+impl<S: Shelf> Ledger<S> {
     /// The signals of the verbs since the last call, each with the session to tell.
     pub fn take_signals(&mut self) -> Vec<(SessionId, Signal)> {
         std::mem::take(&mut self.signals)
@@ -64,9 +73,10 @@ impl Ledger {
 
     /// How many claims hold or wait, and how many tombstones stand: for leak checks.
     #[must_use]
-    pub fn census(&self, now: Now) -> Census {
+    pub fn census(&mut self, now: Now) -> Census {
         let mut census = Census { tombs: self.shelf.tombs(now.tick), ..Census::default() };
-        for (_, slot) in self.shelf.slots() {
+        for name in self.shelf.names() {
+            let Some(slot) = self.shelf.peek(&name) else { continue };
             census.holds += slot.holds.iter().filter(|hold| now.tick < hold.expires).count();
             census.tickets += slot.line.iter().filter(|one| now.tick < one.expires).count();
         }
@@ -121,29 +131,35 @@ impl Ledger {
     /// Ends, in every slot it has, what a claim that now holds has come to replace.
     fn replace(&mut self, claim: &Claim, now: Now) {
         let Some(old) = claim.replaces else { return };
-        let mut slots = claim.parts.names().filter_map(|name| self.shelf.peek(name));
-        let parts = slots.find_map(|slot| slot.holds.get(old)).map(|hold| hold.claim.parts.clone());
+        let mut names = claim.parts.names();
+        let parts = names.find_map(|name| {
+            let hold = self.shelf.peek(name)?.holds.get(old)?;
+            Some(hold.claim.parts.clone())
+        });
         if let Some(parts) = parts {
             self.remove(old, &parts, now);
         }
     }
 
-    fn holds_all(&self, id: ClaimId, parts: &Parts, now: Now) -> bool {
-        let held = |slot: &Slot| slot.holds.get(id).is_some_and(|hold| now.tick < hold.expires);
+    fn holds_all(&mut self, id: ClaimId, parts: &Parts, now: Now) -> bool {
+        let held = |slot: &Slot<_>| slot.holds.get(id).is_some_and(|hold| now.tick < hold.expires);
         parts.names().all(|name| self.shelf.peek(name).is_some_and(held))
     }
 
     /// The grant of a claim that holds all its parts.
-    fn grant_of(&self, id: ClaimId, parts: &Parts) -> Option<Grant> {
-        let holds: Option<SmallVec<[_; 1]>> =
-            parts.names().map(|name| self.shelf.peek(name)?.holds.get(id)).collect();
-        let holds = holds?;
-        let arrival = holds.first()?.arrival;
-        Some(Grant { fences: holds.iter().map(|hold| hold.fence).collect(), arrival })
+    fn grant_of(&mut self, id: ClaimId, parts: &Parts) -> Option<Grant> {
+        let mut fences: SmallVec<[_; 1]> = SmallVec::new();
+        let mut arrival = None;
+        for name in parts.names() {
+            let hold = self.shelf.peek(name)?.holds.get(id)?;
+            fences.push(hold.fence);
+            arrival.get_or_insert(hold.arrival);
+        }
+        Some(Grant { fences: fences.into_iter().collect(), arrival: arrival? })
     }
 
     /// The standing of a claim that waits for at least one part.
-    fn queued(&self, id: ClaimId, parts: &Parts, now: Now) -> Option<Queued> {
+    fn queued(&mut self, id: ClaimId, parts: &Parts, now: Now) -> Option<Queued> {
         let mut queued: Option<Queued> = None;
         for name in parts.names() {
             let Some(slot) = self.shelf.peek(name) else { continue };

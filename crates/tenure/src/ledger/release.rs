@@ -7,10 +7,14 @@ use smallvec::SmallVec;
 use super::inspect::holder_view;
 use super::shelf::Tomb;
 use super::slot::End;
-use super::{Ledger, Now};
-use crate::contract::{Claim, Evicted, Eviction, Loss, Name, Release, Released, SessionId, Signal};
+use super::{Ledger, Line, Now, Shelf};
+use crate::contract::{
+    Claim, ClaimId, Evicted, Eviction, Loss, Name, Release, Released, SessionId, Signal,
+};
+use crate::seeded::{self, Bug};
 
-impl Ledger {
+#[allow(private_bounds, reason = "see `Ledger`")]
+impl<S: Shelf> Ledger<S> {
     /// Gives claims back or withdraws them. One answer for each, in their order.
     pub fn release(&mut self, batch: &[Release], now: Now) -> Vec<Released> {
         batch.iter().map(|release| self.release_one(release, now)).collect()
@@ -26,9 +30,15 @@ impl Ledger {
         }
         if release.uncertain {
             let tomb = Tomb { until: now.tick + claim.lease, reason: None };
-            self.shelf.bury(claim.id, tomb, now.tick);
+            self.bury(claim.id, tomb, now);
         }
         if self.remove(claim.id, &claim.parts, now) { Released::Done } else { Released::Gone }
+    }
+
+    fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Now) {
+        if !seeded::on(Bug::NoTombstone) {
+            self.shelf.bury(id, tomb, now.tick);
+        }
     }
 
     /// Ends exactly the grant with this fence; its holders are told the reason.
@@ -58,7 +68,7 @@ impl Ledger {
         for claim in claims {
             let reason = Arc::clone(&eviction.reason);
             let tomb = Tomb { until: now.tick + claim.lease, reason: Some(Arc::clone(&reason)) };
-            self.shelf.bury(claim.id, tomb, now.tick);
+            self.bury(claim.id, tomb, now);
             for name in claim.parts.names() {
                 self.touch(name, now);
             }

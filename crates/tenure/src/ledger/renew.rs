@@ -1,9 +1,10 @@
 //! The renew verb: keeps holders and waiters alive. Knows one claim at a time.
 
-use super::{Ledger, Now};
+use super::{Ledger, Line, Now, Shelf};
 use crate::contract::{ClaimRef, Loss, Renewed};
 
-impl Ledger {
+#[allow(private_bounds, reason = "see `Ledger`")]
+impl<S: Shelf> Ledger<S> {
     /// Keeps claims alive, holders and waiters alike. One answer for each, in their order.
     pub fn renew(&mut self, batch: &[ClaimRef], now: Now) -> Vec<Renewed> {
         let mut answers = Vec::with_capacity(batch.len());
@@ -46,7 +47,7 @@ impl Ledger {
     }
 
     /// Why a claim is gone, as far as the ledger remembers.
-    fn epitaph(&self, claim: &ClaimRef, now: Now) -> Loss {
+    fn epitaph(&mut self, claim: &ClaimRef, now: Now) -> Loss {
         let tomb = self.shelf.tomb(claim.id, now.tick);
         match tomb.and_then(|tomb| tomb.reason.clone()) {
             Some(reason) => Loss::Evicted { reason },

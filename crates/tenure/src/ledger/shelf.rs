@@ -1,23 +1,60 @@
 //! Where slots and tombstones stand. Knows how to find them, not what they mean.
 //!
-//! The rules reach slots only through the methods here, so that an engine can keep them elsewhere.
+//! The rules reach slots only through [`Shelf`], so that an engine can keep them elsewhere.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::line::{Line, Queue};
 use super::slot::Slot;
 use crate::contract::{ClaimId, IdMap, Name, Shape};
-use crate::seeded::{self, Bug};
 use crate::time::Tick;
 
 /// How many slots or tombstones may gather before the next look for dead ones.
 const SWEEP_FROM: usize = 1_024;
 
-/// The slots and tombstones of one namespace.
+/// The slots and tombstones of one namespace, wherever they are kept.
+pub(crate) trait Shelf {
+    /// How the line before a slot is kept.
+    type Line: Line;
+
+    /// A slot, to change it.
+    fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line>>;
+
+    /// A slot, to look at it.
+    fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line>>;
+
+    /// The slot of this name; a vacant one takes the shape asked for.
+    fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line>;
+
+    /// Forgets a slot. Returns its last fence, which must not be forgotten.
+    fn forget(&mut self, name: &Name) -> u64;
+
+    /// The names of all slots, in order.
+    fn names(&mut self) -> Vec<Name>;
+
+    /// What is remembered of a claim, if that still stands.
+    fn tomb(&mut self, id: ClaimId, now: Tick) -> Option<Tomb>;
+
+    /// Remembers a claim that must not come back.
+    fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Tick);
+
+    /// How many tombstones stand.
+    fn tombs(&mut self, now: Tick) -> usize;
+
+    /// Whether so many slots have gathered that the dead among them should be looked for. Answers
+    /// yes once for every doubling, so that looking costs a constant per claim.
+    fn crowded(&mut self) -> bool;
+
+    /// After a sweep: the next one comes when the number has doubled.
+    fn swept(&mut self);
+}
+
+/// Slots and tombstones in this process's memory.
 #[derive(Clone, Debug)]
-pub(super) struct Shelf {
+pub struct Heap {
     /// Boxed: a map has room to spare, and a slot is large.
-    slots: HashMap<Name, Box<Slot>>,
+    slots: HashMap<Name, Box<Slot<Queue>>>,
     tombs: IdMap<ClaimId, Tomb>,
     sweep_at: usize,
     clear_at: usize,
@@ -25,64 +62,62 @@ pub(super) struct Shelf {
 
 /// What is remembered of a claim that must not come back.
 #[derive(Clone, Debug)]
-pub(super) struct Tomb {
-    pub(super) until: Tick,
+pub(crate) struct Tomb {
+    pub(crate) until: Tick,
     /// The reason of a forced release, for a holder that missed the signal.
-    pub(super) reason: Option<Arc<str>>,
+    pub(crate) reason: Option<Arc<str>>,
 }
 
-impl Default for Shelf {
+impl Default for Heap {
     fn default() -> Self {
         let (slots, tombs) = (HashMap::new(), IdMap::default());
         Self { slots, tombs, sweep_at: SWEEP_FROM, clear_at: SWEEP_FROM }
     }
 }
 
-impl Shelf {
-    pub(super) fn slot(&mut self, name: &Name) -> Option<&mut Slot> {
+#[cfg(test)]
+impl Heap {
+    pub(super) fn slots(&self) -> impl Iterator<Item = (&Name, &Slot<Queue>)> {
+        self.slots.iter().map(|(name, slot)| (name, &**slot))
+    }
+}
+
+impl Shelf for Heap {
+    type Line = Queue;
+
+    fn slot(&mut self, name: &Name) -> Option<&mut Slot<Queue>> {
         self.slots.get_mut(name).map(Box::as_mut)
     }
 
-    pub(super) fn peek(&self, name: &Name) -> Option<&Slot> {
+    fn peek(&mut self, name: &Name) -> Option<&Slot<Queue>> {
         self.slots.get(name).map(Box::as_ref)
     }
 
-    /// The slot of this name; a vacant one takes the shape asked for.
-    pub(super) fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot {
-        let slot = self.slots.entry(name.clone()).or_insert_with(|| Box::new(Slot::new(shape)));
-        if slot.vacant() && slot.shape != shape {
-            let (closed_until, last_fence) = (slot.closed_until, slot.last_fence);
-            **slot = Slot { closed_until, last_fence, ..Slot::new(shape) };
-        }
+    fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Queue> {
+        let fresh = || Box::new(Slot::new(shape, Queue::default()));
+        let slot = self.slots.entry(name.clone()).or_insert_with(fresh);
+        slot.take_shape(shape);
         slot
     }
 
-    /// Forgets a slot. Returns its last fence, which must not be forgotten.
-    pub(super) fn forget(&mut self, name: &Name) -> u64 {
+    fn forget(&mut self, name: &Name) -> u64 {
         self.slots.remove(name).map_or(0, |slot| slot.last_fence)
     }
 
-    pub(super) fn names(&self) -> Vec<Name> {
+    fn names(&mut self) -> Vec<Name> {
         let mut names: Vec<Name> = self.slots.keys().cloned().collect();
         names.sort();
         names
     }
 
-    pub(super) fn slots(&self) -> impl Iterator<Item = (&Name, &Slot)> {
-        self.slots.iter().map(|(name, slot)| (name, &**slot))
-    }
-
-    pub(super) fn tomb(&self, id: ClaimId, now: Tick) -> Option<&Tomb> {
+    fn tomb(&mut self, id: ClaimId, now: Tick) -> Option<Tomb> {
         if self.tombs.is_empty() {
             return None;
         }
-        self.tombs.get(&id).filter(|tomb| now < tomb.until)
+        self.tombs.get(&id).filter(|tomb| now < tomb.until).cloned()
     }
 
-    pub(super) fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Tick) {
-        if seeded::on(Bug::NoTombstone) {
-            return;
-        }
+    fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Tick) {
         if self.tombs.len() >= self.clear_at {
             self.tombs.retain(|_, tomb| now < tomb.until);
             self.clear_at = (self.tombs.len() * 2).max(SWEEP_FROM);
@@ -90,13 +125,11 @@ impl Shelf {
         self.tombs.insert(id, tomb);
     }
 
-    pub(super) fn tombs(&self, now: Tick) -> usize {
+    fn tombs(&mut self, now: Tick) -> usize {
         self.tombs.values().filter(|tomb| now < tomb.until).count()
     }
 
-    /// Whether so many slots have gathered that the dead among them should be looked for. Answers
-    /// yes once for every doubling, so that looking costs a constant per claim.
-    pub(super) fn crowded(&mut self) -> bool {
+    fn crowded(&mut self) -> bool {
         if self.slots.len() < self.sweep_at {
             return false;
         }
@@ -104,8 +137,7 @@ impl Shelf {
         true
     }
 
-    /// After a sweep: the next one comes when the number has doubled.
-    pub(super) fn swept(&mut self) {
+    fn swept(&mut self) {
         self.sweep_at = (self.slots.len() * 2).max(SWEEP_FROM);
     }
 }

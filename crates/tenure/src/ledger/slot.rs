@@ -16,27 +16,27 @@ use crate::time::Tick;
 
 /// Everything the ledger knows of one lock name.
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
-    pub(super) shape: Shape,
-    pub(super) holds: Holds,
-    pub(super) line: Line,
+pub(crate) struct Slot<L> {
+    pub(crate) shape: Shape,
+    pub(crate) holds: Holds,
+    pub(crate) line: L,
     /// Nobody new comes in before this instant (lock delay after an expiry).
-    pub(super) closed_until: Tick,
+    pub(crate) closed_until: Tick,
     /// The last fence given out here.
-    pub(super) last_fence: u64,
+    pub(crate) last_fence: u64,
     /// Rare, so that it should cost little while there are none.
-    pub(super) groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
 }
 
 /// Claims that share one fence: re-entries, and owners nested in each other.
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    key: u64,
-    fence: Fence,
+pub(crate) struct Group {
+    pub(crate) key: u64,
+    pub(crate) fence: Fence,
     /// A member ended by expiry and may still write with the fence: the next grant or renewal in
     /// the group brings a new one.
-    spent: bool,
-    members: usize,
+    pub(crate) spent: bool,
+    pub(crate) members: usize,
 }
 
 /// From when a hold counts, and until when it lives without a renewal.
@@ -55,12 +55,13 @@ pub(super) enum End {
     Expired(Tick),
 }
 
-impl Slot {
-    pub(super) fn new(shape: Shape) -> Self {
+impl<L: Line> Slot<L> {
+    /// An empty slot with this line before it, which is empty too.
+    pub(crate) fn new(shape: Shape, line: L) -> Self {
         Self {
             shape,
             holds: Holds::new(!shape.reentrant()),
-            line: Line::default(),
+            line,
             closed_until: Tick::ZERO,
             last_fence: 0,
             groups: Vec::new(),
@@ -70,6 +71,14 @@ impl Slot {
     /// Nobody holds and nobody waits: any shape may come.
     pub(super) fn vacant(&self) -> bool {
         self.holds.is_empty() && self.line.is_empty()
+    }
+
+    /// Takes the shape asked for, if nobody holds and nobody waits.
+    pub(crate) fn take_shape(&mut self, shape: Shape) {
+        if self.vacant() && self.shape != shape {
+            self.shape = shape;
+            self.holds = Holds::new(!shape.reentrant());
+        }
     }
 
     /// Vacant, and nothing has to be remembered but the fence.
@@ -108,7 +117,7 @@ impl Slot {
         if self.kin(lineage) == 0 {
             return self.line.iter().all(|ticket| ticket.claim.lineage.owner() == lineage.owner());
         }
-        self.line.ahead().all(|ticket| self.passes(lineage, ticket))
+        self.line.ahead().all(|ticket| self.passes(lineage, &ticket))
     }
 
     /// How many of the claim's owner and ancestors hold this slot.
@@ -122,7 +131,7 @@ impl Slot {
 
     /// The ticket of another reader that waits to write and that this claim, which wants the same,
     /// could only wait for in vain: each holds what the other waits for.
-    pub(super) fn rival_upgrade(&self, lineage: &Lineage, weight: u32) -> Option<&Ticket> {
+    pub(super) fn rival_upgrade(&self, lineage: &Lineage, weight: u32) -> Option<L::Seen<'_>> {
         let base = self.base(lineage)?;
         if base.weight >= weight {
             return None;
@@ -217,7 +226,7 @@ impl Slot {
         if let End::Expired(at) = how {
             self.closed_until = self.closed_until.max(at + hold.delay());
         }
-        let replaces = |ticket: &&Ticket| ticket.claim.replaces == Some(id);
+        let replaces = |ticket: &L::Seen<'_>| ticket.claim.replaces == Some(id);
         let orphans = self.line.kin_of(owner).filter(replaces).map(|ticket| ticket.claim.id);
         for orphan in orphans.collect::<SmallVec<[ClaimId; 1]>>() {
             self.line.remove(orphan);
@@ -256,19 +265,19 @@ impl Slot {
     /// Behind a head that must wait only these can come in: lighter tickets of the head's owner,
     /// and tickets whose own lineage holds what those before them wait for. Both are found by
     /// owner, so that a long line is not walked through.
-    fn next_in_line(&self, now: Tick) -> Option<&Ticket> {
+    fn next_in_line(&self, now: Tick) -> Option<L::Seen<'_>> {
         let head = self.line.iter().next()?;
-        let lineage = &head.claim.lineage;
-        if self.fits(lineage, head.weight, now) {
+        if self.fits(&head.claim.lineage, head.weight, now) {
             return Some(head);
         }
         if !self.shape.reentrant() {
             return None;
         }
-        let comes_in = |ticket: &&Ticket| {
+        let lineage = &head.claim.lineage;
+        let comes_in = |ticket: &L::Seen<'_>| {
             self.fits(&ticket.claim.lineage, ticket.weight, now) && self.unhindered(ticket)
         };
-        let lighter = |ticket: &&Ticket| ticket.weight < head.weight;
+        let lighter = |ticket: &L::Seen<'_>| ticket.weight < head.weight;
         let own = (head.weight > 1).then(|| self.line.kin_of(lineage.owner()));
         let own = own.into_iter().flatten().filter(lighter).find(comes_in);
         let holders = self.holds.iter().map(Hold::owner).filter(|owner| !lineage.includes(*owner));
@@ -279,7 +288,7 @@ impl Slot {
 
     /// The tickets of an owner that fit the weight it has.
     fn tickets_again(&self, owner: OwnerId) -> impl Iterator<Item = (Arrival, ClaimId)> {
-        let again = move |ticket: &&Ticket| {
+        let again = move |ticket: &L::Seen<'_>| {
             let lineage = &ticket.claim.lineage;
             lineage.owner() == owner && self.reenters(lineage, ticket.weight)
         };
@@ -289,7 +298,7 @@ impl Slot {
     /// Whether no claim that this ticket must wait for stands before it.
     fn unhindered(&self, ticket: &Ticket) -> bool {
         let mut before = self.line.iter().take_while(|other| other.claim.id != ticket.claim.id);
-        before.all(|other| self.passes(&ticket.claim.lineage, other))
+        before.all(|other| self.passes(&ticket.claim.lineage, &other))
     }
 
     /// Whether a claim need not wait behind this ticket: it is of the same owner, or it waits for

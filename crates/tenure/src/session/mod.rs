@@ -32,7 +32,7 @@ pub use witness::{Event, Witness};
 use self::entry::{Entry, Over, Phase};
 use self::table::{Table, Work};
 use crate::contract::{
-    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, SessionId, Signal, Verb,
+    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, SessionId, Signal, Verb,
 };
 use crate::limits;
 use crate::seeded::{self, Bug};
@@ -234,15 +234,12 @@ impl Ear for Core {
             Signal::Granted { claim, grant } => {
                 self.hear_granted(&mut table, claim, grant, &mut work);
             }
-            Signal::Ended { claim, loss } => match table.get(claim).map(|entry| &entry.phase) {
-                Some(Phase::Held { .. } | Phase::Granted { .. }) => {
-                    table.lose(claim, loss, now, &mut work);
+            Signal::Ended { claim, loss } => hear_ended(&mut table, claim, loss, now, &mut work),
+            Signal::AllEnded { loss } => {
+                for id in table.ids() {
+                    hear_ended(&mut table, id, loss.clone(), now, &mut work);
                 }
-                Some(Phase::Waiting { .. }) => {
-                    table.wait_over(claim, Over::Ended(loss), now, &mut work);
-                }
-                _ => {}
-            },
+            }
             Signal::Resync => {
                 for id in table.ids() {
                     table.update(id, |entry| {
@@ -255,6 +252,14 @@ impl Ear for Core {
         }
         drop(table);
         self.announce(work);
+    }
+}
+
+fn hear_ended(table: &mut Table, claim: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
+    match table.get(claim).map(|entry| &entry.phase) {
+        Some(Phase::Held { .. } | Phase::Granted { .. }) => table.lose(claim, loss, now, work),
+        Some(Phase::Waiting { .. }) => table.wait_over(claim, Over::Ended(loss), now, work),
+        _ => {}
     }
 }
 

@@ -16,6 +16,8 @@ use std::time::Duration;
 #[cfg(any(test, feature = "test-util"))]
 pub use manual::ManualClock;
 pub use system::SystemClock;
+#[cfg(all(feature = "embedded", target_os = "linux", target_env = "gnu"))]
+pub(crate) use system::steady_deadline;
 
 /// An instant on a [`Clock`], in nanoseconds since an origin that only the clock knows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -28,6 +28,13 @@ impl Clock for SystemClock {
     }
 }
 
+/// The instant `limit` from now on the clock that system calls wait on, counted from its origin.
+#[cfg(all(feature = "embedded", target_env = "gnu"))]
+pub(crate) fn steady_deadline(limit: std::time::Duration) -> std::time::Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    std::time::Duration::try_from(now).unwrap_or_default() + limit
+}
+
 #[cfg(target_os = "linux")]
 const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
 // Elsewhere the monotonic clock is the best there is (on macOS it goes on during sleep).

@@ -281,7 +281,9 @@ impl Auditor {
                 Signal::Ended { claim, .. } => check(case.ended.contains(&claim), || {
                     format!("{claim} was told of an end that did not come")
                 })?,
-                Signal::Resync => return Err("a ledger never loses a signal".into()),
+                Signal::AllEnded { .. } | Signal::Resync => {
+                    return Err("a ledger never loses a signal, nor itself".into());
+                }
             }
         }
         // It may have been told, and then have ended in the same step.

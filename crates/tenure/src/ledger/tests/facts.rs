@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::Line;
 use super::*;
 use crate::contract::{Arrival, Shape};
 use crate::limits;
@@ -50,7 +51,7 @@ pub(super) struct Scene {
 pub(super) type Facts = BTreeMap<Name, Scene>;
 
 pub(super) fn facts(ledger: &Ledger) -> Facts {
-    let scene = |slot: &super::super::Slot| {
+    let scene = |slot: &super::super::Slot<super::super::line::Queue>| {
         let holders = slot.holds.iter().map(|hold| Seat {
             claim: Arc::clone(&hold.claim),
             weight: hold.weight,

@@ -1,5 +1,6 @@
 //! Stories of fences: they grow through everything (promise 3), and are shared only by kin.
 
+use super::super::Shelf;
 use super::*;
 
 #[test]

@@ -1,6 +1,7 @@
 //! Stories of looking: one slot, pages, reach; and of forgetting: sweeps and the census.
 
 use super::super::Census;
+use super::super::Shelf;
 use super::*;
 use crate::contract::{Page, Pattern, Shape, Snapshot};
 

@@ -1,0 +1,441 @@
+//! How claims, slots, tickets and signals look as bytes. Knows formats, not where they are kept.
+//!
+//! Everything is read with checks: bytes that are not ours give [`Damaged`], never a panic. A
+//! change of any of these formats changes the file set's format number.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::contract::{
+    About, Arrival, Claim, ClaimId, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
+    Patience, Place, SessionId, Shape, Signal,
+};
+use crate::ledger::seam::{Group, Hold, Holds, Ticket, Tomb};
+use crate::limits;
+use crate::time::Tick;
+
+/// The bytes are not what they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Damaged;
+
+type Read<T> = Result<T, Damaged>;
+
+/// Writes bytes one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Writer(SmallVec<[u8; 512]>);
+
+impl Writer {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(super) fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    pub(super) fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn id(&mut self, value: u128) {
+        self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
+    fn tick(&mut self, value: Tick) {
+        self.u64(value.as_nanos());
+    }
+
+    fn duration(&mut self, value: Duration) {
+        self.u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Texts are bounded by the limits far below what 32 bits can count.
+    pub(super) fn text(&mut self, text: &str) {
+        self.raw(text.as_bytes());
+    }
+
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.count(bytes.len());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn count(&mut self, count: usize) {
+        self.u32(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+}
+
+/// Reads bytes one after the other, with checks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    fn take(&mut self, count: usize) -> Read<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Damaged)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
+        self.take(N)?.try_into().map_err(|_| Damaged)
+    }
+
+    pub(super) fn u8(&mut self) -> Read<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(super) fn u32(&mut self) -> Read<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Read<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn id(&mut self) -> Read<u128> {
+        self.array().map(u128::from_be_bytes)
+    }
+
+    fn tick(&mut self) -> Read<Tick> {
+        self.u64().map(Tick::from_nanos)
+    }
+
+    fn duration(&mut self) -> Read<Duration> {
+        self.u64().map(Duration::from_nanos)
+    }
+
+    pub(super) fn text(&mut self) -> Read<&'a str> {
+        std::str::from_utf8(self.raw()?).map_err(|_| Damaged)
+    }
+
+    pub(super) fn raw(&mut self) -> Read<&'a [u8]> {
+        let count = self.u32()?;
+        self.take(count as usize)
+    }
+
+    /// A count of things that take at least a byte each.
+    fn count(&mut self, most: usize) -> Read<usize> {
+        let count = self.u32()? as usize;
+        if count > most || count > self.0.len() { Err(Damaged) } else { Ok(count) }
+    }
+
+    pub(super) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
+        match self.u8()? {
+            0 => Ok(None),
+            1 => read(self).map(Some),
+            _ => Err(Damaged),
+        }
+    }
+
+    pub(super) fn end(self) -> Read<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Damaged) }
+    }
+}
+
+/// Everything the store keeps of one slot in one row; its line stands in rows of its own.
+pub(super) struct SlotRow {
+    pub(super) shape: Shape,
+    pub(super) closed_until: Tick,
+    pub(super) last_fence: u64,
+    pub(super) groups: Vec<Group>,
+    pub(super) holds: Holds,
+    pub(super) line: LineHead,
+}
+
+/// What a slot's row says of its line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LineHead {
+    /// Under which number its rows stand; 0 before anybody has waited.
+    pub(super) id: u64,
+    /// How many wait.
+    pub(super) len: u32,
+    /// How many of them stand ahead of the line.
+    pub(super) ahead: u32,
+}
+
+pub(super) fn write_slot<'a>(
+    writer: &mut Writer,
+    (shape, closed_until, last_fence): (Shape, Tick, u64),
+    groups: &[Group],
+    holds: impl Iterator<Item = &'a Hold>,
+    line: LineHead,
+) {
+    write_shape(writer, shape);
+    writer.tick(closed_until);
+    writer.u64(last_fence);
+    writer.u64(line.id);
+    writer.u32(line.len);
+    writer.u32(line.ahead);
+    writer.count(groups.len());
+    for group in groups {
+        writer.u64(group.key);
+        writer.u64(group.fence.get());
+        writer.u8(u8::from(group.spent));
+        writer.count(group.members);
+    }
+    for hold in holds {
+        write_claim(writer, &hold.claim);
+        writer.u32(hold.weight);
+        writer.u64(hold.fence.get());
+        writer.option(hold.group, Writer::u64);
+        writer.u64(hold.arrival.0);
+        writer.tick(hold.since);
+        writer.tick(hold.expires);
+        writer.u8(u8::from(hold.reserved));
+    }
+}
+
+pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow> {
+    let mut reader = Reader::new(bytes);
+    let shape = read_shape(&mut reader)?;
+    let closed_until = reader.tick()?;
+    let last_fence = reader.u64()?;
+    let line = LineHead { id: reader.u64()?, len: reader.u32()?, ahead: reader.u32()? };
+    let mut groups = Vec::new();
+    for _ in 0..reader.count(limits::HOLDERS)? {
+        groups.push(Group {
+            key: reader.u64()?,
+            fence: Fence::new(reader.u64()?),
+            spent: reader.u8()? != 0,
+            members: reader.u32()? as usize,
+        });
+    }
+    let mut holds = Holds::new(!shape.reentrant());
+    while !reader.0.is_empty() {
+        holds.insert(Hold {
+            claim: read_claim(&mut reader)?,
+            weight: reader.u32()?,
+            fence: Fence::new(reader.u64()?),
+            group: reader.option(Reader::u64)?,
+            arrival: Arrival(reader.u64()?),
+            since: reader.tick()?,
+            expires: reader.tick()?,
+            reserved: reader.u8()? != 0,
+        });
+    }
+    Ok(SlotRow { shape, closed_until, last_fence, groups, holds, line })
+}
+
+pub(super) fn write_ticket(writer: &mut Writer, ticket: &Ticket) {
+    write_claim(writer, &ticket.claim);
+    writer.u32(ticket.weight);
+    writer.u64(ticket.arrival.0);
+    writer.tick(ticket.since);
+    writer.tick(ticket.expires);
+    writer.u32(ticket.kin);
+}
+
+pub(super) fn read_ticket(bytes: &[u8]) -> Read<Ticket> {
+    let mut reader = Reader::new(bytes);
+    let claim = read_claim(&mut reader)?;
+    let weight = reader.u32()?;
+    let arrival = Arrival(reader.u64()?);
+    let (since, expires) = (reader.tick()?, reader.tick()?);
+    let kin = reader.u32()?;
+    reader.end()?;
+    Ok(Ticket { claim, weight, arrival, since, expires, kin })
+}
+
+pub(super) fn write_tomb(writer: &mut Writer, tomb: &Tomb) {
+    writer.tick(tomb.until);
+    writer.option(tomb.reason.as_deref(), Writer::text);
+}
+
+pub(super) fn read_tomb(bytes: &[u8]) -> Read<Tomb> {
+    let mut reader = Reader::new(bytes);
+    let until = reader.tick()?;
+    let reason = reader.option(Reader::text)?.map(Arc::from);
+    reader.end()?;
+    Ok(Tomb { until, reason })
+}
+
+fn write_claim(writer: &mut Writer, claim: &Claim) {
+    writer.id(claim.id.as_u128());
+    writer.option(claim.session.map(SessionId::as_u128), Writer::id);
+    writer.id(claim.lineage.owner().as_u128());
+    writer.count(claim.lineage.ancestors().len());
+    for ancestor in claim.lineage.ancestors() {
+        writer.id(ancestor.as_u128());
+    }
+    writer.count(claim.parts.as_slice().len());
+    for part in claim.parts.as_slice() {
+        writer.text(part.name().as_str());
+        write_shape(writer, part.shape());
+        writer.u32(part.weight());
+    }
+    writer.duration(claim.lease);
+    writer.duration(claim.lock_delay);
+    writer.u8(match claim.patience {
+        Patience::Try => 0,
+        Patience::Wait => 1,
+    });
+    writer.option(claim.replaces.map(ClaimId::as_u128), Writer::id);
+    write_about(writer, &claim.about);
+}
+
+fn read_claim(reader: &mut Reader<'_>) -> Read<Arc<Claim>> {
+    let id = ClaimId::from_u128(reader.id()?);
+    let session = reader.option(Reader::id)?.map(SessionId::from_u128);
+    let owner = OwnerId::from_u128(reader.id()?);
+    let mut ancestors = SmallVec::<[OwnerId; 4]>::new();
+    for _ in 0..reader.count(limits::ANCESTORS)? {
+        ancestors.push(OwnerId::from_u128(reader.id()?));
+    }
+    let lineage = match ancestors.as_slice() {
+        [] => Lineage::root(owner),
+        ancestors => Lineage::nested(owner, ancestors).map_err(|_| Damaged)?,
+    };
+    let parts = read_parts(reader)?;
+    let (lease, lock_delay) = (reader.duration()?, reader.duration()?);
+    let patience = match reader.u8()? {
+        0 => Patience::Try,
+        1 => Patience::Wait,
+        _ => return Err(Damaged),
+    };
+    let replaces = reader.option(Reader::id)?.map(ClaimId::from_u128);
+    let about = read_about(reader)?;
+    let claim = Claim { id, session, lineage, parts, lease, lock_delay, patience, replaces, about };
+    Ok(Arc::new(claim))
+}
+
+fn read_parts(reader: &mut Reader<'_>) -> Read<Parts> {
+    let count = reader.count(limits::SET_NAMES)?;
+    let mut parts = SmallVec::<[Part; 1]>::new();
+    for _ in 0..count {
+        let name = Name::try_from(reader.text()?).map_err(|_| Damaged)?;
+        let shape = read_shape(reader)?;
+        let part = match (shape, reader.u32()?) {
+            (Shape::Mutex, 1) => Part::mutex(name),
+            (Shape::ReadWrite, 1) => Part::read(name),
+            (Shape::ReadWrite, limits::FULL_WEIGHT) => Part::write(name),
+            (Shape::Semaphore(capacity), permits) => {
+                Part::permits(name, permits, capacity).map_err(|_| Damaged)?
+            }
+            _ => return Err(Damaged),
+        };
+        parts.push(part);
+    }
+    match (parts.pop(), parts.is_empty()) {
+        (Some(only), true) => Ok(Parts::one(only)),
+        (Some(last), false) => Parts::set(parts.into_iter().chain([last])).map_err(|_| Damaged),
+        (None, _) => Err(Damaged),
+    }
+}
+
+fn write_about(writer: &mut Writer, about: &About) {
+    writer.text(&about.host);
+    writer.u32(about.pid);
+    match &about.place {
+        None => writer.u8(0),
+        Some(Place::Here(location)) => {
+            writer.u8(1);
+            writer.text(location.file());
+            writer.u32(location.line());
+        }
+        Some(Place::Told(text)) => {
+            writer.u8(2);
+            writer.text(text);
+        }
+    }
+    writer.option(about.label.as_ref().map(Label::as_str), Writer::text);
+}
+
+fn read_about(reader: &mut Reader<'_>) -> Read<About> {
+    let host = Arc::from(reader.text()?);
+    let pid = reader.u32()?;
+    let place = match reader.u8()? {
+        0 => None,
+        1 => {
+            let file = reader.text()?;
+            Some(Place::Told(format!("{file}:{}", reader.u32()?).into()))
+        }
+        2 => Some(Place::Told(Arc::from(reader.text()?))),
+        _ => return Err(Damaged),
+    };
+    let label = match reader.option(Reader::text)? {
+        Some(text) => Some(Label::try_from(text).map_err(|_| Damaged)?),
+        None => None,
+    };
+    Ok(About { host, pid, place, label })
+}
+
+fn write_shape(writer: &mut Writer, shape: Shape) {
+    match shape {
+        Shape::Mutex => writer.u8(0),
+        Shape::ReadWrite => writer.u8(1),
+        Shape::Semaphore(permits) => {
+            writer.u8(2);
+            writer.u32(permits);
+        }
+    }
+}
+
+fn read_shape(reader: &mut Reader<'_>) -> Read<Shape> {
+    match reader.u8()? {
+        0 => Ok(Shape::Mutex),
+        1 => Ok(Shape::ReadWrite),
+        2 => Ok(Shape::Semaphore(reader.u32()?)),
+        _ => Err(Damaged),
+    }
+}
+
+/// Signals as they travel. `None` for those that only this process makes.
+pub(super) fn write_signal(writer: &mut Writer, signal: &Signal) -> Option<()> {
+    match signal {
+        Signal::Granted { claim, grant } => {
+            writer.u8(1);
+            writer.id(claim.as_u128());
+            writer.u64(grant.arrival.0);
+            for fence in grant.fences.as_slice() {
+                writer.u64(fence.get());
+            }
+        }
+        Signal::Ended { claim, loss: Loss::Evicted { reason } } => {
+            writer.u8(2);
+            writer.id(claim.as_u128());
+            writer.text(reason);
+        }
+        Signal::Resync => writer.u8(3),
+        _ => return None,
+    }
+    Some(())
+}
+
+pub(super) fn read_signal(bytes: &[u8]) -> Read<Signal> {
+    let mut reader = Reader::new(bytes);
+    match reader.u8()? {
+        1 => {
+            let claim = ClaimId::from_u128(reader.id()?);
+            let arrival = Arrival(reader.u64()?);
+            let mut fences = SmallVec::<[Fence; 1]>::new();
+            while !reader.0.is_empty() {
+                fences.push(Fence::new(reader.u64()?));
+            }
+            let grant = Grant { fences: fences.into_iter().collect(), arrival };
+            Ok(Signal::Granted { claim, grant })
+        }
+        2 => {
+            let claim = ClaimId::from_u128(reader.id()?);
+            let reason = Arc::from(reader.text()?);
+            Ok(Signal::Ended { claim, loss: Loss::Evicted { reason } })
+        }
+        3 => Ok(Signal::Resync),
+        _ => Err(Damaged),
+    }
+}

@@ -1,0 +1,143 @@
+//! The synced environment: what must outlive a reboot. Knows how far fences are reserved, and rows
+//! for cells; not what is in them.
+//!
+//! ```text
+//! F                 -> the fence up to which fences are reserved
+//! W                 -> the last version of any cell
+//! N namespace       -> its number
+//! V number name     -> a cell
+//! ```
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
+
+use super::files::is_damage;
+use super::guard::{Guard, Room};
+use super::place::{self, Root, cannot};
+use super::store::{WAIT, stuck};
+use super::txn::{Table, Trouble, Txn};
+use crate::contract::{Error, ErrorKind};
+
+/// Address space for the environment; the file is only as large as what is in it.
+const MAP: usize = 4 << 30;
+
+/// The synced environment.
+pub(super) struct Durable {
+    root: Root,
+    path: PathBuf,
+    env: Env<WithoutTls>,
+    table: Table,
+}
+
+/// One process must not open an environment twice.
+static OPEN: LazyLock<Mutex<HashMap<PathBuf, Weak<Durable>>>> = LazyLock::new(Mutex::default);
+
+impl Durable {
+    pub(super) fn at(root: &Root) -> Result<Arc<Self>, Error> {
+        let path = root.durable();
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, durable| durable.strong_count() > 0);
+        if let Some(durable) = open.get(&path).and_then(Weak::upgrade) {
+            return Ok(durable);
+        }
+        place::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
+        let durable = match open_env(&path) {
+            Ok((env, table)) => Self { root: root.clone(), path: path.clone(), env, table },
+            Err(error) => return Err(failed(root, &path, Trouble::Store(error))),
+        };
+        let durable = Arc::new(durable);
+        open.insert(path, Arc::downgrade(&durable));
+        Ok(durable)
+    }
+
+    /// One synced transaction. Blocks the thread: for the gate, and for the disk.
+    pub(super) fn write<T>(
+        &self,
+        guard: &Guard,
+        step: impl FnOnce(&Txn<'_>) -> T,
+    ) -> Result<T, Error> {
+        let _inside = guard.enter(Room::Durable, WAIT).map_err(stuck)?;
+        let txn = self.env.write_txn().map_err(|error| self.failed(Trouble::Store(error)))?;
+        let txn = Txn::new(txn, self.table);
+        let answer = step(&txn);
+        txn.commit().map_err(|trouble| self.failed(trouble))?;
+        Ok(answer)
+    }
+
+    /// Looks at one instant's state.
+    pub(super) fn read<T>(
+        &self,
+        look: impl FnOnce(&RoTxn<'_, WithoutTls>, Table) -> heed::Result<T>,
+    ) -> Result<T, Error> {
+        let seen = self.env.read_txn().and_then(|txn| look(&txn, self.table));
+        seen.map_err(|error| self.failed(Trouble::Store(error)))
+    }
+
+    /// Up to where fences are reserved.
+    pub(super) fn reserved(&self, guard: &Guard) -> Result<u64, Error> {
+        self.write(guard, read_reserved)
+    }
+
+    /// Reserves fences up to `until`, and says up to where they are reserved now.
+    pub(super) fn reserve(&self, guard: &Guard, until: u64) -> Result<u64, Error> {
+        self.write(guard, |txn| {
+            let reserved = read_reserved(txn).max(until);
+            txn.put(b"F", &reserved.to_le_bytes());
+            reserved
+        })
+    }
+
+    fn failed(&self, trouble: Trouble) -> Error {
+        failed(&self.root, &self.path, trouble)
+    }
+}
+
+fn read_reserved(txn: &Txn<'_>) -> u64 {
+    let read = |bytes: &[u8]| {
+        let bytes = bytes.try_into().map_err(|_| super::codec::Damaged)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    txn.get(b"F", "the reserve of fences", read).unwrap_or(0)
+}
+
+fn failed(root: &Root, path: &Path, trouble: Trouble) -> Error {
+    let what = match trouble {
+        Trouble::Damaged(what) => format!("{what} cannot be read"),
+        Trouble::Store(error) if is_damage(&error) => error.to_string(),
+        Trouble::Store(heed::Error::Mdb(MdbError::MapFull)) => {
+            return Error::new(ErrorKind::Limit, "the store has no room for more cells")
+                .next("remove cells, or give them a time to live");
+        }
+        Trouble::Store(heed::Error::Io(error)) => return cannot("write", path, error),
+        Trouble::Store(error) => {
+            let what = format!("{} failed: {error}", path.display());
+            return Error::new(ErrorKind::Unavailable, what).caused_by(error);
+        }
+    };
+    let aside = match root.set_aside(path) {
+        Ok(aside) => format!("set aside as {}", aside.display()),
+        Err(error) => format!("could not be set aside: {error}"),
+    };
+    Error::new(ErrorKind::Corrupt, format!("{} is damaged ({what}); {aside}", path.display()))
+        .next("restart its users: cells begin empty, fences go on as far as the clock is right")
+}
+
+#[allow(unsafe_code, reason = "heed cannot see who else maps the file")]
+fn open_env(path: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
+    let mut options = EnvOpenOptions::new().read_txn_without_tls();
+    options.map_size(MAP);
+    // SAFETY: opened once in this process (see `OPEN`), in one pid namespace, on a local file
+    // system (see `place`); nobody but LMDB writes these files.
+    let env = unsafe { options.open(path) }?;
+    // Readers that were killed would keep old pages for ever.
+    env.clear_stale_readers()?;
+    // The nameless table is always there, so that nothing has to be written to open it.
+    let txn = env.read_txn()?;
+    let table = env.open_database(&txn, None)?;
+    drop(txn);
+    let table = table.ok_or(heed::Error::Mdb(MdbError::Invalid))?;
+    Ok((env, table))
+}

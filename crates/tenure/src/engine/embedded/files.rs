@@ -1,0 +1,126 @@
+//! Makes, opens and sets aside the files of a store. Knows what a whole file set looks like, not
+//! what happens in it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
+use rustix::fs::{FallocateFlags, fallocate};
+
+use super::guard::Guard;
+use super::place::{self, Root, SetUp, cannot};
+use super::txn::Table;
+use crate::contract::{Error, ErrorKind};
+
+/// How large the map is at first.
+pub(super) const FIRST_MAP: usize = 2 << 20;
+
+/// Why a file set could not be opened.
+pub(super) enum Refused {
+    Plainly(Error),
+    Damaged(String),
+}
+
+pub(super) fn refused(error: heed::Error, path: &Path) -> Refused {
+    if is_damage(&error) {
+        return Refused::Damaged(format!("{}: {error}", path.display()));
+    }
+    match error {
+        heed::Error::Io(error) => Refused::Plainly(cannot("open", path, error)),
+        error => {
+            let what = format!("cannot open {}: {error}", path.display());
+            Refused::Plainly(Error::new(ErrorKind::Unavailable, what).caused_by(error))
+        }
+    }
+}
+
+pub(super) fn is_damage(error: &heed::Error) -> bool {
+    use MdbError::{BadTxn, Corrupted, Invalid, PageNotFound, Panic, VersionMismatch};
+    let heed::Error::Mdb(error) = error else { return false };
+    matches!(error, Corrupted | Invalid | PageNotFound | Panic | VersionMismatch | BadTxn)
+}
+
+/// Moves a damaged file set away, and says what was found and where it is now.
+pub(super) fn set_aside(root: &Root, damaged: &Path, what: &str) -> Error {
+    let place = match root.set_aside(damaged) {
+        Ok(aside) => format!("set aside as {}", aside.display()),
+        Err(error) => format!("could not be set aside: {error}"),
+    };
+    Error::new(ErrorKind::Corrupt, format!("{} is damaged ({what}); {place}", damaged.display()))
+        .next("connect again: a new one is made; every lock that was held is lost")
+}
+
+/// Makes a file set beside its place and moves it there when it is whole.
+pub(super) fn make(root: &Root, file_set: &Path, _alone: &SetUp) -> Result<(), Error> {
+    let draft = root.path().join(format!("new-{}", std::process::id()));
+    let made = make_in(&draft).and_then(|()| {
+        fs::rename(&draft, file_set).map_err(|error| cannot("make", file_set, error))
+    });
+    if made.is_err() {
+        let _ = fs::remove_dir_all(&draft);
+    }
+    made
+}
+
+fn make_in(draft: &Path) -> Result<(), Error> {
+    let failed = |error: io::Error| cannot("make", draft, error);
+    let _ = fs::remove_dir_all(draft);
+    place::private_directory(&draft.join("locks")).map_err(failed)?;
+    place::private_directory(&draft.join("sessions")).map_err(failed)?;
+    let namespace = place::pid_namespace()?;
+    place::private(&draft.join("about"))
+        .and_then(|mut file| file.write_all(namespace.to_string().as_bytes()))
+        .map_err(failed)?;
+    place::private(&draft.join("users")).map_err(failed)?;
+    let page = place::private(&draft.join("guard")).map_err(failed)?;
+    let guard = Guard::open(&page, true).map_err(failed)?;
+    let path = draft.join("locks/data.mdb");
+    let data = place::private(&path).map_err(failed)?;
+    fallocate(&data, FallocateFlags::empty(), 0, FIRST_MAP as u64)
+        .map_err(|error| failed(error.into()))?;
+    // An empty file is what LMDB makes a new environment in; the blocks stay reserved.
+    data.set_len(0).map_err(failed)?;
+    let (env, _) = open_env(&draft.join("locks"), FIRST_MAP).map_err(|error| {
+        let what = format!("cannot make {}: {error}", path.display());
+        Error::new(ErrorKind::Unavailable, what).next("see whether the disk is full")
+    })?;
+    fallocate(&data, FallocateFlags::empty(), 0, FIRST_MAP as u64)
+        .map_err(|error| failed(error.into()))?;
+    env.prepare_for_closing().wait();
+    guard.counters().map_size.store(FIRST_MAP as u64, Ordering::Release);
+    Ok(())
+}
+
+#[allow(unsafe_code, reason = "heed cannot see who else maps the file")]
+pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>, Table)> {
+    let mut options = EnvOpenOptions::new().read_txn_without_tls();
+    options.map_size(map);
+    // SAFETY: not synced, because a reboot ends every holder; the writable map is only written by
+    // LMDB, and the directory is closed to other users.
+    unsafe { options.flags(EnvFlags::WRITE_MAP | EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC) };
+    // SAFETY: opened once in this process (see `sessions`), in one pid namespace, on a local file
+    // system (see `place`); nobody but LMDB writes these files.
+    let env = unsafe { options.open(path) }?;
+    let mut txn = env.write_txn()?;
+    let table = env.create_database(&mut txn, None)?;
+    txn.commit()?;
+    Ok((env, table))
+}
+
+/// The robust mutex that guards a file set does not hold across pid namespaces.
+pub(super) fn check_namespace(file_set: &Path) -> Result<(), Error> {
+    let ours = place::pid_namespace()?;
+    let theirs = fs::read_to_string(file_set.join("about"));
+    if theirs.is_ok_and(|text| text.trim() == ours.to_string()) {
+        return Ok(());
+    }
+    if !place::in_use(file_set) {
+        // Nobody is left there: the file set can be made anew for us.
+        return fs::remove_dir_all(file_set).map_err(|error| cannot("remove", file_set, error));
+    }
+    let what = format!("{} is in use in another pid namespace (a container?)", file_set.display());
+    Err(Error::new(ErrorKind::Unsupported, what)
+        .next("name a directory of its own for each container, or use a server between them"))
+}

@@ -1,0 +1,84 @@
+//! A thread for steps that would have to wait: for the gate, or for the disk. Knows jobs, not what
+//! they do.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use tokio::sync::oneshot;
+
+use crate::contract::{Error, ErrorKind};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Runs jobs one after the other on a thread of its own, which starts with the first job and ends
+/// with this value.
+#[derive(Debug, Default)]
+pub(super) struct Helper {
+    jobs: Mutex<Option<Sender<Job>>>,
+}
+
+impl Helper {
+    /// Runs the job, unless its caller has stopped waiting by then.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (tell, told) = oneshot::channel();
+        self.give(Box::new(move || {
+            if !tell.is_closed() {
+                let _ = tell.send(job());
+            }
+        }))?;
+        told.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Runs the job some time soon; nobody waits for it.
+    pub(super) fn later(&self, job: impl FnOnce() + Send + 'static) {
+        // Without a thread it is left undone, which every such job allows.
+        let _ = self.give(Box::new(job));
+    }
+
+    /// Waits until everything that was given before is done: for tests.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn settle(&self) {
+        if self.jobs.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            return;
+        }
+        let (tell, told) = channel();
+        self.later(move || {
+            let _ = tell.send(());
+        });
+        let _ = told.recv();
+    }
+
+    fn give(&self, job: Job) -> Result<(), Error> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = match &*jobs {
+            Some(sender) => sender,
+            None => jobs.insert(start()?),
+        };
+        sender.send(job).map_err(|_| ended())
+    }
+}
+
+fn start() -> Result<Sender<Job>, Error> {
+    let (sender, jobs) = channel::<Job>();
+    let work = move || {
+        for job in jobs {
+            job();
+        }
+    };
+    let started = thread::Builder::new().name("tenure-helper".to_owned()).spawn(work);
+    started.map(|_| sender).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, "cannot start a thread for the embedded store")
+            .next("raise the limit on threads")
+            .caused_by(error)
+    })
+}
+
+fn ended() -> Error {
+    Error::new(ErrorKind::Unavailable, "the embedded store's helper thread has ended")
+        .effect_unknown()
+        .next("connect again")
+}

@@ -1,0 +1,483 @@
+//! The embedded engine: many processes on one host share locks through a directory, without a
+//! server. Knows the contract and how its rooms fit together.
+//!
+//! `embedded:` is the user's own store, the same from a shell, from cron and from a service of that
+//! user; `embedded:///path` is the store in that directory. The rules are the ledger's own, run
+//! inside write transactions of an LMDB file that every process maps.
+//!
+//! - A verb is one transaction, run on the caller's thread if the gate is free, else on a helper's.
+//! - A release writes a letter to the next holder's session.
+//! - A process that dies lets go of its sign of life; whoever waits for it notices at once.
+//! - A reboot ends every lock. Cells, and how far fences were given out, outlive it.
+
+mod cells;
+mod codec;
+mod durable;
+mod files;
+mod guard;
+mod helper;
+mod line;
+mod liveness;
+mod lookout;
+mod place;
+mod post;
+mod sessions;
+mod shelf;
+mod store;
+mod txn;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use self::cells::EmbeddedCells;
+use self::place::Root;
+use self::sessions::Sessions;
+use self::shelf::Pages;
+use self::store::{Address, Appetite, Done, WAIT};
+use super::Terms;
+use crate::contract::{
+    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing, IdMap, Loss,
+    Name, Pending, Promises, Query, Refusal, Release, Released, Renewed, SessionId, Snapshot,
+    Survives, Verb, Verdict, Wake,
+};
+pub use crate::ledger::Census;
+use crate::ledger::{Ledger, Now};
+use crate::time::Clock;
+
+/// What the embedded engine promises.
+pub const PROMISES: Promises = Promises {
+    engine: "embedded",
+    fencing: Fencing::Strict,
+    fencing_rests_on: "a high-water mark on disk, reserved ahead and synced",
+    queue: true,
+    sharing: true,
+    counting: true,
+    atomic_sets: true,
+    wake: Wake::Push,
+    survives: &[Survives::ClientCrash],
+    drift_percent: 0,
+};
+
+/// How many sessions in the way of a waiting claim are watched, in each slot.
+const WATCHED: usize = 32;
+/// How many slots a sweep looks at.
+const SWEPT: usize = 8;
+
+/// The embedded engine, bound to one namespace of one store.
+pub struct EmbeddedEngine {
+    sessions: Arc<Sessions>,
+    scope: Scope,
+    cells: EmbeddedCells,
+    /// Sessions that could not begin, with the reason.
+    failed: Mutex<IdMap<SessionId, Error>>,
+    joined: Mutex<Vec<SessionId>>,
+    /// Where the last sweep ended.
+    swept: Arc<Mutex<Option<Name>>>,
+}
+
+/// Whose slots, by which clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Scope {
+    namespace: u32,
+    clock: Arc<dyn Clock>,
+}
+
+/// Where to open a store.
+#[derive(Clone, Debug, Default)]
+pub struct Location {
+    path: Option<PathBuf>,
+    boot: Option<String>,
+}
+
+impl Location {
+    /// The user's own store.
+    #[must_use]
+    pub fn own() -> Self {
+        Self::default()
+    }
+
+    /// The store in this directory.
+    #[must_use]
+    pub fn at(path: impl AsRef<Path>) -> Self {
+        Self { path: Some(path.as_ref().to_owned()), boot: None }
+    }
+
+    /// As it would be after the machine had started again with this boot id: for tests.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn boot(mut self, id: &str) -> Self {
+        self.boot = Some(id.to_owned());
+        self
+    }
+}
+
+impl EmbeddedEngine {
+    /// Opens the store at a location, and makes it if it is not there yet.
+    ///
+    /// # Errors
+    /// If the directory is not this user's own, can be written by others, is on a network file
+    /// system, holds a newer format or something damaged, is used from another pid namespace, or
+    /// the disk is full; if the namespace stands with another `max_lease`.
+    pub fn open(location: &Location, terms: Terms) -> Result<Self, Error> {
+        let root = Root::of(location.path.as_deref())?;
+        let boot = location.boot.clone().map_or_else(place::boot_id, Ok)?;
+        let sessions = Sessions::at(&Address { root, boot: boot.clone() })?;
+        let namespace = register(&sessions, &terms)?;
+        let clock = Arc::clone(&terms.clock);
+        let cells = EmbeddedCells::new(Arc::clone(&sessions), clock, terms.namespace, &boot);
+        Ok(Self {
+            sessions,
+            scope: Scope { namespace, clock: terms.clock },
+            cells,
+            failed: Mutex::default(),
+            joined: Mutex::default(),
+            swept: Arc::default(),
+        })
+    }
+
+    /// How much the namespace holds: for leak checks in tests.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn census(&self) -> Result<Census, Error> {
+        let (namespace, clock) = (self.scope.namespace, &*self.scope.clock);
+        let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| ledger.census(now);
+        let done = self.sessions.store().step(namespace, clock, Appetite::Gives, WAIT, step);
+        done.map(|(census, _)| census)
+    }
+
+    /// Ends everything a session holds or waits for, as if its process had died.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub fn end_session(&self, session: SessionId) -> Result<(), Error> {
+        let (namespace, clock) = (self.scope.namespace, &*self.scope.clock);
+        let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| ledger.end_session(session, now);
+        let done = self.sessions.store().step(namespace, clock, Appetite::Gives, WAIT, step);
+        done.map(|((), signals)| self.sessions.tell(signals, &self.scope))
+    }
+
+    /// Waits until what this process has begun in the store is done: for tests.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn settle(&self) {
+        self.sessions.helper().settle();
+        self.sessions.disk_helper().settle();
+    }
+
+    /// One verb: on this thread if the gate is free, else on a helper's.
+    async fn step<A, T>(
+        &self,
+        appetite: Appetite,
+        given: &A,
+        verb: fn(&A, &mut Ledger<Pages<'_, '_>>, Now) -> T,
+    ) -> Result<T, Error>
+    where
+        A: ToOwned + ?Sized + 'static,
+        A::Owned: Send + 'static,
+        T: Send + 'static,
+    {
+        let (namespace, clock) = (self.scope.namespace, &*self.scope.clock);
+        let store = self.sessions.store();
+        let done =
+            store.try_step(namespace, clock, appetite, |ledger, now| verb(given, ledger, now))?;
+        let answer = match done {
+            Some((answer, signals)) => {
+                if !signals.is_empty() {
+                    self.sessions.tell(signals, &self.scope);
+                }
+                answer
+            }
+            None => self.step_later(appetite, given.to_owned(), verb).await?,
+        };
+        if store.wants_reserve() {
+            let store = Arc::clone(store);
+            self.sessions.helper().later(move || {
+                if let Err(error) = store.reserve_ahead() {
+                    tracing::warn!(%error, "cannot reserve fences ahead");
+                }
+            });
+        }
+        Ok(answer)
+    }
+
+    async fn step_later<A, O, T>(
+        &self,
+        appetite: Appetite,
+        given: O,
+        verb: fn(&A, &mut Ledger<Pages<'_, '_>>, Now) -> T,
+    ) -> Result<T, Error>
+    where
+        A: ?Sized + 'static,
+        O: std::borrow::Borrow<A> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        let job = move || {
+            let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| verb(given.borrow(), ledger, now);
+            let clock = &*scope.clock;
+            let done: Result<Done<T>, Error> =
+                sessions.store().step(scope.namespace, clock, appetite, WAIT, step);
+            let (answer, signals) = done?;
+            // Told here: the caller may have gone away, the step has been made all the same.
+            sessions.tell(signals, &scope);
+            Ok(answer)
+        };
+        self.sessions.helper().run(job).await
+    }
+
+    async fn claim_once(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+        let verb = |claim: &Arc<Claim>, ledger: &mut Ledger<Pages<'_, '_>>, now| {
+            let verdict = ledger.claim(claim, now);
+            let in_the_way = match verdict {
+                Verdict::Queued(_) => ledger.in_the_way(claim.id, &claim.parts, WATCHED),
+                _ => Vec::new(),
+            };
+            (verdict, in_the_way)
+        };
+        let (verdict, in_the_way) = self.step(Appetite::Takes, claim, verb).await?;
+        self.sessions.watch(&in_the_way, &self.scope);
+        if self.sessions.store().sweeps() {
+            self.sweep();
+        }
+        Ok(verdict)
+    }
+
+    /// A try that found the lock with a dead process is tried once more.
+    async fn claim_now(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+        if let Some(session) = claim.session
+            && let Some(error) = lock(&self.failed).get(&session)
+        {
+            return Err(error.clone());
+        }
+        let verdict = self.claim_once(claim).await?;
+        let Verdict::Refused(Refusal::Held { by, .. }) = &verdict else { return Ok(verdict) };
+        if self.end_dead(by.iter().filter_map(|holder| holder.session)) {
+            return self.claim_once(claim).await;
+        }
+        Ok(verdict)
+    }
+
+    async fn renew_now(&self, batch: &[ClaimRef]) -> Result<Vec<Renewed>, Error> {
+        if !self.sessions.store().check_place() {
+            return Ok(vec![Renewed::Gone(Loss::Forgotten); batch.len()]);
+        }
+        let verb = |batch: &[ClaimRef], ledger: &mut Ledger<Pages<'_, '_>>, now| {
+            let answers = ledger.renew(batch, now);
+            let mut in_the_way = Vec::new();
+            for (claim, answer) in batch.iter().zip(&answers) {
+                // Whoever stands further back is told again before it comes to the front.
+                if matches!(answer, Renewed::Waiting(queued) if queued.place <= WATCHED) {
+                    in_the_way.extend(ledger.in_the_way(claim.id, &claim.parts, WATCHED));
+                }
+            }
+            (answers, in_the_way)
+        };
+        let (answers, in_the_way) = self.step(Appetite::Gives, batch, verb).await?;
+        self.sessions.watch(&in_the_way, &self.scope);
+        Ok(answers)
+    }
+
+    async fn inspect_now(&self, query: &Query) -> Result<Snapshot, Error> {
+        let verb =
+            |query: &Query, ledger: &mut Ledger<Pages<'_, '_>>, now| ledger.inspect(query, now);
+        let seen = self.step(Appetite::Gives, query, verb).await?;
+        // The dead are not shown as holders if that can be helped.
+        let sessions = seen.sessions().into_iter().filter_map(|view| view.session);
+        if self.end_dead(sessions.take(WATCHED)) {
+            return self.step(Appetite::Gives, query, verb).await;
+        }
+        Ok(seen)
+    }
+
+    /// Ends those of these sessions that are dead. Whether there were any.
+    fn end_dead(&self, sessions: impl Iterator<Item = SessionId>) -> bool {
+        let mut any = false;
+        for session in sessions {
+            if self.sessions.is_dead(session) {
+                self.sessions.end_dead(session, &self.scope);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Looks through a few slots for what is dead: nobody may ever ask for their names again.
+    fn sweep(&self) {
+        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        let swept = Arc::clone(&self.swept);
+        self.sessions.helper().later(move || {
+            let mut after = lock(&swept);
+            let clock = &*scope.clock;
+            let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| {
+                let names = ledger.shelf().names_after(after.as_ref(), SWEPT);
+                ledger.sweep_these(&names, now);
+                names.last().cloned()
+            };
+            let store = sessions.store();
+            if let Ok((last, signals)) =
+                store.step(scope.namespace, clock, Appetite::Gives, WAIT, step)
+            {
+                *after = last;
+                drop(after);
+                sessions.tell(signals, &scope);
+            }
+        });
+    }
+}
+
+impl Engine for EmbeddedEngine {
+    fn promises(&self) -> &Promises {
+        &PROMISES
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        Box::pin(async move {
+            let answer = self.claim_now(claim).await;
+            answer.map_err(|error| error.during(Verb::Claim).on(claim.parts.first_name()))
+        })
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        Box::pin(
+            async move { self.renew_now(batch).await.map_err(|error| error.during(Verb::Renew)) },
+        )
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        let verb =
+            |batch: &[Release], ledger: &mut Ledger<Pages<'_, '_>>, now| ledger.release(batch, now);
+        Box::pin(async move {
+            let answer = self.step(Appetite::Gives, batch, verb).await;
+            answer.map_err(|error| error.during(Verb::Release))
+        })
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        Box::pin(async move {
+            self.inspect_now(query).await.map_err(|error| error.during(Verb::Inspect))
+        })
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        let verb = |eviction: &Eviction, ledger: &mut Ledger<Pages<'_, '_>>, now| {
+            ledger.evict(eviction, now)
+        };
+        Box::pin(async move {
+            let answer = self.step(Appetite::Gives, eviction, verb).await;
+            answer.map_err(|error| error.during(Verb::Evict).on(&eviction.name))
+        })
+    }
+
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        match self.sessions.join(session, ear) {
+            Ok(()) => lock(&self.joined).push(session),
+            // Told to whoever claims: a session that nobody can wake or watch must not wait.
+            Err(error) => {
+                let error = sessions::cannot_join(&error, self.sessions.directory());
+                lock(&self.failed).insert(session, error);
+            }
+        }
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        &self.cells
+    }
+
+    fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
+        self.sessions.liveness_file(session)
+    }
+}
+
+impl Drop for EmbeddedEngine {
+    fn drop(&mut self) {
+        for session in lock(&self.joined).drain(..) {
+            self.sessions.leave(session);
+        }
+    }
+}
+
+impl std::fmt::Debug for EmbeddedEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EmbeddedEngine")
+            .field("store", self.sessions.store())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The number of the namespace, if its clients agree on the longest lease.
+fn register(sessions: &Sessions, terms: &Terms) -> Result<u32, Error> {
+    let attempt = |replace: bool| {
+        let clock = &*terms.clock;
+        let done = sessions.store().step(0, clock, Appetite::Takes, WAIT, |ledger, _| {
+            ledger.shelf().namespace(&terms.namespace, terms.max_lease, replace)
+        });
+        done.map(|(stands, _)| stands)
+    };
+    let (number, stands) = attempt(false)?;
+    if stands == terms.max_lease {
+        return Ok(number);
+    }
+    if sessions.nobody_lives() {
+        return attempt(true).map(|(number, _)| number);
+    }
+    let what =
+        format!("this namespace was opened with max_lease {stands:?}, not {:?}", terms.max_lease);
+    Err(Error::new(ErrorKind::InvalidOption, what)
+        .next("state the same max_lease in every client of a namespace"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens the store that the rest of an `embedded:` URL names.
+pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
+    let open = || EmbeddedEngine::open(&location(rest)?, terms);
+    let engine = open().map_err(|error| error.during(Verb::Connect))?;
+    Ok(Arc::new(engine))
+}
+
+/// Reads what follows the scheme: nothing, or `///path`.
+fn location(rest: &str) -> Result<Location, Error> {
+    if rest.is_empty() {
+        return Ok(Location::own());
+    }
+    let wrong = |what: String| {
+        Error::new(ErrorKind::InvalidOption, what)
+            .next("use embedded: for the user's own store, or embedded:///path")
+    };
+    let path = match rest.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path,
+        Some(_) => return Err(wrong("an embedded store is on this host, not on another".into())),
+        None if rest.starts_with('/') => rest,
+        None => return Err(wrong("the path of an embedded store begins with a slash".into())),
+    };
+    if path.contains(['?', '#']) {
+        return Err(wrong("an embedded store has no options; write ? as %3F, # as %23".into()));
+    }
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
+    let decoded = decoded.map_err(|_| wrong("the path is not UTF-8".into()))?;
+    if decoded.contains('\0') {
+        return Err(wrong("the path contains a zero byte".into()));
+    }
+    Ok(Location::at(&*decoded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_the_own_store_or_a_path() {
+        let path = |rest: &str| location(rest).map(|location| location.path);
+        assert_eq!(path("").unwrap(), None);
+        assert_eq!(path("///var/x").unwrap(), Some(PathBuf::from("/var/x")));
+        assert_eq!(path("/var/x").unwrap(), Some(PathBuf::from("/var/x")));
+        assert_eq!(path("///a%20b").unwrap(), Some(PathBuf::from("/a b")));
+        for wrong in ["x", "//host/x", "//", "///x?y=1", "///x%00y", "///%ff"] {
+            let error = path(wrong).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{wrong}");
+            assert!(!error.next_step().is_empty(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Where a store stands on disk, and whether it may stand there. Knows paths, owners and file
+//! systems, not what is in the files.
+//!
+//! ```text
+//! ROOT/format             which version of the format
+//! ROOT/setup.lock         held while a file set is opened or made
+//! ROOT/durable/           the synced environment: cells, and how far fences are reserved
+//! ROOT/boot-ID/           one file set per boot: a reboot ends every holder
+//!     about               the pid namespace it belongs to
+//!     users               a record lock by every process that has it open
+//!     guard               the gate page
+//!     locks/              the lock environment
+//!     sessions/           signs of life and sockets
+//! ROOT/damaged-...        what was found damaged, set aside
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::liveness::{self, Pulse};
+use crate::contract::{Error, ErrorKind};
+
+/// The format this version reads and writes.
+pub(super) const FORMAT: u32 = 1;
+
+/// How long another process may take to open the store before we say that it is stuck.
+const SETUP_TRIES: u32 = 10_000;
+const SETUP_STEP: Duration = Duration::from_micros(500);
+
+/// A store's place, checked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Root(PathBuf);
+
+impl Root {
+    /// The place a URL names; the user's own if it names none. Made if it is not there yet.
+    pub(super) fn of(path: Option<&Path>) -> Result<Self, Error> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => own_place(),
+        };
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
+        made.map_err(|error| cannot("make", &path, error))?;
+        let path = path.canonicalize().map_err(|error| cannot("find", &path, error))?;
+        check_directory(&path)?;
+        check_file_system(&path)?;
+        check_clock()?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn durable(&self) -> PathBuf {
+        self.0.join("durable")
+    }
+
+    pub(super) fn file_set(&self, boot: &str) -> PathBuf {
+        self.0.join(format!("boot-{boot}"))
+    }
+
+    /// Keeps everybody else from opening or making a file set until it is dropped.
+    pub(super) fn set_up(&self) -> Result<SetUp, Error> {
+        let path = self.0.join("setup.lock");
+        let mut file = private(&path).map_err(|error| cannot("open", &path, error))?;
+        let mut tries = 0;
+        while let Err(error) = file.try_lock() {
+            let fs::TryLockError::WouldBlock = error else {
+                return Err(cannot("lock", &path, io::Error::from(error)));
+            };
+            if tries == SETUP_TRIES {
+                let mut pid = String::new();
+                let _ = file.read_to_string(&mut pid);
+                let what = format!("process {} has been opening the store too long", pid.trim());
+                return Err(Error::new(ErrorKind::Unavailable, what)
+                    .next("let it go on (kill -CONT) or end it"));
+            }
+            tries += 1;
+            std::thread::sleep(SETUP_STEP);
+        }
+        // For whoever waits for us; nothing depends on it.
+        let _ = file.set_len(0).and_then(|()| file.rewind());
+        let _ = write!(file, "{}", std::process::id());
+        let set_up = SetUp { _lock: file };
+        self.check_format()?;
+        Ok(set_up)
+    }
+
+    fn check_format(&self) -> Result<(), Error> {
+        let path = self.0.join("format");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let written = private(&path).and_then(|mut file| writeln!(file, "{FORMAT}"));
+                return written.map_err(|error| cannot("write", &path, error));
+            }
+            Err(error) => return Err(cannot("read", &path, error)),
+        };
+        match text.trim().parse::<u32>() {
+            Ok(FORMAT) => Ok(()),
+            Ok(newer) if newer > FORMAT => {
+                let what = format!(
+                    "{} has format {newer}; this version of Tenure knows format {FORMAT}",
+                    self.0.display()
+                );
+                Err(Error::new(ErrorKind::Unsupported, what)
+                    .next("use the newer version of Tenure everywhere on this host"))
+            }
+            _ => {
+                let what = format!("{} says nothing this version understands", path.display());
+                Err(Error::new(ErrorKind::Corrupt, what)
+                    .next("stop every user of the store and move its directory away"))
+            }
+        }
+    }
+
+    /// Removes the file sets of other boots, unless somebody lives in one after all.
+    pub(super) fn clear_old(&self, boot: &str, _alone: &SetUp) {
+        let Ok(entries) = fs::read_dir(&self.0) else { return };
+        let current = self.file_set(boot);
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let old = name.starts_with("boot-") && entry.path() != current;
+            if name.starts_with("new-") || old && !in_use(&entry.path()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Moves something damaged out of the way, and says where to.
+    pub(super) fn set_aside(&self, path: &Path) -> io::Result<PathBuf> {
+        let what = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let tag = uuid::Uuid::new_v4().simple().to_string();
+        let aside = self.0.join(format!("damaged-{what}-{}", &tag[..8]));
+        fs::rename(path, &aside)?;
+        Ok(aside)
+    }
+}
+
+/// Whoever has this is alone in opening the store.
+#[derive(Debug)]
+pub(super) struct SetUp {
+    _lock: File,
+}
+
+/// Whether any process has this file set open.
+pub(super) fn in_use(file_set: &Path) -> bool {
+    let users = File::open(file_set.join("users"));
+    users.is_ok_and(|file| matches!(liveness::pulse_of(&file), Ok(Pulse::Beats(_))))
+}
+
+/// Opens or makes a file that only this user can read.
+pub(super) fn private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Makes a directory that only this user can enter.
+pub(super) fn private_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// This boot of the machine.
+pub(super) fn boot_id() -> Result<String, Error> {
+    let path = Path::new("/proc/sys/kernel/random/boot_id");
+    let id = fs::read_to_string(path).map_err(|error| cannot("read", path, error))?;
+    Ok(id.trim().to_owned())
+}
+
+/// The pid namespace of this process.
+pub(super) fn pid_namespace() -> Result<u64, Error> {
+    let path = Path::new("/proc/self/ns/pid");
+    let about = fs::metadata(path).map_err(|error| cannot("read", path, error))?;
+    Ok(about.ino())
+}
+
+/// The user's own place: it depends on the user alone, so that cron, a shell and a service meet.
+fn own_place() -> PathBuf {
+    let uid = rustix::process::geteuid().as_raw();
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
+    let home = user.ok().flatten().map(|user| user.dir).filter(|home| home.is_dir());
+    match home {
+        Some(home) => home.join(".local/state/tenure"),
+        // A user without a home still has a name of its own.
+        None => PathBuf::from(format!("/var/tmp/tenure-{uid}")),
+    }
+}
+
+/// Refuses a directory in which somebody else could change files.
+fn check_directory(path: &Path) -> Result<(), Error> {
+    let about = fs::metadata(path).map_err(|error| cannot("look at", path, error))?;
+    let uid = rustix::process::geteuid().as_raw();
+    let what = if !about.is_dir() {
+        format!("{} is not a directory", path.display())
+    } else if about.uid() != uid {
+        format!("{} belongs to user {}, not to {uid}", path.display(), about.uid())
+    } else if about.mode() & 0o022 != 0 {
+        let mode = about.mode() & 0o777;
+        format!("{} can be written by others (mode {mode:03o})", path.display())
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::InvalidOption, what)
+        .next("name a directory of this user's own, closed to others (chmod 700)"))
+}
+
+/// File systems over a network, or that may be: locks and shared memory do not hold there.
+const REMOTE: &[(u64, &str)] = &[
+    (0x6969, "NFS"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB"),
+    (0x517b, "SMB"),
+    (0x564c, "NCP"),
+    (0x0102_1997, "9p"),
+    (0x6573_5546, "FUSE"),
+    (0x00c3_6400, "Ceph"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x4750_4653, "GPFS"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x7461_636f, "OCFS2"),
+    (0x0116_1970, "GFS2"),
+    (0x1983_0326, "BeeGFS"),
+];
+
+fn check_file_system(path: &Path) -> Result<(), Error> {
+    let about = rustix::fs::statfs(path).map_err(|error| cannot("look at", path, error.into()))?;
+    // The kernel's numbers are 32 bits wide, whatever the type of the field.
+    #[allow(clippy::cast_sign_loss, clippy::cast_lossless, reason = "differs by platform")]
+    let kind = about.f_type as u64 & 0xffff_ffff;
+    match remote(kind) {
+        None => Ok(()),
+        Some(name) => {
+            let what = format!("{} is on {name}, which may be a network", path.display());
+            Err(Error::new(ErrorKind::Unsupported, what)
+                .next("name a directory on a local disk, or use a server for several hosts"))
+        }
+    }
+}
+
+fn remote(kind: u64) -> Option<&'static str> {
+    REMOTE.iter().find(|(number, _)| *number == kind).map(|(_, name)| *name)
+}
+
+/// Leases count on the boot-time clock, which a time namespace may shift.
+fn check_clock() -> Result<(), Error> {
+    let Ok(offsets) = fs::read_to_string("/proc/self/timens_offsets") else { return Ok(()) };
+    let shifted = offsets.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        words.next() == Some("boottime") && words.any(|number| number.trim_matches('-') != "0")
+    });
+    if !shifted {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported, "this process is in a time namespace of its own")
+        .next("use one clock for all users of an embedded store, or a server"))
+}
+
+/// An error for something the file system refused.
+pub(super) fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
+    let what = format!("cannot {verb} {}: {error}", path.display());
+    let next = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            "make room on the disk"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "name a directory this user can write, as in embedded:///var/tmp/tenure-me"
+        }
+        _ => "check the directory, or name another: embedded:///path",
+    };
+    Error::new(ErrorKind::Unavailable, what).next(next).caused_by(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_known() {
+        assert_eq!(remote(0x6969), Some("NFS"));
+        assert_eq!(remote(0x6573_5546), Some("FUSE"));
+        assert_eq!(remote(0xef53), None, "ext4");
+        assert_eq!(remote(0x0102_1994), None, "tmpfs");
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for mode in [0o777, 0o770, 0o702] {
+            fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let error = Root::of(Some(directory.path())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{mode:o}");
+            assert!(error.to_string().contains("can be written by others"), "{error}");
+        }
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Root::of(Some(directory.path())).unwrap();
+    }
+
+    #[test]
+    fn the_directory_of_another_user_is_refused() {
+        // As root any other owner will do; otherwise root's own directory is another owner's.
+        let directory = tempfile::tempdir().unwrap();
+        let path = if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(directory.path(), Some(12_345), None).unwrap();
+            directory.path()
+        } else {
+            Path::new("/etc")
+        };
+        let error = Root::of(Some(path)).unwrap_err();
+        assert!(error.to_string().contains("belongs to user"), "{error}");
+    }
+
+    #[test]
+    fn the_own_place_does_not_depend_on_the_environment() {
+        let place = own_place();
+        assert!(place.is_absolute());
+        assert!(place.ends_with(".local/state/tenure") || place.starts_with("/var/tmp"));
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_and_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::of(Some(directory.path())).unwrap();
+        fs::write(directory.path().join("format"), "7\n").unwrap();
+        let error = root.set_up().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("format 7"), "{error}");
+        assert_eq!(fs::read_to_string(directory.path().join("format")).unwrap(), "7\n");
+    }
+}

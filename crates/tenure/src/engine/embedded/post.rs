@@ -1,0 +1,110 @@
+//! Letters between processes: each session has a socket of its own, and whoever grants it a lock
+//! writes to it. Knows sockets and bytes, not what a letter says.
+//!
+//! Sockets are reached through the descriptor of their directory, because the path of a socket may
+//! have no more than 107 bytes.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
+    sendto, socket_with,
+};
+
+use crate::contract::SessionId;
+
+/// Longest letter: a grant of a full set, or an eviction with its reason.
+const LETTER: usize = 2048;
+
+/// Sends letters to the sessions of one store.
+#[derive(Debug)]
+pub(super) struct Postman {
+    directory: File,
+    socket: OwnedFd,
+}
+
+/// What became of a letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It is in the receiver's box.
+    Delivered,
+    /// The box is full; try again soon.
+    Full,
+    /// There is nobody to receive it.
+    Nobody,
+}
+
+/// The box of one session.
+#[derive(Debug)]
+pub(super) struct Letterbox {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Postman {
+    pub(super) fn new(directory: &Path) -> io::Result<Self> {
+        let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
+        let flags = i32::try_from(flags.bits()).unwrap_or(0);
+        // Neither reading nor writing: the descriptor only stands for the directory.
+        let directory = File::options().read(true).custom_flags(flags).open(directory)?;
+        Ok(Self { directory, socket: socket()? })
+    }
+
+    pub(super) fn send(&self, to: SessionId, letter: &[u8]) -> Sent {
+        let Ok(address) = self.address(to) else { return Sent::Nobody };
+        match sendto(&self.socket, letter, SendFlags::DONTWAIT, &address) {
+            Ok(_) => Sent::Delivered,
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Sent::Full,
+            Err(_) => Sent::Nobody,
+        }
+    }
+
+    /// Puts up the box of a session of this process.
+    pub(super) fn letterbox(&self, directory: &Path, session: SessionId) -> io::Result<Letterbox> {
+        let socket = socket()?;
+        let path = directory.join(file_name(session));
+        bind(&socket, &self.address(session)?)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Letterbox { socket, path })
+    }
+
+    fn address(&self, session: SessionId) -> io::Result<SocketAddrUnix> {
+        let directory = self.directory.as_raw_fd();
+        let path = format!("/proc/self/fd/{directory}/{}", file_name(session));
+        Ok(SocketAddrUnix::new(path.as_str())?)
+    }
+}
+
+impl Letterbox {
+    pub(super) fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Takes one letter out, if there is one.
+    pub(super) fn take<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let mut letter = [0_u8; LETTER];
+        let (count, _) = recv(&self.socket, letter.as_mut_slice(), RecvFlags::DONTWAIT).ok()?;
+        Some(read(&letter[..count.min(LETTER)]))
+    }
+}
+
+impl Letterbox {
+    pub(super) fn take_down(self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The file of a session's socket.
+pub(super) fn file_name(session: SessionId) -> String {
+    format!("{}.socket", session.to_hex())
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?)
+}

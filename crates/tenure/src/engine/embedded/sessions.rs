@@ -1,0 +1,277 @@
+//! The sessions of this process in one store, and what it knows of those of others. Knows who is
+//! told, who lives and who is watched; not what they hold.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+use super::Scope;
+use super::codec::{self, Writer};
+use super::helper::Helper;
+use super::liveness::{self, Alive, Pulse};
+use super::lookout::{self, Desk, Order};
+use super::post::{self, Letterbox, Postman, Sent};
+use super::store::{Address, Appetite, Store, WAIT, forked};
+use crate::contract::{Ear, Error, IdMap, SessionId, Signal};
+
+/// How many sessions of others this process watches at once.
+const WATCHED: usize = 1_024;
+
+/// One process must not open an environment twice, nor look at the signs of its own life.
+static OPEN: LazyLock<Mutex<HashMap<Address, Weak<Sessions>>>> = LazyLock::new(Mutex::default);
+
+/// The sessions of this process in one store.
+pub(super) struct Sessions {
+    store: Arc<Store>,
+    directory: PathBuf,
+    postman: Postman,
+    own: RwLock<IdMap<SessionId, Own>>,
+    watched: Mutex<HashSet<SessionId>>,
+    desk: Arc<Desk>,
+    started: OnceLock<()>,
+    helper: Helper,
+    disk_helper: Helper,
+}
+
+struct Own {
+    ear: Weak<dyn Ear>,
+    alive: Alive,
+    letters: Letterbox,
+}
+
+impl Sessions {
+    /// The sessions in the store at this address; opened if this process has not done so yet.
+    pub(super) fn at(address: &Address) -> Result<Arc<Self>, Error> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, sessions| sessions.strong_count() > 0);
+        let sessions = open.get(address).and_then(Weak::upgrade);
+        if let Some(sessions) = sessions.filter(|sessions| sessions.store.gone().is_none()) {
+            return if sessions.store.inherited() { Err(forked()) } else { Ok(sessions) };
+        }
+        let store = Arc::new(Store::open(address)?);
+        let sessions =
+            Self::new(store).map_err(|error| cannot_join(&error, address.root.path()))?;
+        open.insert(address.clone(), Arc::downgrade(&sessions));
+        Ok(sessions)
+    }
+
+    fn new(store: Arc<Store>) -> io::Result<Arc<Self>> {
+        let directory = store.sessions();
+        Ok(Arc::new(Self {
+            postman: Postman::new(&directory)?,
+            store,
+            directory,
+            own: RwLock::default(),
+            watched: Mutex::default(),
+            desk: Desk::new()?,
+            started: OnceLock::new(),
+            helper: Helper::default(),
+            disk_helper: Helper::default(),
+        }))
+    }
+
+    pub(super) fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// For steps that find the gate busy.
+    pub(super) fn helper(&self) -> &Helper {
+        &self.helper
+    }
+
+    /// For steps that wait for the disk.
+    pub(super) fn disk_helper(&self) -> &Helper {
+        &self.disk_helper
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(super) fn postman(&self) -> &Postman {
+        &self.postman
+    }
+
+    /// A session of this process begins: it gives a sign of life and can be written to.
+    pub(super) fn join(self: &Arc<Self>, session: SessionId, ear: Weak<dyn Ear>) -> io::Result<()> {
+        let alive = Alive::announce(&self.directory, session)?;
+        let letters = self.postman.letterbox(&self.directory, session)?;
+        self.own_mut().insert(session, Own { ear, alive, letters });
+        if self.started.get().is_none() {
+            lookout::start(Arc::clone(&self.desk), Arc::downgrade(self))?;
+            let _ = self.started.set(());
+        }
+        self.desk.order(Order::Listen(session));
+        Ok(())
+    }
+
+    /// A session of this process is over.
+    pub(super) fn leave(&self, session: SessionId) {
+        let own = self.own_mut().remove(&session);
+        if let Some(own) = own
+            && !self.store.inherited()
+        {
+            own.letters.take_down();
+            own.alive.farewell();
+        }
+    }
+
+    pub(super) fn is_own(&self, session: SessionId) -> bool {
+        self.own().contains_key(&session)
+    }
+
+    pub(super) fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
+        self.own().get(&session).map(|own| own.alive.path().to_owned())
+    }
+
+    pub(super) fn with_letterbox<T>(
+        &self,
+        session: SessionId,
+        with: impl FnOnce(&Letterbox) -> T,
+    ) -> Option<T> {
+        self.own().get(&session).map(|own| with(&own.letters))
+    }
+
+    /// Reads what has come for a session. Whether it is still there.
+    pub(super) fn read_letters(&self, session: SessionId) -> bool {
+        loop {
+            let own = self.own();
+            let Some(mine) = own.get(&session) else { return false };
+            let Some(signal) = mine.letters.take(codec::read_signal) else { return true };
+            let ear = mine.ear.upgrade();
+            drop(own);
+            // What is not a signal of ours is not for us.
+            if let (Some(ear), Ok(signal)) = (ear, signal) {
+                ear.hear(signal);
+            }
+        }
+    }
+
+    /// Tells each session its signal: those of this process at once, the others by letter.
+    pub(super) fn tell(&self, signals: Vec<(SessionId, Signal)>, scope: &Scope) {
+        for (session, signal) in signals {
+            let own = self.own();
+            let ear = own.get(&session).map(|own| own.ear.upgrade());
+            drop(own);
+            match ear {
+                Some(Some(ear)) => ear.hear(signal),
+                Some(None) => {}
+                None => self.write_to(session, &signal, scope),
+            }
+        }
+    }
+
+    pub(super) fn tell_all(&self, signal: &Signal) {
+        let ears: Vec<_> = self.own().values().filter_map(|own| own.ear.upgrade()).collect();
+        for ear in ears {
+            ear.hear(signal.clone());
+        }
+    }
+
+    fn write_to(&self, session: SessionId, signal: &Signal, scope: &Scope) {
+        let mut writer = Writer::default();
+        if codec::write_signal(&mut writer, signal).is_none() {
+            return;
+        }
+        match self.postman.send(session, writer.bytes()) {
+            Sent::Delivered => {}
+            Sent::Full => self.desk.order(Order::Deliver(session, writer.bytes().to_vec())),
+            // It was granted a lock and is not there: the next in line should not wait for it.
+            Sent::Nobody => self.desk.order(Order::Watch(session, scope.clone())),
+        }
+    }
+
+    /// Notices when one of these sessions is over. Cheap for those that are watched already.
+    pub(super) fn watch(&self, in_the_way: &[SessionId], scope: &Scope) {
+        let mut watched = self.watched();
+        for session in in_the_way {
+            if watched.len() < WATCHED && !watched.contains(session) && !self.is_own(*session) {
+                watched.insert(*session);
+                self.desk.order(Order::Watch(*session, scope.clone()));
+            }
+        }
+    }
+
+    pub(super) fn forget_watch(&self, session: SessionId) {
+        self.watched().remove(&session);
+    }
+
+    /// Whether no session is alive in this store, of this process or of another.
+    pub(super) fn nobody_lives(&self) -> bool {
+        let Ok(entries) = std::fs::read_dir(&self.directory) else { return false };
+        let living = |entry: std::fs::DirEntry| {
+            let name = entry.file_name();
+            let session = name.to_str().and_then(|name| name.parse::<SessionId>().ok());
+            session.is_some_and(|session| !self.is_own(session) && !self.is_dead(session))
+        };
+        self.own().is_empty() && !entries.flatten().any(living)
+    }
+
+    /// Whether a session of another process is certainly over.
+    pub(super) fn is_dead(&self, session: SessionId) -> bool {
+        !self.is_own(session)
+            && matches!(liveness::pulse(&self.directory, session), Ok(Pulse::Stopped))
+    }
+
+    /// Ends what a dead session held and waited for, and lets the next ones in. Blocks for as long
+    /// as the gate does.
+    pub(super) fn end_dead(&self, session: SessionId, scope: &Scope) {
+        let file = liveness::file_of(&self.directory, session);
+        let clock = &*scope.clock;
+        let ended =
+            self.store.step(scope.namespace, clock, Appetite::Gives, WAIT, |ledger, now| {
+                // Everybody who waits notices a death; the first one deals with it.
+                if file.exists() {
+                    ledger.end_session(session, now);
+                }
+            });
+        match ended {
+            Ok(((), signals)) => {
+                let _ = std::fs::remove_file(&file);
+                let _ = std::fs::remove_file(self.directory.join(post::file_name(session)));
+                self.tell(signals, scope);
+            }
+            Err(error) => tracing::warn!(%session, %error, "cannot end a dead session yet"),
+        }
+    }
+
+    fn own(&self) -> std::sync::RwLockReadGuard<'_, IdMap<SessionId, Own>> {
+        self.own.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn own_mut(&self) -> std::sync::RwLockWriteGuard<'_, IdMap<SessionId, Own>> {
+        self.own.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashSet<SessionId>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.desk.order(Order::Stop);
+        let own = std::mem::take(&mut *self.own_mut());
+        if self.store.inherited() {
+            // The files are the parent's.
+            return;
+        }
+        for own in own.into_values() {
+            own.letters.take_down();
+            own.alive.farewell();
+        }
+    }
+}
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sessions").field("at", &self.directory).finish_non_exhaustive()
+    }
+}
+
+/// Why a session could not begin.
+pub(super) fn cannot_join(error: &io::Error, directory: &Path) -> Error {
+    let error = io::Error::new(error.kind(), error.to_string());
+    super::place::cannot("begin a session in", directory, error)
+}

@@ -1,0 +1,283 @@
+//! Slots and tombstones in the store, read when a step asks for them and written when it ends.
+//! Knows keys, not rules.
+//!
+//! ```text
+//! S namespace name         -> slot: shape, holders, and how long its line is
+//! T namespace claim        -> tombstone
+//! U namespace until claim  -> nothing        tombstones by the end of their time
+//! ```
+//!
+//! Names stand in their keys as they are, so that pages of them come in order.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::codec::{self, LineHead, Writer};
+use super::guard::Counters;
+use super::line::Rows;
+use super::txn::{Key, Txn};
+use crate::contract::{ClaimId, Name, Namespace, Shape};
+use crate::ledger::seam::{Shelf, Slot, Tomb};
+use crate::time::Tick;
+
+/// How many slots a step keeps before it writes them back.
+const KEPT: usize = 64;
+/// How many old tombstones are cleared away for each new one.
+const CLEARED: usize = 2;
+
+/// The slots of one namespace within one transaction.
+pub(super) struct Pages<'t, 'e> {
+    txn: &'t Txn<'e>,
+    counters: &'t Counters,
+    namespace: u32,
+    kept: Vec<Kept<'t, 'e>>,
+    /// Where the latest slot stands: nearly every look is for the same one again.
+    latest: usize,
+}
+
+struct Kept<'t, 'e> {
+    name: Name,
+    slot: Option<Box<Slot<Rows<'t, 'e>>>>,
+    /// It has a row.
+    stored: bool,
+    changed: bool,
+}
+
+impl<'t, 'e> Pages<'t, 'e> {
+    pub(super) fn new(txn: &'t Txn<'e>, counters: &'t Counters, namespace: u32) -> Self {
+        Self { txn, counters, namespace, kept: Vec::new(), latest: 0 }
+    }
+
+    /// Writes back what has changed.
+    pub(super) fn flush(&mut self) {
+        for kept in std::mem::take(&mut self.kept) {
+            let key = self.slot_key(&kept.name);
+            match kept.slot {
+                _ if !kept.changed => {}
+                Some(slot) => {
+                    let mut writer = Writer::default();
+                    let head = (slot.shape, slot.closed_until, slot.last_fence);
+                    let line = slot.line.head();
+                    codec::write_slot(&mut writer, head, &slot.groups, slot.holds.iter(), line);
+                    if kept.stored {
+                        self.txn.put_if_new(&key, writer.bytes());
+                    } else {
+                        self.txn.put(&key, writer.bytes());
+                    }
+                }
+                None if kept.stored => self.txn.delete(&key),
+                None => {}
+            }
+        }
+        self.latest = 0;
+    }
+
+    /// Up to `most` names after this one, from the beginning again after the last.
+    pub(super) fn names_after(&self, name: Option<&Name>, most: usize) -> Vec<Name> {
+        let start = name.map_or_else(|| self.key(b'S'), |name| self.slot_key(name));
+        let mut names = self.walk_names(start);
+        (&mut names).take(most).collect()
+    }
+
+    /// The number of a namespace, given out when it is first used, and the lease limit that stands
+    /// for it; `replace` says that nobody else is there who relies on another.
+    pub(super) fn namespace(
+        &mut self,
+        namespace: &Namespace,
+        max_lease: Duration,
+        replace: bool,
+    ) -> (u32, Duration) {
+        let mut key = Key::from_slice(b"N");
+        key.extend_from_slice(namespace.as_str().as_bytes());
+        let stands = self.txn.get(&key, "a namespace", |bytes| {
+            let mut reader = codec::Reader::new(bytes);
+            let (number, nanos) = (reader.u32()?, reader.u64()?);
+            reader.end()?;
+            Ok((number, Duration::from_nanos(nanos)))
+        });
+        let number = match stands {
+            Some(stands) if stands.1 == max_lease || !replace => return stands,
+            Some((number, _)) => number,
+            None => {
+                let last = self
+                    .txn
+                    .get(b"M", "the last namespace", |bytes| codec::Reader::new(bytes).u32());
+                let number = last.unwrap_or(0) + 1;
+                self.txn.put(b"M", &number.to_le_bytes());
+                number
+            }
+        };
+        let mut writer = Writer::default();
+        writer.u32(number);
+        writer.u64(u64::try_from(max_lease.as_nanos()).unwrap_or(u64::MAX));
+        self.txn.put(&key, writer.bytes());
+        (number, max_lease)
+    }
+
+    fn walk_names(&self, start: Key) -> impl Iterator<Item = Name> {
+        let prefix = self.key(b'S');
+        let mut at = start;
+        std::iter::from_fn(move || {
+            let next = self.txn.after(&at, &prefix, |key, _| Key::from(key))?;
+            at = next;
+            let text = std::str::from_utf8(at.get(prefix.len()..)?).ok();
+            let name = text.and_then(|text| Name::try_from(text).ok());
+            self.txn.checked("the name of a slot", name.ok_or(codec::Damaged))
+        })
+    }
+
+    fn key(&self, kind: u8) -> Key {
+        let mut key = Key::new();
+        key.push(kind);
+        key.extend_from_slice(&self.namespace.to_be_bytes());
+        key
+    }
+
+    fn slot_key(&self, name: &Name) -> Key {
+        let mut key = self.key(b'S');
+        key.extend_from_slice(name.as_str().as_bytes());
+        key
+    }
+
+    fn tomb_key(&self, id: ClaimId) -> Key {
+        let mut key = self.key(b'T');
+        key.extend_from_slice(&id.as_u128().to_be_bytes());
+        key
+    }
+
+    fn until_key(&self, until: Tick, id: ClaimId) -> Key {
+        let mut key = self.key(b'U');
+        key.extend_from_slice(&until.as_nanos().to_be_bytes());
+        key.extend_from_slice(&id.as_u128().to_be_bytes());
+        key
+    }
+
+    /// The slot of this name, read if this step has not yet looked at it.
+    fn keep(&mut self, name: &Name) -> &mut Kept<'t, 'e> {
+        let latest = self.kept.get(self.latest).is_some_and(|kept| kept.name == *name);
+        if !latest {
+            let found = self.kept.iter().position(|kept| kept.name == *name);
+            self.latest = found.unwrap_or_else(|| self.load(name));
+        }
+        &mut self.kept[self.latest]
+    }
+
+    fn load(&mut self, name: &Name) -> usize {
+        if self.kept.len() >= KEPT {
+            self.flush();
+        }
+        let row = self.txn.get(&self.slot_key(name), "a slot", codec::read_slot);
+        let slot = row.map(|row| {
+            let line = Rows::new(self.txn, self.counters, row.line);
+            let mut slot = Box::new(Slot::new(row.shape, line));
+            slot.holds = row.holds;
+            slot.closed_until = row.closed_until;
+            slot.last_fence = row.last_fence;
+            slot.groups = row.groups;
+            slot
+        });
+        let stored = slot.is_some();
+        self.kept.push(Kept { name: name.clone(), slot, stored, changed: false });
+        self.kept.len() - 1
+    }
+
+    /// Clears away tombstones whose time is over, a few at a time.
+    fn clear(&mut self, now: Tick) {
+        let prefix = self.key(b'U');
+        for _ in 0..CLEARED {
+            let first = self.txn.from(&prefix, &prefix, |key, _| {
+                let until = key.get(prefix.len()..)?.first_chunk::<8>()?;
+                let id = key.get(prefix.len() + 8..)?.first_chunk::<16>()?;
+                let until = Tick::from_nanos(u64::from_be_bytes(*until));
+                Some((until, ClaimId::from_u128(u128::from_be_bytes(*id))))
+            });
+            let Some(Some((until, id))) = first else { return };
+            if now < until {
+                return;
+            }
+            self.txn.delete(&self.until_key(until, id));
+            // The claim may have been buried anew since, for longer.
+            if self.read_tomb(id).is_some_and(|tomb| tomb.until <= now) {
+                self.txn.delete(&self.tomb_key(id));
+            }
+        }
+    }
+
+    fn read_tomb(&self, id: ClaimId) -> Option<Tomb> {
+        self.txn.get(&self.tomb_key(id), "a tombstone", codec::read_tomb)
+    }
+}
+
+impl<'t, 'e> Shelf for Pages<'t, 'e> {
+    type Line = Rows<'t, 'e>;
+
+    fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line>> {
+        let kept = self.keep(name);
+        kept.changed |= kept.slot.is_some();
+        kept.slot.as_deref_mut()
+    }
+
+    fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line>> {
+        self.keep(name).slot.as_deref()
+    }
+
+    fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line> {
+        let (txn, counters) = (self.txn, self.counters);
+        let kept = self.keep(name);
+        kept.changed = true;
+        let slot = kept.slot.get_or_insert_with(|| {
+            Box::new(Slot::new(shape, Rows::new(txn, counters, LineHead::default())))
+        });
+        slot.take_shape(shape);
+        slot
+    }
+
+    fn forget(&mut self, name: &Name) -> u64 {
+        let kept = self.keep(name);
+        kept.changed = true;
+        kept.slot.take().map_or(0, |slot| slot.last_fence)
+    }
+
+    fn names(&mut self) -> Vec<Name> {
+        self.flush();
+        self.walk_names(self.key(b'S')).collect()
+    }
+
+    fn tomb(&mut self, id: ClaimId, now: Tick) -> Option<Tomb> {
+        if self.counters.tombs.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.read_tomb(id).filter(|tomb| now < tomb.until)
+    }
+
+    fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Tick) {
+        self.clear(now);
+        let mut writer = Writer::default();
+        codec::write_tomb(&mut writer, &tomb);
+        self.txn.put(&self.tomb_key(id), writer.bytes());
+        self.txn.put(&self.until_key(tomb.until, id), &[]);
+        self.counters.tombs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn tombs(&mut self, now: Tick) -> usize {
+        let prefix = self.key(b'T');
+        let mut at = prefix.clone();
+        let mut standing = 0;
+        while let Some((key, tomb)) =
+            self.txn.after(&at, &prefix, |key, value| (Key::from(key), codec::read_tomb(value)))
+        {
+            let tomb = self.txn.checked("a tombstone", tomb);
+            standing += usize::from(tomb.is_some_and(|tomb| now < tomb.until));
+            at = key;
+        }
+        standing
+    }
+
+    fn crowded(&mut self) -> bool {
+        // The engine looks through a few slots now and then instead: a look at all of them would
+        // keep every other process waiting.
+        false
+    }
+
+    fn swept(&mut self) {}
+}

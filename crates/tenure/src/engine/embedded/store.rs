@@ -1,0 +1,403 @@
+//! The lock environment of one host, opened once in this process. Knows transactions and their
+//! trouble, not what a step does.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use heed::{Env, MdbError, WithoutTls};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fcntl_lock};
+
+use super::durable::Durable;
+use super::files::{
+    FIRST_MAP, Refused, check_namespace, is_damage, make, open_env, refused, set_aside,
+};
+use super::guard::{self, Busy, Guard, Inside, Room};
+use super::place::{self, Root, SetUp, cannot};
+use super::shelf::Pages;
+use super::txn::{Table, Trouble, Txn};
+use crate::contract::{Error, ErrorKind, SessionId, Signal};
+use crate::ledger::seam::Mint;
+use crate::ledger::{Ledger, Now};
+use crate::limits;
+use crate::time::Clock;
+
+/// How large the map may become.
+const LAST_MAP: usize = 4 << 30;
+/// Kept free for everything but claims, so that a full disk never keeps a lock taken.
+const SPARE: usize = 96 * 4096;
+/// How far ahead fences are reserved: an hour of the wall clock, which they follow.
+const AHEAD: u64 = 3_600_000_000;
+
+/// How long anybody waits for the gate.
+pub(super) const WAIT: Duration = Duration::from_secs(1);
+
+/// The lock environment.
+pub(super) struct Store {
+    root: Root,
+    file_set: PathBuf,
+    env: Env<WithoutTls>,
+    table: Table,
+    guard: Guard,
+    data: File,
+    /// Which file that is, to notice when the path leads to another one.
+    inode: (u64, u64),
+    /// Never read: the record lock on it says that the file set is in use.
+    _users: File,
+    durable: OnceLock<Arc<Durable>>,
+    forks: u64,
+    gone: OnceLock<String>,
+    claims: AtomicU64,
+    /// The reserve of fences is running low.
+    low: AtomicBool,
+}
+
+/// Which store, for which boot of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    pub(super) root: Root,
+    pub(super) boot: String,
+}
+
+/// Whether a step takes something new, which a full disk may refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Appetite {
+    Takes,
+    Gives,
+}
+
+/// What a step came to, and whom to tell.
+pub(super) type Done<T> = (T, Vec<(SessionId, Signal)>);
+
+impl Store {
+    /// Opens the store at this address, and makes it if it is not there yet. Once per process.
+    pub(super) fn open(address: &Address) -> Result<Self, Error> {
+        let root = &address.root;
+        let alone = root.set_up()?;
+        root.clear_old(&address.boot, &alone);
+        let file_set = root.file_set(&address.boot);
+        if file_set.exists() {
+            check_namespace(&file_set)?;
+        }
+        let fresh = !file_set.exists();
+        if fresh {
+            make(root, &file_set, &alone)?;
+        }
+        let opened = Self::open_files(root, &file_set);
+        match opened {
+            Ok(store) => {
+                store.first_reserve(&alone)?;
+                Ok(store)
+            }
+            Err(Refused::Plainly(error)) => Err(error),
+            Err(Refused::Damaged(what)) => Err(set_aside(root, &file_set, &what)),
+        }
+    }
+
+    fn open_files(root: &Root, file_set: &Path) -> Result<Self, Refused> {
+        let page = file_set.join("guard");
+        let file = File::options().read(true).write(true).open(&page);
+        let file =
+            file.map_err(|error| Refused::Damaged(format!("{}: {error}", page.display())))?;
+        let guard = Guard::open(&file, false).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => Refused::Damaged(format!("guard page: {error}")),
+            _ => Refused::Plainly(cannot("map", &page, error)),
+        })?;
+        let path = file_set.join("locks/data.mdb");
+        let data = File::options().read(true).write(true).open(&path);
+        let data =
+            data.map_err(|error| Refused::Damaged(format!("{}: {error}", path.display())))?;
+        let about =
+            data.metadata().map_err(|error| Refused::Plainly(cannot("read", &path, error)))?;
+        let map = guard.counters().map_size.load(Ordering::Acquire);
+        if about.len() < map || map < FIRST_MAP as u64 {
+            return Err(Refused::Damaged(format!("{} was cut short", path.display())));
+        }
+        let env = {
+            // Opening takes LMDB's writer lock, which has no time limit: through the gate, then.
+            let inside = guard.enter(Room::Locks, WAIT);
+            let _inside = inside.map_err(|busy| Refused::Plainly(stuck(busy)))?;
+            open_env(&file_set.join("locks"), usize::try_from(map).unwrap_or(LAST_MAP))
+        };
+        let (env, table) = env.map_err(|error| refused(error, &path))?;
+        let users = place::private(&file_set.join("users"))
+            .and_then(|file| {
+                Ok(fcntl_lock(&file, FlockOperation::NonBlockingLockShared).map(|()| file)?)
+            })
+            .map_err(|error| Refused::Plainly(cannot("lock", file_set, error)))?;
+        Ok(Self {
+            root: root.clone(),
+            file_set: file_set.to_owned(),
+            env,
+            table,
+            guard,
+            data,
+            inode: (about.dev(), about.ino()),
+            _users: users,
+            durable: OnceLock::new(),
+            forks: guard::forks(),
+            gone: OnceLock::new(),
+            claims: AtomicU64::new(0),
+            low: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn sessions(&self) -> PathBuf {
+        self.file_set.join("sessions")
+    }
+
+    pub(super) fn file_set(&self) -> &Path {
+        &self.file_set
+    }
+
+    /// Why everything in this store is lost, if it is.
+    pub(super) fn gone(&self) -> Option<&str> {
+        self.gone.get().map(String::as_str)
+    }
+
+    /// Whether this process is a child that inherited the store and must leave it alone.
+    pub(super) fn inherited(&self) -> bool {
+        self.forks != guard::forks()
+    }
+
+    /// Looks whether the path still leads to the file we opened; if not, all is lost.
+    pub(super) fn check_place(&self) -> bool {
+        let path = self.file_set.join("locks/data.mdb");
+        let there = fs::metadata(&path).map(|about| (about.dev(), about.ino()));
+        if there.ok() == Some(self.inode) {
+            return self.gone.get().is_none();
+        }
+        let what = format!("the store at {} was removed or replaced", self.file_set.display());
+        let _ = self.gone.set(what);
+        false
+    }
+
+    /// The synced environment, opened when it is first needed.
+    pub(super) fn durable(&self) -> Result<&Arc<Durable>, Error> {
+        if let Some(durable) = self.durable.get() {
+            return Ok(durable);
+        }
+        let durable = Durable::at(&self.root)?;
+        Ok(self.durable.get_or_init(|| durable))
+    }
+
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// One atomic step, if the gate is free; `None` if it is not.
+    pub(super) fn try_step<T>(
+        &self,
+        namespace: u32,
+        clock: &dyn Clock,
+        appetite: Appetite,
+        step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
+    ) -> Result<Option<Done<T>>, Error> {
+        self.usable()?;
+        match self.guard.try_enter(Room::Locks) {
+            Ok(inside) => self.run(&inside, namespace, clock, appetite, step).map(Some),
+            Err(Busy { .. }) => Ok(None),
+        }
+    }
+
+    /// One atomic step, as soon as the gate is free. Blocks the thread, for `limit` at most.
+    pub(super) fn step<T>(
+        &self,
+        namespace: u32,
+        clock: &dyn Clock,
+        appetite: Appetite,
+        limit: Duration,
+        step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
+    ) -> Result<Done<T>, Error> {
+        self.usable()?;
+        match self.guard.enter(Room::Locks, limit) {
+            Ok(inside) => self.run(&inside, namespace, clock, appetite, step),
+            Err(busy) => Err(stuck(busy)),
+        }
+    }
+
+    fn usable(&self) -> Result<(), Error> {
+        if self.inherited() {
+            return Err(forked());
+        }
+        match self.gone() {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::Closed, why.to_owned())
+                .next("connect again; everything that was held is lost")),
+        }
+    }
+
+    fn run<T>(
+        &self,
+        inside: &Inside<'_>,
+        namespace: u32,
+        clock: &dyn Clock,
+        appetite: Appetite,
+        mut step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
+    ) -> Result<Done<T>, Error> {
+        self.follow_map(inside)?;
+        if appetite == Appetite::Takes {
+            self.keep_spare(inside)?;
+        }
+        let counters = self.guard.counters();
+        loop {
+            let txn = self.env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
+            let txn = Txn::new(txn, self.table);
+            // Read inside the gate, so that time never goes back from one step to the next.
+            let now = Now { tick: clock.now(), wall_micros: clock.wall_micros() };
+            let mint = Mint {
+                floor: counters.floor.load(Ordering::Relaxed),
+                arrivals: counters.arrivals.load(Ordering::Relaxed),
+                ..Mint::default()
+            };
+            let mut ledger = Ledger::over(Pages::new(&txn, counters, namespace), mint);
+            let answer = step(&mut ledger, now);
+            let (mut pages, mint, signals) = ledger.into_parts();
+            pages.flush();
+            drop(pages);
+            counters.floor.fetch_max(mint.floor, Ordering::Relaxed);
+            counters.arrivals.fetch_max(mint.arrivals, Ordering::Relaxed);
+            self.check_reserve(mint.top)?;
+            match txn.commit() {
+                Ok(()) => return Ok((answer, signals)),
+                Err(Trouble::Store(heed::Error::Mdb(MdbError::MapFull))) => self.grow(inside)?,
+                Err(trouble) => return Err(self.trouble(trouble)),
+            }
+        }
+    }
+
+    /// No fence is given out that is not reserved.
+    fn check_reserve(&self, top: u64) -> Result<(), Error> {
+        let reserved = self.guard.counters().reserved.load(Ordering::Acquire);
+        if top > reserved {
+            return self.reserve(top);
+        }
+        if top.saturating_add(AHEAD / 4) > reserved {
+            self.low.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether this claim is the one that looks through a few slots for what is dead.
+    pub(super) fn sweeps(&self) -> bool {
+        self.claims.fetch_add(1, Ordering::Relaxed) % 64 == 63
+    }
+
+    /// Whether fences should be reserved further ahead soon. Says so to one caller.
+    pub(super) fn wants_reserve(&self) -> bool {
+        self.low.load(Ordering::Relaxed) && self.low.swap(false, Ordering::Relaxed)
+    }
+
+    /// Reserves fences further ahead, before they are needed.
+    pub(super) fn reserve_ahead(&self) -> Result<(), Error> {
+        self.reserve(self.guard.counters().reserved.load(Ordering::Acquire))
+    }
+
+    /// Reserves fences past `fence`, durably: whatever happens to the lock files, later fences are
+    /// larger than all that were given out.
+    pub(super) fn reserve(&self, fence: u64) -> Result<(), Error> {
+        let reserved = self.durable()?.reserve(&self.guard, fence.saturating_add(AHEAD))?;
+        self.guard.counters().reserved.fetch_max(reserved, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// A new file set begins above everything that earlier ones may have given out.
+    fn first_reserve(&self, _alone: &SetUp) -> Result<(), Error> {
+        let counters = self.guard.counters();
+        if counters.reserved.load(Ordering::Acquire) != 0 {
+            return Ok(());
+        }
+        let floor = self.durable()?.reserved(&self.guard)?;
+        counters.floor.fetch_max(floor, Ordering::AcqRel);
+        let wall = crate::time::SystemClock.wall_micros().min(limits::FENCE / 2);
+        self.reserve(floor.max(wall))
+    }
+
+    /// Another process may have made the map larger.
+    fn follow_map(&self, _inside: &Inside<'_>) -> Result<(), Error> {
+        let wanted = self.guard.counters().map_size.load(Ordering::Acquire);
+        let wanted = usize::try_from(wanted).unwrap_or(LAST_MAP);
+        if self.env.info().map_size < wanted {
+            self.resize(wanted)?;
+        }
+        Ok(())
+    }
+
+    fn keep_spare(&self, inside: &Inside<'_>) -> Result<(), Error> {
+        let info = self.env.info();
+        if (info.last_page_number + 1) * 4096 + SPARE <= info.map_size {
+            return Ok(());
+        }
+        let Err(full) = self.grow(inside) else { return Ok(()) };
+        // Pages that were used once may be free again.
+        let used = self.env.non_free_pages_size().ok().and_then(|size| usize::try_from(size).ok());
+        if used.is_some_and(|used| used + SPARE <= info.map_size) { Ok(()) } else { Err(full) }
+    }
+
+    fn grow(&self, _inside: &Inside<'_>) -> Result<(), Error> {
+        let wanted = self.env.info().map_size * 2;
+        if wanted > LAST_MAP {
+            let what = "the store is as large as it may become";
+            return Err(Error::new(ErrorKind::Limit, what).next("hold fewer locks"));
+        }
+        // The blocks must be there before the map is: a page that the disk has no room for would
+        // end the process instead of giving an error.
+        fallocate(&self.data, FallocateFlags::empty(), 0, wanted as u64)
+            .map_err(|error| cannot("enlarge", &self.file_set, error.into()))?;
+        self.resize(wanted)?;
+        self.guard.counters().map_size.fetch_max(wanted as u64, Ordering::AcqRel);
+        Ok(())
+    }
+
+    #[allow(unsafe_code, reason = "heed cannot see that no transaction is open")]
+    fn resize(&self, size: usize) -> Result<(), Error> {
+        // SAFETY: the caller is alone inside the gate, and every transaction of this environment
+        // is opened and closed inside it.
+        let resized = unsafe { self.env.resize(size) };
+        resized.map_err(|error| self.trouble(Trouble::Store(error)))
+    }
+
+    /// What a step's trouble means. Damage is set aside, which ends every lock of the file set.
+    fn trouble(&self, trouble: Trouble) -> Error {
+        let what = match trouble {
+            Trouble::Damaged(what) => format!("{what} cannot be read"),
+            Trouble::Store(error) if is_damage(&error) => error.to_string(),
+            Trouble::Store(error) => {
+                let what = format!("the embedded store failed: {error}");
+                return Error::new(ErrorKind::Unavailable, what)
+                    .next("see whether the disk is full or failing")
+                    .caused_by(error);
+            }
+        };
+        let error = set_aside(&self.root, &self.file_set, &what);
+        let _ = self.gone.set(error.to_string());
+        error
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("at", &self.file_set).finish_non_exhaustive()
+    }
+}
+
+/// Somebody stands in the gate and does not move.
+pub(super) fn stuck(busy: Busy) -> Error {
+    let what = match busy.pid {
+        None => "another process has been inside the store too long".to_owned(),
+        Some(pid) => {
+            let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let command = command.trim();
+            format!("process {pid} ({command}) has been inside the store too long; is it stopped?")
+        }
+    };
+    Error::new(ErrorKind::Unavailable, what).next("let it go on (kill -CONT) or end it")
+}
+
+pub(super) fn forked() -> Error {
+    Error::new(ErrorKind::Closed, "this process was forked from one that had the store open")
+        .next("start the child with exec, or connect after the fork only")
+}
