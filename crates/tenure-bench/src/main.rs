@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::benches::processes::Worker;
 use crate::figure::{Figure, Layout};
 use crate::run::{Bench, Run};
 
@@ -24,6 +25,7 @@ use crate::run::{Bench, Run};
 #[command(
     help_template = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}",
     before_help = "Examples:\n  \
+        tenure-bench embedded\n  \
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
         tenure-bench memory --quick --json"
@@ -36,8 +38,13 @@ struct Arguments {
 /// What is measured.
 #[derive(Debug, Subcommand)]
 enum Engine {
+    /// The embedded engine, in directories of its own
+    Embedded(Options),
     /// The memory engine, in this process
     Memory(Options),
+    /// What other processes of a benchmark do
+    #[command(subcommand, hide = true)]
+    Worker(Worker),
 }
 
 /// How it is measured and shown, the same for every engine.
@@ -57,6 +64,8 @@ struct Options {
 fn main() -> ExitCode {
     let Arguments { engine } = Arguments::parse();
     let done = match engine {
+        Engine::Embedded(options) => measure(&options, engines::embedded::benches()),
+        Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, engines::memory::benches()),
     };
     match done {

@@ -1,7 +1,9 @@
 //! The benchmarks. They know the contract and the primitives, not which engine they measure.
 
+mod bare;
 mod counting;
 pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod pair;
+pub(crate) mod processes;
 pub(crate) mod reentry;

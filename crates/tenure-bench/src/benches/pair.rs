@@ -31,6 +31,29 @@ pub(crate) fn measure(run: &Run, engine: Arc<dyn Engine>) -> Result<Vec<Figure>,
     })
 }
 
+/// The same beside something else that takes and gives: `reference` gives nanoseconds a pair.
+pub(crate) fn beside(
+    run: &Run,
+    engine: Arc<dyn Engine>,
+    note: &'static str,
+    mut reference: impl FnMut(u32) -> Result<f64, Error> + Send + 'static,
+) -> Result<Vec<Figure>, Error> {
+    let (blocks, pairs) = (run.count(20, 300), run.count(50, 1_000));
+    let progress = run.progress.clone();
+    let tenure = Tenure::builder().open(engine)?;
+    let mutex = tenure.mutex("pair")?;
+    run.in_task(async move {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for block in 0..blocks {
+            ours.push(session_block(&mutex, pairs).await?);
+            theirs.push(reference(pairs)?);
+            progress.step(block + 1, blocks);
+        }
+        let figure = Figure::new("pair", median(&ours), "ns", note);
+        Ok(vec![figure.relative_to(median(&theirs))])
+    })
+}
+
 async fn session_block(mutex: &Mutex, pairs: u32) -> Result<f64, Error> {
     let start = Instant::now();
     for _ in 0..pairs {

@@ -1,0 +1,181 @@
+//! What happens between processes: hand-offs among sixteen of them, and the end of one by a signal.
+//!
+//! The workers are this program again, with a hidden command. The reference for hand-offs is a loop
+//! of the same transactions and datagrams without leases, fences, order checks or a session.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use tempfile::TempDir;
+use tenure::blocking;
+use tenure::{Error, ErrorKind};
+
+use super::bare::Bare;
+use crate::engines::embedded::failed;
+use crate::figure::Figure;
+use crate::run::Run;
+use crate::stats::median;
+
+const WORKERS: u32 = 16;
+
+/// What a worker does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Worker {
+    /// Takes a lock and gives it back, so many times
+    Locks { url: String, times: u32 },
+    /// The same with bare transactions and datagrams
+    Bare { directory: String, number: u32, times: u32 },
+    /// Takes a lock and keeps it
+    Holds { url: String },
+}
+
+impl Worker {
+    pub(crate) fn work(&self) -> Result<(), Error> {
+        match self {
+            Self::Locks { url, times } => {
+                let tenure = blocking::Tenure::connect(url)?;
+                let mutex = tenure.mutex("handoff")?;
+                ready();
+                for _ in 0..*times {
+                    mutex.lock()?.release()?;
+                }
+                Ok(())
+            }
+            Self::Bare { directory, number, times } => {
+                let bare = Bare::open(Path::new(directory), *number)?;
+                ready();
+                (0..*times).try_for_each(|_| bare.pair())
+            }
+            Self::Holds { url } => {
+                let tenure = blocking::Tenure::connect(url)?;
+                let _guard = tenure.mutex("takeover")?.lock()?;
+                ready();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Says that it is ready, and waits until it may go on.
+fn ready() {
+    println!("ready");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// Hand-offs per second among sixteen processes that all want one lock, beside the bare loop.
+pub(crate) fn handoff(run: &Run, directory: &TempDir) -> Result<Vec<Figure>, Error> {
+    let (blocks, times) = (run.count(1, 7), run.count(20, 1_000));
+    let url = format!("embedded://{}/store", directory.path().display());
+    let (mut ours, mut bares) = (Vec::new(), Vec::new());
+    for block in 0..blocks {
+        ours.push(rate(times, |_| vec!["locks".into(), url.clone(), times.to_string()])?);
+        let bare = directory.path().join(format!("bare{block}"));
+        std::fs::create_dir(&bare).map_err(|error| failed("cannot make a directory", error))?;
+        let bare = bare.display().to_string();
+        bares.push(rate(times, |number| {
+            vec!["bare".into(), bare.clone(), number.to_string(), times.to_string()]
+        })?);
+        run.progress.step(block + 1, blocks);
+    }
+    let note = "x bare transactions and datagrams; aim >= 0.6";
+    let figure = Figure::new("handoff_16_procs", median(&ours), "1/s", note);
+    Ok(vec![figure.relative_to(median(&bares))])
+}
+
+/// How often a second the lock changes hands.
+fn rate(times: u32, arguments: impl Fn(u32) -> Vec<String>) -> Result<f64, Error> {
+    let mut workers = Vec::new();
+    for number in 0..WORKERS {
+        workers.push(Process::start(&arguments(number))?);
+    }
+    let start = Instant::now();
+    for worker in &mut workers {
+        worker.go()?;
+    }
+    for worker in &mut workers {
+        worker.ends_well()?;
+    }
+    Ok(f64::from(WORKERS * times) / start.elapsed().as_secs_f64())
+}
+
+/// Milliseconds from `kill -9` of the holder to the next holder running.
+pub(crate) fn takeover(run: &Run, directory: &TempDir) -> Result<Vec<Figure>, Error> {
+    let rounds = run.count(3, 50);
+    let url = format!("embedded://{}/store", directory.path().display());
+    let tenure = blocking::Tenure::connect(&url)?;
+    let mut times = Vec::new();
+    for round in 0..rounds {
+        let mut holder = Process::start(&["holds".into(), url.clone()])?;
+        let mutex = Arc::new(tenure.mutex("takeover")?);
+        let (tell, told) = channel();
+        let waiter = std::thread::spawn(move || {
+            let guard = mutex.lock()?;
+            let _ = tell.send(Instant::now());
+            guard.release()
+        });
+        // Time to take its place in line and to fall asleep.
+        std::thread::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        holder.kill()?;
+        let at = told.recv().map_err(|_| broken("nobody took over"))?;
+        times.push(at.duration_since(start).as_secs_f64() * 1e3);
+        waiter.join().map_err(|_| broken("the waiter panicked"))??;
+        run.progress.step(round + 1, rounds);
+    }
+    Ok(vec![Figure::new("takeover_kill9", median(&times), "ms", "kill -9 to next; aim < 10")])
+}
+
+/// A worker in a process of its own.
+struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts a worker and waits until it is ready.
+    fn start(arguments: &[String]) -> Result<Self, Error> {
+        let program = std::env::current_exe().map_err(|error| failed("cannot find myself", error))?;
+        let child = Command::new(program)
+            .arg("worker")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| failed("cannot start a worker", error))?;
+        let mut process = Self { child };
+        let out = process.child.stdout.as_mut().ok_or_else(|| broken("no output"))?;
+        let mut line = String::new();
+        let read = BufReader::new(out).read_line(&mut line);
+        read.map_err(|error| failed("cannot read from a worker", error))?;
+        if line.trim() == "ready" { Ok(process) } else { Err(broken("a worker failed to start")) }
+    }
+
+    fn go(&mut self) -> Result<(), Error> {
+        let input = self.child.stdin.as_mut().ok_or_else(|| broken("no input"))?;
+        input.write_all(b"\n").map_err(|error| failed("cannot write to a worker", error))
+    }
+
+    fn ends_well(&mut self) -> Result<(), Error> {
+        let ended = self.child.wait().map_err(|error| failed("cannot wait for a worker", error))?;
+        if ended.success() { Ok(()) } else { Err(broken("a worker failed")) }
+    }
+
+    fn kill(&mut self) -> Result<(), Error> {
+        self.child.kill().map_err(|error| failed("cannot kill a worker", error))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn broken(what: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, what)
+}

@@ -1,0 +1,76 @@
+//! The embedded engine: a directory of its own for each benchmark. Knows which make sense for it.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tempfile::TempDir;
+use tenure::contract::Namespace;
+use tenure::engine::Terms;
+use tenure::engine::embedded::{EmbeddedEngine, Location};
+use tenure::time::{Clock, ManualClock, SystemClock};
+use tenure::{Error, ErrorKind, limits};
+
+use crate::benches::{held, pair, processes, reentry};
+use crate::run::Bench;
+use crate::stats::nanos_each;
+
+pub(crate) fn benches() -> Vec<Bench> {
+    vec![
+        Bench::new(&["pair"], |run| {
+            let directory = directory()?;
+            let engine = open(&directory, Arc::new(SystemClock))?;
+            let flock = Flock::new(&directory)?;
+            let note = "x flock of one file; aim <= 6";
+            pair::beside(run, Arc::new(engine), note, move |pairs| flock.block(pairs))
+        }),
+        Bench::new(&["reentry"], |run| {
+            let directory = directory()?;
+            reentry::measure(run, Arc::new(open(&directory, Arc::new(SystemClock))?))
+        }),
+        Bench::new(&["handoff_16_procs"], |run| processes::handoff(run, &directory()?)),
+        Bench::new(&["takeover_kill9"], |run| processes::takeover(run, &directory()?)),
+        Bench::new(&["held_10k_renew_calls"], |run| {
+            let directory = directory()?;
+            let clock = ManualClock::new();
+            let engine = open(&directory, Arc::new(clock.clone()))?;
+            held::renew_calls(run, &clock, Arc::new(engine))
+        }),
+    ]
+}
+
+fn open(directory: &TempDir, clock: Arc<dyn Clock>) -> Result<EmbeddedEngine, Error> {
+    let max_lease = limits::DEFAULT_MAX_LEASE;
+    let terms = Terms { namespace: Namespace::default(), max_lease, clock };
+    EmbeddedEngine::open(&Location::at(directory.path()), terms)
+}
+
+fn directory() -> Result<TempDir, Error> {
+    tempfile::tempdir().map_err(|error| failed("cannot make a directory", error))
+}
+
+/// Something outside Tenure went wrong.
+pub(crate) fn failed(what: &'static str, error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, what).caused_by(error)
+}
+
+/// The lock that every host has: no queue, no lease, no fence.
+struct Flock {
+    file: File,
+}
+
+impl Flock {
+    fn new(directory: &TempDir) -> Result<Self, Error> {
+        let file = File::create(directory.path().join("flock"));
+        Ok(Self { file: file.map_err(|error| failed("cannot make a file", error))? })
+    }
+
+    fn block(&self, pairs: u32) -> Result<f64, Error> {
+        let start = Instant::now();
+        for _ in 0..pairs {
+            let pair = self.file.lock().and_then(|()| self.file.unlock());
+            pair.map_err(|error| failed("cannot lock a file", error))?;
+        }
+        Ok(nanos_each(start, pairs))
+    }
+}
