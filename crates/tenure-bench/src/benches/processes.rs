@@ -138,7 +138,8 @@ struct Process {
 impl Process {
     /// Starts a worker and waits until it is ready.
     fn start(arguments: &[String]) -> Result<Self, Error> {
-        let program = std::env::current_exe().map_err(|error| failed("cannot find myself", error))?;
+        let program =
+            std::env::current_exe().map_err(|error| failed("cannot find myself", error))?;
         let child = Command::new(program)
             .arg("worker")
             .args(arguments)

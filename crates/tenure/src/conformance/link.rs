@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Pending, Promises,
-    Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict,
+    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Pending,
+    Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict,
 };
 
 /// What happens to one call or push.
@@ -273,6 +273,11 @@ impl Engine for Link {
 
     fn cells(&self) -> &dyn Cells {
         self.inner.cells()
+    }
+
+    fn attendant(&self) -> Option<&dyn Attendant> {
+        // Signals come through the link, never around it.
+        None
     }
 
     fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {

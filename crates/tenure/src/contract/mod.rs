@@ -17,6 +17,7 @@ mod verdict;
 
 use std::fmt;
 use std::future::Future;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -83,6 +84,18 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn liveness_file(&self, _session: SessionId) -> Option<PathBuf> {
         None
     }
+
+    /// How a thread that is blocked anyway can take in signals itself, where the engine offers it.
+    fn attendant(&self) -> Option<&dyn Attendant> {
+        None
+    }
+}
+
+/// Lets a blocked caller wait where the signals arrive: one thread less to wake for a hand-off.
+pub trait Attendant: Send + Sync {
+    /// Waits on this thread until signals of the session have been heard or the bell is readable.
+    /// Returns at once if another thread attends to the session already: `false`.
+    fn attend(&self, session: SessionId, bell: BorrowedFd<'_>) -> bool;
 }
 
 /// Hears the signals of one session. Must not block.

@@ -10,8 +10,8 @@ pub(crate) use super::shelf::{Shelf, Tomb};
 pub(crate) use super::slot::{Group, Slot};
 use crate::contract::{ClaimId, Parts, SessionId, Signal};
 
-/// How many tickets are looked at for the sessions in the way.
-const WALK: usize = 256;
+/// How many holders are looked at for the sessions in the way.
+const HOLDERS: usize = 64;
 
 #[allow(private_bounds, reason = "see `Ledger`")]
 impl<S: Shelf> Ledger<S> {
@@ -30,25 +30,27 @@ impl<S: Shelf> Ledger<S> {
         &mut self.shelf
     }
 
-    /// The sessions whose end would bring a waiting claim nearer: the holders', and those of the
-    /// tickets just before its own, `most` in each slot.
-    pub(crate) fn in_the_way(&mut self, id: ClaimId, parts: &Parts, most: usize) -> Vec<SessionId> {
+    /// The sessions whose end would bring a waiting claim nearer, in each slot: those of the first
+    /// [`HOLDERS`] holders, and of the `nearest` before it in line.
+    pub(crate) fn in_the_way(
+        &mut self,
+        id: ClaimId,
+        parts: &Parts,
+        nearest: usize,
+    ) -> Vec<SessionId> {
         let mut sessions = Vec::new();
         for name in parts.names() {
             let Some(slot) = self.shelf.peek(name) else { continue };
             if slot.line.get(id).is_none() {
                 continue;
             }
-            let from = sessions.len();
-            let add = |session: Option<SessionId>| {
+            let mut add = |session: Option<SessionId>| {
                 if let Some(session) = session.filter(|session| !sessions.contains(session)) {
                     sessions.push(session);
                 }
-                sessions.len() < from + most
             };
-            let holders = slot.holds.iter().map(|hold| hold.claim.session);
-            let tickets = slot.line.before(id).take(WALK).map(|ticket| ticket.claim.session);
-            let _ = holders.chain(tickets).all(add);
+            slot.holds.iter().take(HOLDERS).for_each(|hold| add(hold.claim.session));
+            slot.line.before(id).take(nearest).for_each(|ticket| add(ticket.claim.session));
         }
         sessions
     }

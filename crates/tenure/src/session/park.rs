@@ -3,15 +3,18 @@
 //!
 //! The keeper's one queue of deadlines wakes everybody, so that no lock needs a timer of its own.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::entry::{Entry, Phase};
 use super::{Core, Over};
-use crate::contract::ClaimId;
+use crate::contract::{Attendant, ClaimId, Engine, SessionId};
 use crate::session::Hold;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, Thread};
@@ -85,7 +88,11 @@ pub(super) async fn granted(core: &Core, id: ClaimId, deadline: Tick) -> Woken {
         let now = core.clock.now();
         let look = |entry: &mut Entry| look(entry, now, deadline, cx);
         // An entry that is gone was given back by somebody: claim anew.
-        core.lock().update(id, look).unwrap_or(Poll::Ready(Woken::Over(Over::Lapsed)))
+        let looked = core.lock().update(id, look);
+        if let Some(Poll::Pending) = &looked {
+            await_signal(core);
+        }
+        looked.unwrap_or(Poll::Ready(Woken::Over(Over::Lapsed)))
     })
     .await
 }
@@ -117,6 +124,17 @@ fn look(entry: &mut Entry, now: Tick, deadline: Tick, cx: &mut Context<'_>) -> P
 
 thread_local! {
     static BLOCKING: Cell<bool> = const { Cell::new(false) };
+    /// The engine whose signals the future on this thread waits for.
+    static AWAITED: RefCell<Option<(Arc<dyn Engine>, SessionId)>> = const { RefCell::new(None) };
+}
+
+thread_local! {
+    /// Interrupts this thread while it waits inside an engine. One for all its calls.
+    static BELL: OnceCell<Option<Arc<OwnedFd>>> = const { OnceCell::new() };
+}
+
+fn new_bell() -> Option<Arc<OwnedFd>> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new)
 }
 
 /// Whether this thread runs a future by blocking on it.
@@ -124,16 +142,16 @@ pub(super) fn on_blocking_thread() -> bool {
     BLOCKING.get()
 }
 
+/// Says that a future on this thread waits for a signal of this session. If the thread is blocked
+/// on that future, it can wait where the signal arrives.
+fn await_signal(core: &Core) {
+    if on_blocking_thread() && core.engine.attendant().is_some() {
+        AWAITED.set(Some((Arc::clone(&core.engine), core.id)));
+    }
+}
+
 /// Runs a future on this thread, which sleeps while there is nothing to do.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    // The flag, because work inside the future may park this thread too and use up its token.
-    struct Unpark(Thread, AtomicBool);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.1.store(true, Ordering::SeqCst);
-            self.0.unpark();
-        }
-    }
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -141,16 +159,75 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         }
     }
     let _restore = Restore(BLOCKING.replace(true));
-    let unpark = Arc::new(Unpark(thread::current(), AtomicBool::new(false)));
-    let waker = Waker::from(Arc::clone(&unpark));
+    let sleeper = Arc::new(Sleeper::new());
+    let waker = Waker::from(Arc::clone(&sleeper));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = Pin::as_mut(&mut future).poll(&mut cx) {
             return output;
         }
-        while !unpark.1.swap(false, Ordering::SeqCst) {
-            thread::park();
+        sleeper.sleep(AWAITED.take());
+    }
+}
+
+/// A thread that blocks on a future.
+struct Sleeper {
+    thread: Thread,
+    /// Because work inside the future may park this thread too and use up its token.
+    woken: AtomicBool,
+    /// Set once the thread has waited inside an engine.
+    bell: OnceLock<Arc<OwnedFd>>,
+    attends: AtomicBool,
+}
+
+impl Sleeper {
+    fn new() -> Self {
+        Self {
+            thread: thread::current(),
+            woken: AtomicBool::new(false),
+            bell: OnceLock::new(),
+            attends: AtomicBool::new(false),
         }
+    }
+
+    /// Sleeps until woken, where signals arrive if somebody is awaited who offers that.
+    fn sleep(&self, awaited: Option<(Arc<dyn Engine>, SessionId)>) {
+        while !self.woken.swap(false, Ordering::SeqCst) {
+            let attended = awaited.as_ref().is_some_and(|(engine, session)| {
+                engine.attendant().is_some_and(|attendant| self.attend(attendant, *session))
+            });
+            if !attended {
+                thread::park();
+            }
+        }
+    }
+
+    fn attend(&self, attendant: &dyn Attendant, session: SessionId) -> bool {
+        let Some(bell) = BELL.with(|bell| bell.get_or_init(new_bell).clone()) else { return false };
+        let bell = self.bell.get_or_init(|| bell);
+        self.attends.store(true, Ordering::SeqCst);
+        // Whoever woke us before it could see that we attend has left no ring.
+        let attended = self.woken.load(Ordering::SeqCst) || attendant.attend(session, bell.as_fd());
+        self.attends.store(false, Ordering::SeqCst);
+        // A ring that is left over, or late, must not end every wait that follows.
+        let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+        attended
+    }
+}
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        if thread::current().id() == self.thread.id() {
+            // Heard while it attends: it looks up by itself.
+            return;
+        }
+        if self.attends.load(Ordering::SeqCst)
+            && let Some(bell) = self.bell.get()
+        {
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+        self.thread.unpark();
     }
 }

@@ -148,20 +148,22 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Everything the store keeps of one slot in one row; its line stands in rows of its own.
-pub(super) struct SlotRow {
+/// Everything the store keeps of one slot in one row; a long line stands in rows of its own.
+pub(super) struct SlotRow<'a> {
     pub(super) shape: Shape,
     pub(super) closed_until: Tick,
     pub(super) last_fence: u64,
     pub(super) groups: Vec<Group>,
     pub(super) holds: Holds,
     pub(super) line: LineHead,
+    /// The tickets of a short line.
+    pub(super) short: SmallVec<[&'a [u8]; 4]>,
 }
 
 /// What a slot's row says of its line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LineHead {
-    /// Under which number its rows stand; 0 before anybody has waited.
+    /// Under which number its rows stand; 0 for a short line.
     pub(super) id: u64,
     /// How many wait.
     pub(super) len: u32,
@@ -173,8 +175,9 @@ pub(super) fn write_slot<'a>(
     writer: &mut Writer,
     (shape, closed_until, last_fence): (Shape, Tick, u64),
     groups: &[Group],
-    holds: impl Iterator<Item = &'a Hold>,
+    holds: &'a Holds,
     line: LineHead,
+    short: impl Iterator<Item = &'a [u8]>,
 ) {
     write_shape(writer, shape);
     writer.tick(closed_until);
@@ -189,7 +192,8 @@ pub(super) fn write_slot<'a>(
         writer.u8(u8::from(group.spent));
         writer.count(group.members);
     }
-    for hold in holds {
+    writer.count(holds.len());
+    for hold in holds.iter() {
         write_claim(writer, &hold.claim);
         writer.u32(hold.weight);
         writer.u64(hold.fence.get());
@@ -199,9 +203,12 @@ pub(super) fn write_slot<'a>(
         writer.tick(hold.expires);
         writer.u8(u8::from(hold.reserved));
     }
+    for ticket in short {
+        writer.raw(ticket);
+    }
 }
 
-pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow> {
+pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow<'_>> {
     let mut reader = Reader::new(bytes);
     let shape = read_shape(&mut reader)?;
     let closed_until = reader.tick()?;
@@ -217,7 +224,7 @@ pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow> {
         });
     }
     let mut holds = Holds::new(!shape.reentrant());
-    while !reader.0.is_empty() {
+    for _ in 0..reader.count(limits::HOLDERS)? {
         holds.insert(Hold {
             claim: read_claim(&mut reader)?,
             weight: reader.u32()?,
@@ -229,7 +236,59 @@ pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow> {
             reserved: reader.u8()? != 0,
         });
     }
-    Ok(SlotRow { shape, closed_until, last_fence, groups, holds, line })
+    let mut short = SmallVec::new();
+    while !reader.0.is_empty() {
+        short.push(reader.raw()?);
+    }
+    Ok(SlotRow { shape, closed_until, last_fence, groups, holds, line, short })
+}
+
+/// The few facts that find a ticket without reading all of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TicketFacts {
+    pub(super) claim: ClaimId,
+    pub(super) arrival: Arrival,
+    pub(super) expires: Tick,
+    pub(super) kin: u32,
+}
+
+impl TicketFacts {
+    /// Those ahead of the line first, then by arrival.
+    pub(super) fn order(self) -> (bool, Arrival) {
+        (self.kin == 0, self.arrival)
+    }
+}
+
+/// How long the end of a ticket is: arrival, since, expires, kin.
+const TICKET_TAIL: usize = 8 + 8 + 8 + 4;
+
+pub(super) fn ticket_facts(bytes: &[u8]) -> Read<TicketFacts> {
+    let claim = ClaimId::from_u128(Reader::new(bytes).id()?);
+    let at = bytes.len().checked_sub(TICKET_TAIL).ok_or(Damaged)?;
+    let mut tail = Reader::new(&bytes[at..]);
+    let arrival = Arrival(tail.u64()?);
+    let _since = tail.u64()?;
+    Ok(TicketFacts { claim, arrival, expires: tail.tick()?, kin: tail.u32()? })
+}
+
+/// Whether a ticket is of this owner or of a descendant.
+pub(super) fn is_kin(ticket: &[u8], owner: OwnerId) -> bool {
+    let mut reader = Reader::new(ticket);
+    let mut look = || {
+        let _claim = reader.id()?;
+        let _session = reader.option(Reader::id)?;
+        if reader.id()? == owner.as_u128() {
+            return Ok(true);
+        }
+        for _ in 0..reader.count(limits::ANCESTORS)? {
+            if reader.id()? == owner.as_u128() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    // What cannot be read is found when the ticket is looked at.
+    look().unwrap_or_else(|Damaged| true)
 }
 
 pub(super) fn write_ticket(writer: &mut Writer, ticket: &Ticket) {

@@ -34,7 +34,11 @@ const MAGIC: u64 = 0x7465_6e75_7265_0001
 const SIZE: usize = 4096;
 
 /// How often a busy gate is tried again before it counts as busy: about as long as a transaction.
-const SPINS: u32 = 64;
+const SPINS: u32 = 32;
+
+/// How long a caller stands at a busy gate itself before it leaves the waiting to a helper: less
+/// than it costs to wake one.
+const LINGER: Duration = Duration::from_micros(100);
 
 /// What is behind the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +156,7 @@ impl Guard {
             }
             std::hint::spin_loop();
         }
-        Err(gate.busy())
+        gate.lock_within(self.pid, LINGER).ok_or_else(|| gate.busy())
     }
 
     /// Waits for at most this long. Blocks the thread.

@@ -3,7 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -31,8 +32,6 @@ const FIRST: u64 = 2;
 
 /// What others ask of the thread.
 pub(super) enum Order {
-    /// A session of this process has a letterbox now.
-    Listen(SessionId),
     /// Notice when this session of another process is over.
     Watch(SessionId, Scope),
     /// Deliver this when the receiver's box has room again.
@@ -44,14 +43,15 @@ pub(super) enum Order {
 /// How orders reach the thread.
 #[derive(Debug)]
 pub(super) struct Desk {
+    epoll: OwnedFd,
     bell: OwnedFd,
     orders: Mutex<Vec<Order>>,
+    tokens: AtomicU64,
 }
 
 impl std::fmt::Debug for Order {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Listen(_) => "Listen",
             Self::Watch(..) => "Watch",
             Self::Deliver(..) => "Deliver",
             Self::Stop => "Stop",
@@ -61,8 +61,28 @@ impl std::fmt::Debug for Order {
 
 impl Desk {
     pub(super) fn new() -> io::Result<Arc<Self>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { bell, orders: Mutex::default() }))
+        let desk = Self { epoll, bell, orders: Mutex::default(), tokens: AtomicU64::new(FIRST) };
+        desk.add(&desk.bell, BELL)?;
+        Ok(Arc::new(desk))
+    }
+
+    /// A number that stands for something the thread listens to.
+    pub(super) fn token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Listens to this from now on.
+    pub(super) fn add(&self, what: &OwnedFd, token: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, what, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Leaves it to somebody else to listen to this, or takes it back.
+    pub(super) fn leave_to_others(&self, what: &OwnedFd, token: u64, leave: bool) {
+        let flags = if leave { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+        let _ = epoll::modify(&self.epoll, what, epoll::EventData::new_u64(token), flags);
     }
 
     pub(super) fn order(&self, order: Order) {
@@ -84,34 +104,21 @@ impl Desk {
 
 /// Starts the thread.
 pub(super) fn start(desk: Arc<Desk>, sessions: Weak<Sessions>) -> io::Result<()> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    add(&epoll, &desk.bell, BELL)?;
     let place = sessions.upgrade().and_then(|sessions| watch_place(&sessions).ok());
     if let Some(place) = &place {
-        add(&epoll, place, PLACE)?;
+        desk.add(place, PLACE)?;
     }
-    let lookout = Lookout {
-        epoll,
-        desk,
-        sessions,
-        place,
-        next: FIRST,
-        boxes: HashMap::new(),
-        watches: HashMap::new(),
-        late: IdMap::default(),
-    };
+    let (watches, late) = (HashMap::new(), IdMap::default());
+    let lookout = Lookout { desk, sessions, place, watches, late };
     thread::Builder::new().name("tenure-lookout".to_owned()).spawn(move || lookout.run())?;
     Ok(())
 }
 
 struct Lookout {
-    epoll: OwnedFd,
     desk: Arc<Desk>,
     sessions: Weak<Sessions>,
     /// Tells when files of the store are removed.
     place: Option<OwnedFd>,
-    next: u64,
-    boxes: HashMap<u64, SessionId>,
     watches: HashMap<u64, Watch>,
     late: IdMap<SessionId, VecDeque<Vec<u8>>>,
 }
@@ -131,7 +138,7 @@ impl Lookout {
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
-            let _ = epoll::wait(&self.epoll, buffer, timeout.as_ref());
+            let _ = epoll::wait(&self.desk.epoll, buffer, timeout.as_ref());
             let Some(sessions) = self.sessions.upgrade() else { return };
             let ready: Vec<u64> = events.drain(..).map(|event| event.data.u64()).collect();
             for token in ready {
@@ -154,7 +161,6 @@ impl Lookout {
         for order in self.desk.take() {
             match order {
                 Order::Stop => return false,
-                Order::Listen(session) => self.listen(sessions, session),
                 Order::Watch(session, scope) => self.watch(sessions, session, scope),
                 Order::Deliver(session, letter) => {
                     let late = self.late.entry(session).or_default();
@@ -167,25 +173,13 @@ impl Lookout {
         true
     }
 
-    fn listen(&mut self, sessions: &Sessions, session: SessionId) {
-        let token = self.token();
-        let added =
-            sessions.with_letterbox(session, |letters| add(&self.epoll, letters.socket(), token));
-        if let Some(Ok(())) = added {
-            self.boxes.insert(token, session);
-        }
-    }
-
     fn event(&mut self, sessions: &Sessions, token: u64) {
-        if let Some(session) = self.boxes.get(&token).copied() {
-            if !sessions.read_letters(session) {
-                self.boxes.remove(&token);
-            }
-        } else if let Some(watch) = self.watches.remove(&token) {
-            let Watch { session, scope, .. } = watch;
-            // Somebody else may keep it alive now: a guardian of its children.
-            self.watch(sessions, session, scope);
-        }
+        let Some(Watch { session, scope, .. }) = self.watches.remove(&token) else {
+            sessions.read_letters_of(token);
+            return;
+        };
+        // Somebody else may keep it alive now: a guardian of its children.
+        self.watch(sessions, session, scope);
     }
 
     /// Watches the process that keeps the session alive, or ends the session if nobody does.
@@ -195,8 +189,8 @@ impl Lookout {
         }
         match watch_process(sessions, session) {
             Ok(Kept::By(process)) => {
-                let token = self.token();
-                if add(&self.epoll, &process, token).is_ok() {
+                let token = self.desk.token();
+                if self.desk.add(&process, token).is_ok() {
                     self.watches.insert(token, Watch { session, scope, _process: process });
                 }
             }
@@ -235,11 +229,6 @@ impl Lookout {
             }
             false
         });
-    }
-
-    fn token(&mut self) -> u64 {
-        self.next += 1;
-        self.next
     }
 }
 
@@ -290,9 +279,4 @@ fn watch_place(sessions: &Sessions) -> io::Result<OwnedFd> {
     inotify::add_watch(&place, file_set, events)?;
     inotify::add_watch(&place, file_set.join("locks"), events)?;
     Ok(place)
-}
-
-fn add(epoll: &OwnedFd, what: &OwnedFd, token: u64) -> io::Result<()> {
-    let data = epoll::EventData::new_u64(token);
-    Ok(epoll::add(epoll, what.as_fd(), data, epoll::EventFlags::IN)?)
 }

@@ -18,11 +18,13 @@ mod guard;
 mod helper;
 mod line;
 mod liveness;
+mod long;
 mod lookout;
 mod place;
 mod post;
 mod sessions;
 mod shelf;
+mod short;
 mod store;
 mod txn;
 
@@ -36,9 +38,9 @@ use self::shelf::Pages;
 use self::store::{Address, Appetite, Done, WAIT};
 use super::Terms;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing, IdMap, Loss,
-    Name, Pending, Promises, Query, Refusal, Release, Released, Renewed, SessionId, Snapshot,
-    Survives, Verb, Verdict, Wake,
+    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing,
+    IdMap, Loss, Name, Pending, Promises, Query, Refusal, Release, Released, Renewed, SessionId,
+    Snapshot, Survives, Verb, Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -58,8 +60,11 @@ pub const PROMISES: Promises = Promises {
     drift_percent: 0,
 };
 
-/// How many sessions in the way of a waiting claim are watched, in each slot.
-const WATCHED: usize = 32;
+/// How many sessions in the way of a waiting claim are watched, in each slot: the holders' and the
+/// nearest in line. After a death everybody looks again.
+const WATCHED: usize = 4;
+/// How many sessions an inspection looks at, whether they live.
+const LOOKED_AT: usize = 64;
 /// How many slots a sweep looks at.
 const SWEPT: usize = 8;
 
@@ -283,7 +288,7 @@ impl EmbeddedEngine {
         let seen = self.step(Appetite::Gives, query, verb).await?;
         // The dead are not shown as holders if that can be helped.
         let sessions = seen.sessions().into_iter().filter_map(|view| view.session);
-        if self.end_dead(sessions.take(WATCHED)) {
+        if self.end_dead(sessions.take(LOOKED_AT)) {
             return self.step(Appetite::Gives, query, verb).await;
         }
         Ok(seen)
@@ -381,6 +386,10 @@ impl Engine for EmbeddedEngine {
 
     fn cells(&self) -> &dyn Cells {
         &self.cells
+    }
+
+    fn attendant(&self) -> Option<&dyn Attendant> {
+        Some(&*self.sessions)
     }
 
     fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {

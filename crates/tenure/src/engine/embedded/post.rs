@@ -4,28 +4,33 @@
 //! Sockets are reached through the descriptor of their directory, because the path of a socket may
 //! have no more than 107 bytes.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, recv,
-    sendto, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
+    recv, send, socket_with,
 };
 
 use crate::contract::SessionId;
 
 /// Longest letter: a grant of a full set, or an eviction with its reason.
 const LETTER: usize = 2048;
+/// How many receivers are remembered.
+const WAYS: usize = 128;
 
 /// Sends letters to the sessions of one store.
 #[derive(Debug)]
 pub(super) struct Postman {
     directory: File,
-    socket: OwnedFd,
+    /// Sockets that are connected already: finding a path takes longer than sending.
+    ways: Mutex<HashMap<SessionId, Arc<OwnedFd>>>,
 }
 
 /// What became of a letter.
@@ -52,16 +57,37 @@ impl Postman {
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
         // Neither reading nor writing: the descriptor only stands for the directory.
         let directory = File::options().read(true).custom_flags(flags).open(directory)?;
-        Ok(Self { directory, socket: socket()? })
+        Ok(Self { directory, ways: Mutex::default() })
     }
 
     pub(super) fn send(&self, to: SessionId, letter: &[u8]) -> Sent {
-        let Ok(address) = self.address(to) else { return Sent::Nobody };
-        match sendto(&self.socket, letter, SendFlags::DONTWAIT, &address) {
+        let Ok(way) = self.way(to) else { return Sent::Nobody };
+        match send(&way, letter, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => Sent::Delivered,
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Sent::Full,
-            Err(_) => Sent::Nobody,
+            Err(_) => {
+                self.ways().remove(&to);
+                Sent::Nobody
+            }
         }
+    }
+
+    fn way(&self, to: SessionId) -> io::Result<Arc<OwnedFd>> {
+        if let Some(way) = self.ways().get(&to) {
+            return Ok(Arc::clone(way));
+        }
+        let way = Arc::new(socket()?);
+        connect(&way, &self.address(to)?)?;
+        let mut ways = self.ways();
+        if ways.len() >= WAYS {
+            ways.clear();
+        }
+        ways.insert(to, Arc::clone(&way));
+        Ok(way)
+    }
+
+    fn ways(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OwnedFd>>> {
+        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts up the box of a session of this process.
@@ -91,10 +117,8 @@ impl Letterbox {
         let (count, _) = recv(&self.socket, letter.as_mut_slice(), RecvFlags::DONTWAIT).ok()?;
         Some(read(&letter[..count.min(LETTER)]))
     }
-}
 
-impl Letterbox {
-    pub(super) fn take_down(self) {
+    pub(super) fn take_down(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -3,8 +3,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Scope;
 use super::codec::{self, Writer};
@@ -13,7 +17,7 @@ use super::liveness::{self, Alive, Pulse};
 use super::lookout::{self, Desk, Order};
 use super::post::{self, Letterbox, Postman, Sent};
 use super::store::{Address, Appetite, Store, WAIT, forked};
-use crate::contract::{Ear, Error, IdMap, SessionId, Signal};
+use crate::contract::{Attendant, Ear, Error, IdMap, SessionId, Signal};
 
 /// How many sessions of others this process watches at once.
 const WATCHED: usize = 1_024;
@@ -37,7 +41,11 @@ pub(super) struct Sessions {
 struct Own {
     ear: Weak<dyn Ear>,
     alive: Alive,
-    letters: Letterbox,
+    letters: Arc<Letterbox>,
+    /// What it is to the lookout.
+    token: u64,
+    /// A caller waits at the letterbox itself.
+    attended: Arc<AtomicBool>,
 }
 
 impl Sessions {
@@ -97,12 +105,14 @@ impl Sessions {
     pub(super) fn join(self: &Arc<Self>, session: SessionId, ear: Weak<dyn Ear>) -> io::Result<()> {
         let alive = Alive::announce(&self.directory, session)?;
         let letters = self.postman.letterbox(&self.directory, session)?;
-        self.own_mut().insert(session, Own { ear, alive, letters });
+        let token = self.desk.token();
+        self.desk.add(letters.socket(), token)?;
+        let (letters, attended) = (Arc::new(letters), Arc::default());
+        self.own_mut().insert(session, Own { ear, alive, letters, token, attended });
         if self.started.get().is_none() {
             lookout::start(Arc::clone(&self.desk), Arc::downgrade(self))?;
             let _ = self.started.set(());
         }
-        self.desk.order(Order::Listen(session));
         Ok(())
     }
 
@@ -125,27 +135,32 @@ impl Sessions {
         self.own().get(&session).map(|own| own.alive.path().to_owned())
     }
 
-    pub(super) fn with_letterbox<T>(
-        &self,
-        session: SessionId,
-        with: impl FnOnce(&Letterbox) -> T,
-    ) -> Option<T> {
-        self.own().get(&session).map(|own| with(&own.letters))
+    /// Reads what has come for the session that the lookout knows by this number.
+    pub(super) fn read_letters_of(&self, token: u64) {
+        let own = self.own();
+        let session = own.iter().find(|(_, own)| own.token == token).map(|(session, _)| *session);
+        drop(own);
+        if let Some(session) = session {
+            self.read_letters(session);
+        }
     }
 
-    /// Reads what has come for a session. Whether it is still there.
-    pub(super) fn read_letters(&self, session: SessionId) -> bool {
-        loop {
-            let own = self.own();
-            let Some(mine) = own.get(&session) else { return false };
-            let Some(signal) = mine.letters.take(codec::read_signal) else { return true };
-            let ear = mine.ear.upgrade();
-            drop(own);
-            // What is not a signal of ours is not for us.
-            if let (Some(ear), Ok(signal)) = (ear, signal) {
-                ear.hear(signal);
-            }
+    fn read_letters(&self, session: SessionId) {
+        while self.read_letter(session) {}
+    }
+
+    /// Reads one letter. Whether there was one.
+    fn read_letter(&self, session: SessionId) -> bool {
+        let own = self.own();
+        let Some(mine) = own.get(&session) else { return false };
+        let Some(signal) = mine.letters.take(codec::read_signal) else { return false };
+        let ear = mine.ear.upgrade();
+        drop(own);
+        // What is not a signal of ours is not for us.
+        if let (Some(ear), Ok(signal)) = (ear, signal) {
+            ear.hear(signal);
         }
+        true
     }
 
     /// Tells each session its signal: those of this process at once, the others by letter.
@@ -167,6 +182,11 @@ impl Sessions {
         for ear in ears {
             ear.hear(signal.clone());
         }
+    }
+
+    /// Tells every session of this process to ask again about what it waits for.
+    fn resync(&self) {
+        self.tell_all(&Signal::Resync);
     }
 
     fn write_to(&self, session: SessionId, signal: &Signal, scope: &Scope) {
@@ -231,6 +251,8 @@ impl Sessions {
                 let _ = std::fs::remove_file(&file);
                 let _ = std::fs::remove_file(self.directory.join(post::file_name(session)));
                 self.tell(signals, scope);
+                // Others stand in the way now, who may not be watched yet.
+                self.resync();
             }
             Err(error) => tracing::warn!(%session, %error, "cannot end a dead session yet"),
         }
@@ -246,6 +268,33 @@ impl Sessions {
 
     fn watched(&self) -> MutexGuard<'_, HashSet<SessionId>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attendant for Sessions {
+    fn attend(&self, session: SessionId, bell: BorrowedFd<'_>) -> bool {
+        let own = self.own();
+        let Some(mine) = own.get(&session) else { return false };
+        if mine.attended.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let (letters, token) = (Arc::clone(&mine.letters), mine.token);
+        let attended = Arc::clone(&mine.attended);
+        drop(own);
+        self.desk.leave_to_others(letters.socket(), token, true);
+        let mut both = [
+            PollFd::from_borrowed_fd(letters.socket().as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(bell, PollFlags::IN),
+        ];
+        // An interrupted wait ends early, which does no harm.
+        let _ = poll(&mut both, None);
+        if !both[0].revents().is_empty() {
+            // If there are more, the lookout is told so below.
+            self.read_letter(session);
+        }
+        attended.store(false, Ordering::Release);
+        self.desk.leave_to_others(letters.socket(), token, false);
+        true
     }
 }
 

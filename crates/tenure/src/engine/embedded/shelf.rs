@@ -2,7 +2,7 @@
 //! Knows keys, not rules.
 //!
 //! ```text
-//! S namespace name         -> slot: shape, holders, and how long its line is
+//! S namespace name         -> slot: shape, holders, and its line if that is short
 //! T namespace claim        -> tombstone
 //! U namespace until claim  -> nothing        tombstones by the end of their time
 //! ```
@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::codec::{self, LineHead, Writer};
+use super::codec::{self, Writer};
 use super::guard::Counters;
 use super::line::Rows;
 use super::txn::{Key, Txn};
@@ -58,7 +58,8 @@ impl<'t, 'e> Pages<'t, 'e> {
                     let mut writer = Writer::default();
                     let head = (slot.shape, slot.closed_until, slot.last_fence);
                     let line = slot.line.head();
-                    codec::write_slot(&mut writer, head, &slot.groups, slot.holds.iter(), line);
+                    let short = slot.line.short();
+                    codec::write_slot(&mut writer, head, &slot.groups, &slot.holds, line, short);
                     if kept.stored {
                         self.txn.put_if_new(&key, writer.bytes());
                     } else {
@@ -166,15 +167,16 @@ impl<'t, 'e> Pages<'t, 'e> {
         if self.kept.len() >= KEPT {
             self.flush();
         }
-        let row = self.txn.get(&self.slot_key(name), "a slot", codec::read_slot);
-        let slot = row.map(|row| {
-            let line = Rows::new(self.txn, self.counters, row.line);
+        let (txn, counters) = (self.txn, self.counters);
+        let slot = self.txn.get(&self.slot_key(name), "a slot", |bytes| {
+            let row = codec::read_slot(bytes)?;
+            let line = Rows::new(txn, counters, row.line, &row.short);
             let mut slot = Box::new(Slot::new(row.shape, line));
             slot.holds = row.holds;
             slot.closed_until = row.closed_until;
             slot.last_fence = row.last_fence;
             slot.groups = row.groups;
-            slot
+            Ok(slot)
         });
         let stored = slot.is_some();
         self.kept.push(Kept { name: name.clone(), slot, stored, changed: false });
@@ -225,9 +227,8 @@ impl<'t, 'e> Shelf for Pages<'t, 'e> {
         let (txn, counters) = (self.txn, self.counters);
         let kept = self.keep(name);
         kept.changed = true;
-        let slot = kept.slot.get_or_insert_with(|| {
-            Box::new(Slot::new(shape, Rows::new(txn, counters, LineHead::default())))
-        });
+        let slot =
+            kept.slot.get_or_insert_with(|| Box::new(Slot::new(shape, Rows::empty(txn, counters))));
         slot.take_shape(shape);
         slot
     }

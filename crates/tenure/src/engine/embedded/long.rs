@@ -1,0 +1,245 @@
+//! A long line in the store: one row for each ticket, and rows that find it by claim, by expiry and
+//! by owner. Knows keys and order, not who may come in.
+//!
+//! ```text
+//! L line ahead?0:1 arrival -> ticket         the order in which they are served
+//! C line claim             -> ahead?, arrival
+//! X line expires arrival   -> claim
+//! K line owner arrival     -> claim          for the owner and each of its ancestors
+//! ```
+
+use super::codec::{self, Damaged, LineHead, Writer};
+use super::line::Seen;
+use super::txn::{Key, Txn};
+use crate::contract::{Arrival, ClaimId, OwnerId};
+use crate::ledger::seam::Ticket;
+use crate::time::Tick;
+
+/// A long line in the store.
+pub(super) struct LongLine<'t, 'e> {
+    txn: &'t Txn<'e>,
+    head: LineHead,
+}
+
+impl<'t, 'e> LongLine<'t, 'e> {
+    pub(super) fn new(txn: &'t Txn<'e>, head: LineHead) -> Self {
+        Self { txn, head }
+    }
+
+    pub(super) fn head(&self) -> LineHead {
+        self.head
+    }
+
+    fn key(&self, kind: u8) -> Key {
+        let mut key = Key::new();
+        key.push(kind);
+        key.extend_from_slice(&self.head.id.to_be_bytes());
+        key
+    }
+
+    fn order_key(&self, ahead: bool, arrival: Arrival) -> Key {
+        let mut key = self.class_key(ahead);
+        key.extend_from_slice(&arrival.0.to_be_bytes());
+        key
+    }
+
+    fn class_key(&self, ahead: bool) -> Key {
+        let mut key = self.key(b'L');
+        key.push(u8::from(!ahead));
+        key
+    }
+
+    fn claim_key(&self, id: ClaimId) -> Key {
+        let mut key = self.key(b'C');
+        key.extend_from_slice(&id.as_u128().to_be_bytes());
+        key
+    }
+
+    fn expiry_key(&self, expires: Tick, arrival: Arrival) -> Key {
+        let mut key = self.key(b'X');
+        key.extend_from_slice(&expires.as_nanos().to_be_bytes());
+        key.extend_from_slice(&arrival.0.to_be_bytes());
+        key
+    }
+
+    fn owner_key(&self, owner: OwnerId) -> Key {
+        let mut key = self.key(b'K');
+        key.extend_from_slice(&owner.as_u128().to_be_bytes());
+        key
+    }
+
+    fn kin_key(&self, owner: OwnerId, arrival: Arrival) -> Key {
+        let mut key = self.owner_key(owner);
+        key.extend_from_slice(&arrival.0.to_be_bytes());
+        key
+    }
+
+    /// Where a claim's ticket stands.
+    fn seat(&self, id: ClaimId) -> Option<(bool, Arrival)> {
+        if self.head.len == 0 {
+            return None;
+        }
+        self.txn.get(&self.claim_key(id), "a waiting claim", |bytes| {
+            let mut reader = codec::Reader::new(bytes);
+            let (ahead, arrival) = (reader.u8()? == 0, Arrival(reader.u64()?));
+            reader.end()?;
+            Ok((ahead, arrival))
+        })
+    }
+
+    fn ticket(&self, ahead: bool, arrival: Arrival) -> Option<Ticket> {
+        self.txn.get(&self.order_key(ahead, arrival), "a ticket", codec::read_ticket)
+    }
+
+    fn find(&self, id: ClaimId) -> Option<Ticket> {
+        let (ahead, arrival) = self.seat(id)?;
+        self.ticket(ahead, arrival)
+    }
+
+    /// The tickets under keys that begin with `prefix`, in order.
+    fn walk(&self, prefix: Key) -> impl Iterator<Item = Seen<'_>> {
+        let mut at: Option<Key> = None;
+        std::iter::from_fn(move || {
+            let read = |key: &[u8], value: &[u8]| (Key::from(key), codec::read_ticket(value));
+            let (key, ticket) = match &at {
+                None => self.txn.from(&prefix, &prefix, read)?,
+                Some(at) => self.txn.after(at, &prefix, read)?,
+            };
+            at = Some(key);
+            self.txn.checked("a ticket", ticket).map(Seen::read)
+        })
+    }
+
+    fn write(&self, ticket: &Ticket) {
+        let mut writer = Writer::default();
+        codec::write_ticket(&mut writer, ticket);
+        self.txn.put(&self.order_key(ticket.ahead(), ticket.arrival), writer.bytes());
+        let mut seat = Writer::default();
+        seat.u8(u8::from(!ticket.ahead()));
+        seat.u64(ticket.arrival.0);
+        self.txn.put(&self.claim_key(ticket.claim.id), seat.bytes());
+    }
+
+    fn write_expiry(&self, ticket: &Ticket) {
+        let id = ticket.claim.id.as_u128().to_be_bytes();
+        self.txn.put(&self.expiry_key(ticket.expires, ticket.arrival), &id);
+    }
+
+    pub(super) fn get(&self, id: ClaimId) -> Option<Seen<'_>> {
+        self.find(id).map(Seen::read)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'_>> {
+        // Those ahead sort before the others.
+        let any = (self.head.len > 0).then(|| self.walk(self.key(b'L')));
+        any.into_iter().flatten()
+    }
+
+    pub(super) fn ahead(&self) -> impl Iterator<Item = Seen<'_>> {
+        let any = (self.head.ahead > 0).then(|| self.walk(self.class_key(true)));
+        any.into_iter().flatten()
+    }
+
+    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = Seen<'_>> {
+        let prefix = (self.head.len > 0).then(|| self.owner_key(owner));
+        let mut at: Option<Key> = None;
+        std::iter::from_fn(move || {
+            let prefix = prefix.as_ref()?;
+            let read = |key: &[u8], value: &[u8]| (Key::from(key), read_id(value));
+            let (key, id) = match &at {
+                None => self.txn.from(prefix, prefix, read)?,
+                Some(at) => self.txn.after(at, prefix, read)?,
+            };
+            at = Some(key);
+            self.find(self.txn.checked("a ticket's owner", id)?).map(Seen::read)
+        })
+    }
+
+    pub(super) fn before(&self, id: ClaimId) -> impl Iterator<Item = Seen<'_>> {
+        let prefix = self.key(b'L');
+        let mut at = self.seat(id).map(|(ahead, arrival)| self.order_key(ahead, arrival));
+        std::iter::from_fn(move || {
+            let read = |key: &[u8], value: &[u8]| (Key::from(key), codec::read_ticket(value));
+            let (key, ticket) = self.txn.before(at.as_ref()?, &prefix, read)?;
+            at = Some(key);
+            self.txn.checked("a ticket", ticket).map(Seen::read)
+        })
+    }
+
+    pub(super) fn place(&self, id: ClaimId) -> Option<usize> {
+        let (ahead, arrival) = self.seat(id)?;
+        let before = if ahead { 0 } else { self.head.ahead as usize };
+        let from = self.class_key(ahead);
+        Some(before + self.txn.count(&from, &self.order_key(ahead, arrival)) + 1)
+    }
+
+    pub(super) fn push(&mut self, mut ticket: Ticket, kin: u32) {
+        ticket.kin = kin;
+        self.write(&ticket);
+        self.write_expiry(&ticket);
+        let id = ticket.claim.id.as_u128().to_be_bytes();
+        for owner in ticket.claim.lineage.all() {
+            self.txn.put(&self.kin_key(owner, ticket.arrival), &id);
+        }
+        self.head.len += 1;
+        self.head.ahead += u32::from(ticket.ahead());
+    }
+
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
+        let ticket = self.find(id)?;
+        self.txn.delete(&self.order_key(ticket.ahead(), ticket.arrival));
+        self.txn.delete(&self.claim_key(id));
+        self.txn.delete(&self.expiry_key(ticket.expires, ticket.arrival));
+        for owner in ticket.claim.lineage.all() {
+            self.txn.delete(&self.kin_key(owner, ticket.arrival));
+        }
+        self.head.len = self.head.len.saturating_sub(1);
+        self.head.ahead = self.head.ahead.saturating_sub(u32::from(ticket.ahead()));
+        Some(ticket)
+    }
+
+    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) {
+        let Some(mut ticket) = self.find(id) else { return };
+        self.txn.delete(&self.expiry_key(ticket.expires, ticket.arrival));
+        ticket.expires = expires;
+        self.write(&ticket);
+        self.write_expiry(&ticket);
+    }
+
+    pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
+        if self.head.len == 0 {
+            return None;
+        }
+        let prefix = self.key(b'X');
+        let (expires, id) = self.txn.from(&prefix, &prefix, |key, value| {
+            let expires = key.get(prefix.len()..).and_then(|rest| rest.first_chunk::<8>());
+            (expires.map(|bytes| Tick::from_nanos(u64::from_be_bytes(*bytes))), read_id(value))
+        })?;
+        let expires = self.txn.checked("a ticket's expiry", expires.ok_or(Damaged))?;
+        let id = self.txn.checked("a ticket's expiry", id)?;
+        (expires <= now).then_some(id)
+    }
+
+    pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
+        let kin: Vec<Ticket> = self.kin_of(owner).map(Seen::into_ticket).collect();
+        for mut ticket in kin {
+            let was_ahead = ticket.ahead();
+            let old_key = self.order_key(was_ahead, ticket.arrival);
+            ticket.kin = if holds { ticket.kin + 1 } else { ticket.kin.saturating_sub(1) };
+            match (was_ahead, ticket.ahead()) {
+                (false, true) => self.head.ahead += 1,
+                (true, false) => self.head.ahead = self.head.ahead.saturating_sub(1),
+                _ => {}
+            }
+            if was_ahead != ticket.ahead() {
+                self.txn.delete(&old_key);
+            }
+            self.write(&ticket);
+        }
+    }
+}
+
+fn read_id(bytes: &[u8]) -> Result<ClaimId, Damaged> {
+    let bytes = bytes.try_into().map_err(|_| Damaged)?;
+    Ok(ClaimId::from_u128(u128::from_be_bytes(bytes)))
+}

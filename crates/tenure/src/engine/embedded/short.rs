@@ -1,0 +1,133 @@
+//! A short line: its tickets as bytes, one after the other in the slot's row, each read only when
+//! somebody looks at it. Knows where the few facts stand that find a ticket.
+
+use std::cell::OnceCell;
+
+use super::codec::{self, TicketFacts, Writer};
+use super::txn::Txn;
+use crate::contract::{ClaimId, OwnerId};
+use crate::ledger::seam::Ticket;
+use crate::time::Tick;
+
+/// A short line.
+pub(super) struct ShortLine<'t, 'e> {
+    txn: &'t Txn<'e>,
+    /// In the order in which they are served: those ahead, then the others, each by arrival.
+    seats: Vec<Seat>,
+}
+
+struct Seat {
+    facts: TicketFacts,
+    bytes: Vec<u8>,
+    ticket: OnceCell<Ticket>,
+}
+
+impl<'t, 'e> ShortLine<'t, 'e> {
+    pub(super) fn new(txn: &'t Txn<'e>) -> Self {
+        Self { txn, seats: Vec::new() }
+    }
+
+    pub(super) fn read(txn: &'t Txn<'e>, tickets: &[&[u8]]) -> Self {
+        let seat = |bytes: &&[u8]| {
+            let facts = txn.checked("a ticket", codec::ticket_facts(bytes))?;
+            Some(Seat { facts, bytes: bytes.to_vec(), ticket: OnceCell::new() })
+        };
+        Self { txn, seats: tickets.iter().filter_map(seat).collect() }
+    }
+
+    pub(super) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
+        self.seats.iter().map(|seat| seat.bytes.as_slice())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    pub(super) fn get(&self, id: ClaimId) -> Option<&Ticket> {
+        self.look(&self.seats[self.position(id)?])
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Ticket> {
+        self.seats.iter().filter_map(|seat| self.look(seat))
+    }
+
+    pub(super) fn ahead(&self) -> impl Iterator<Item = &Ticket> {
+        let ahead = self.seats.iter().take_while(|seat| seat.facts.kin > 0);
+        ahead.filter_map(|seat| self.look(seat))
+    }
+
+    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
+        let kin = |seat: &&Seat| codec::is_kin(&seat.bytes, owner);
+        let mut kin: Vec<&Seat> = self.seats.iter().filter(kin).collect();
+        kin.sort_by_key(|seat| seat.facts.arrival);
+        kin.into_iter().filter_map(|seat| self.look(seat))
+    }
+
+    pub(super) fn before(&self, id: ClaimId) -> impl Iterator<Item = &Ticket> {
+        let before = &self.seats[..self.position(id).unwrap_or(0)];
+        before.iter().rev().filter_map(|seat| self.look(seat))
+    }
+
+    pub(super) fn place(&self, id: ClaimId) -> Option<usize> {
+        self.position(id).map(|at| at + 1)
+    }
+
+    pub(super) fn push(&mut self, mut ticket: Ticket, kin: u32) {
+        ticket.kin = kin;
+        self.seat(ticket);
+    }
+
+    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
+        let at = self.position(id)?;
+        self.look(&self.seats[at])?;
+        self.seats.remove(at).ticket.into_inner()
+    }
+
+    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) {
+        if let Some(mut ticket) = self.remove(id) {
+            ticket.expires = expires;
+            self.seat(ticket);
+        }
+    }
+
+    pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
+        let first = self.seats.iter().min_by_key(|seat| seat.facts.expires)?;
+        (first.facts.expires <= now).then_some(first.facts.claim)
+    }
+
+    pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
+        let kin: Vec<ClaimId> = self.kin_of(owner).map(|ticket| ticket.claim.id).collect();
+        for id in kin {
+            let Some(mut ticket) = self.remove(id) else { continue };
+            ticket.kin = if holds { ticket.kin + 1 } else { ticket.kin.saturating_sub(1) };
+            self.seat(ticket);
+        }
+    }
+
+    /// Puts a ticket where it belongs.
+    fn seat(&mut self, ticket: Ticket) {
+        let mut writer = Writer::default();
+        codec::write_ticket(&mut writer, &ticket);
+        let facts = TicketFacts {
+            claim: ticket.claim.id,
+            arrival: ticket.arrival,
+            expires: ticket.expires,
+            kin: ticket.kin,
+        };
+        let at = self.seats.partition_point(|seat| seat.facts.order() < facts.order());
+        let (bytes, ticket) = (writer.bytes().to_vec(), OnceCell::from(ticket));
+        self.seats.insert(at, Seat { facts, bytes, ticket });
+    }
+
+    fn position(&self, id: ClaimId) -> Option<usize> {
+        self.seats.iter().position(|seat| seat.facts.claim == id)
+    }
+
+    fn look<'a>(&self, seat: &'a Seat) -> Option<&'a Ticket> {
+        if seat.ticket.get().is_none() {
+            let ticket = self.txn.checked("a ticket", codec::read_ticket(&seat.bytes))?;
+            let _ = seat.ticket.set(ticket);
+        }
+        seat.ticket.get()
+    }
+}
