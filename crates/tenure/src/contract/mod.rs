@@ -17,7 +17,6 @@ mod verdict;
 
 use std::fmt;
 use std::future::Future;
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -93,9 +92,13 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
 /// Lets a blocked caller wait where the signals arrive: one thread less to wake for a hand-off.
 pub trait Attendant: Send + Sync {
-    /// Waits on this thread until signals of the session have been heard or the bell is readable.
+    /// Waits on this thread until a signal of the session was heard or somebody interrupts, but not
+    /// if `wanted` says, once an interruption can be noticed, that there is nothing to wait for.
     /// Returns at once if another thread attends to the session already: `false`.
-    fn attend(&self, session: SessionId, bell: BorrowedFd<'_>) -> bool;
+    fn attend(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool;
+
+    /// Ends the wait of the thread that attends to the session.
+    fn interrupt(&self, session: SessionId);
 }
 
 /// Hears the signals of one session. Must not block.

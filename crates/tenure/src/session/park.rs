@@ -3,14 +3,11 @@
 //!
 //! The keeper's one queue of deadlines wakes everybody, so that no lock needs a timer of its own.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::os::fd::{AsFd, OwnedFd};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::entry::{Entry, Phase};
 use super::{Core, Over};
@@ -18,6 +15,7 @@ use crate::contract::{Attendant, ClaimId, Engine, SessionId};
 use crate::session::Hold;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, Thread};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::Tick;
 
 /// Runs a call with a time limit: `None` if the limit passed first.
@@ -125,16 +123,7 @@ fn look(entry: &mut Entry, now: Tick, deadline: Tick, cx: &mut Context<'_>) -> P
 thread_local! {
     static BLOCKING: Cell<bool> = const { Cell::new(false) };
     /// The engine whose signals the future on this thread waits for.
-    static AWAITED: RefCell<Option<(Arc<dyn Engine>, SessionId)>> = const { RefCell::new(None) };
-}
-
-thread_local! {
-    /// Interrupts this thread while it waits inside an engine. One for all its calls.
-    static BELL: OnceCell<Option<Arc<OwnedFd>>> = const { OnceCell::new() };
-}
-
-fn new_bell() -> Option<Arc<OwnedFd>> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new)
+    static AWAITED: RefCell<Awaited> = const { RefCell::new(None) };
 }
 
 /// Whether this thread runs a future by blocking on it.
@@ -176,26 +165,24 @@ struct Sleeper {
     thread: Thread,
     /// Because work inside the future may park this thread too and use up its token.
     woken: AtomicBool,
-    /// Set once the thread has waited inside an engine.
-    bell: OnceLock<Arc<OwnedFd>>,
-    attends: AtomicBool,
+    /// Where the thread waits, if that is inside an engine.
+    attends: Mutex<Awaited>,
 }
+
+/// An engine and the session whose signals are waited for.
+type Awaited = Option<(Arc<dyn Engine>, SessionId)>;
 
 impl Sleeper {
     fn new() -> Self {
-        Self {
-            thread: thread::current(),
-            woken: AtomicBool::new(false),
-            bell: OnceLock::new(),
-            attends: AtomicBool::new(false),
-        }
+        let (woken, attends) = (AtomicBool::new(false), Mutex::new(None));
+        Self { thread: thread::current(), woken, attends }
     }
 
     /// Sleeps until woken, where signals arrive if somebody is awaited who offers that.
-    fn sleep(&self, awaited: Option<(Arc<dyn Engine>, SessionId)>) {
+    fn sleep(&self, awaited: Awaited) {
         while !self.woken.swap(false, Ordering::SeqCst) {
             let attended = awaited.as_ref().is_some_and(|(engine, session)| {
-                engine.attendant().is_some_and(|attendant| self.attend(attendant, *session))
+                engine.attendant().is_some_and(|attendant| self.attend(engine, attendant, *session))
             });
             if !attended {
                 thread::park();
@@ -203,16 +190,21 @@ impl Sleeper {
         }
     }
 
-    fn attend(&self, attendant: &dyn Attendant, session: SessionId) -> bool {
-        let Some(bell) = BELL.with(|bell| bell.get_or_init(new_bell).clone()) else { return false };
-        let bell = self.bell.get_or_init(|| bell);
-        self.attends.store(true, Ordering::SeqCst);
-        // Whoever woke us before it could see that we attend has left no ring.
-        let attended = self.woken.load(Ordering::SeqCst) || attendant.attend(session, bell.as_fd());
-        self.attends.store(false, Ordering::SeqCst);
-        // A ring that is left over, or late, must not end every wait that follows.
-        let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+    fn attend(
+        &self,
+        engine: &Arc<dyn Engine>,
+        attendant: &dyn Attendant,
+        session: SessionId,
+    ) -> bool {
+        *self.attends() = Some((Arc::clone(engine), session));
+        // Whoever wakes us from now on interrupts; whoever did so before has left a mark.
+        let attended = attendant.attend(session, &|| !self.woken.load(Ordering::SeqCst));
+        *self.attends() = None;
         attended
+    }
+
+    fn attends(&self) -> MutexGuard<'_, Awaited> {
+        self.attends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -223,10 +215,11 @@ impl Wake for Sleeper {
             // Heard while it attends: it looks up by itself.
             return;
         }
-        if self.attends.load(Ordering::SeqCst)
-            && let Some(bell) = self.bell.get()
+        let attends = self.attends().clone();
+        if let Some((engine, session)) = attends
+            && let Some(attendant) = engine.attendant()
         {
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            attendant.interrupt(session);
         }
         self.thread.unpark();
     }

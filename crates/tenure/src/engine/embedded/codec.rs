@@ -27,6 +27,11 @@ type Read<T> = Result<T, Damaged>;
 pub(super) struct Writer(SmallVec<[u8; 512]>);
 
 impl Writer {
+    /// With room for so many bytes.
+    pub(super) fn with_room(bytes: usize) -> Self {
+        Self(SmallVec::with_capacity(bytes))
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -402,14 +407,14 @@ fn write_about(writer: &mut Writer, about: &About) {
     writer.u32(about.pid);
     match &about.place {
         None => writer.u8(0),
-        Some(Place::Here(location)) => {
-            writer.u8(1);
-            writer.text(location.file());
-            writer.u32(location.line());
-        }
         Some(Place::Told(text)) => {
-            writer.u8(2);
+            writer.u8(1);
             writer.text(text);
+        }
+        // Written as text, because it is read more often than written.
+        Some(here @ Place::Here(_)) => {
+            writer.u8(1);
+            writer.text(&here.to_string());
         }
     }
     writer.option(about.label.as_ref().map(Label::as_str), Writer::text);
@@ -420,11 +425,7 @@ fn read_about(reader: &mut Reader<'_>) -> Read<About> {
     let pid = reader.u32()?;
     let place = match reader.u8()? {
         0 => None,
-        1 => {
-            let file = reader.text()?;
-            Some(Place::Told(format!("{file}:{}", reader.u32()?).into()))
-        }
-        2 => Some(Place::Told(Arc::from(reader.text()?))),
+        1 => Some(Place::Told(Arc::from(reader.text()?))),
         _ => return Err(Damaged),
     };
     let label = match reader.option(Reader::text)? {
@@ -453,6 +454,9 @@ fn read_shape(reader: &mut Reader<'_>) -> Read<Shape> {
         _ => Err(Damaged),
     }
 }
+
+/// A letter that says nothing: it only ends a wait.
+pub(super) const NUDGE: &[u8] = &[0];
 
 /// Signals as they travel. `None` for those that only this process makes.
 pub(super) fn write_signal(writer: &mut Writer, signal: &Signal) -> Option<()> {

@@ -26,6 +26,9 @@ const AGAIN: Duration = Duration::from_millis(2);
 /// How many letters may wait for one receiver: it reads its state again when it wakes.
 const LETTERS: usize = 4_096;
 
+/// How long a letterbox that callers have left stays without anybody who listens.
+const TAKE_BACK: Duration = Duration::from_millis(10);
+
 const BELL: u64 = 0;
 const PLACE: u64 = 1;
 const FIRST: u64 = 2;
@@ -36,6 +39,8 @@ pub(super) enum Order {
     Watch(SessionId, Scope),
     /// Deliver this when the receiver's box has room again.
     Deliver(SessionId, Vec<u8>),
+    /// Callers read a letterbox themselves: take it back when they stop.
+    TakeBack,
     /// The store is closed here.
     Stop,
 }
@@ -54,6 +59,7 @@ impl std::fmt::Debug for Order {
         f.write_str(match self {
             Self::Watch(..) => "Watch",
             Self::Deliver(..) => "Deliver",
+            Self::TakeBack => "TakeBack",
             Self::Stop => "Stop",
         })
     }
@@ -109,7 +115,7 @@ pub(super) fn start(desk: Arc<Desk>, sessions: Weak<Sessions>) -> io::Result<()>
         desk.add(place, PLACE)?;
     }
     let (watches, late) = (HashMap::new(), IdMap::default());
-    let lookout = Lookout { desk, sessions, place, watches, late };
+    let lookout = Lookout { desk, sessions, place, watches, late, left: false };
     thread::Builder::new().name("tenure-lookout".to_owned()).spawn(move || lookout.run())?;
     Ok(())
 }
@@ -121,6 +127,8 @@ struct Lookout {
     place: Option<OwnedFd>,
     watches: HashMap<u64, Watch>,
     late: IdMap<SessionId, VecDeque<Vec<u8>>>,
+    /// Some letterbox is left to callers.
+    left: bool,
 }
 
 struct Watch {
@@ -134,13 +142,17 @@ impl Lookout {
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         loop {
-            let timeout = (!self.late.is_empty()).then_some(AGAIN);
+            let late = (!self.late.is_empty()).then_some(AGAIN);
+            let timeout = late.or(self.left.then_some(TAKE_BACK));
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
             let _ = epoll::wait(&self.desk.epoll, buffer, timeout.as_ref());
             let Some(sessions) = self.sessions.upgrade() else { return };
             let ready: Vec<u64> = events.drain(..).map(|event| event.data.u64()).collect();
+            if ready.is_empty() && self.left {
+                self.left = sessions.take_back();
+            }
             for token in ready {
                 match token {
                     BELL => {
@@ -161,6 +173,7 @@ impl Lookout {
         for order in self.desk.take() {
             match order {
                 Order::Stop => return false,
+                Order::TakeBack => self.left = true,
                 Order::Watch(session, scope) => self.watch(sessions, session, scope),
                 Order::Deliver(session, letter) => {
                     let late = self.late.entry(session).or_default();

@@ -111,6 +111,13 @@ impl Letterbox {
         &self.socket
     }
 
+    /// Waits for a letter on this thread.
+    pub(super) fn wait<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let mut letter = [0_u8; LETTER];
+        let (count, _) = recv(&self.socket, letter.as_mut_slice(), RecvFlags::empty()).ok()?;
+        Some(read(&letter[..count.min(LETTER)]))
+    }
+
     /// Takes one letter out, if there is one.
     pub(super) fn take<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let mut letter = [0_u8; LETTER];
@@ -129,6 +136,5 @@ pub(super) fn file_name(session: SessionId) -> String {
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?)
+    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }

@@ -3,15 +3,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
-use rustix::event::{PollFd, PollFlags, poll};
-
 use super::Scope;
-use super::codec::{self, Writer};
+use super::codec::{self, Damaged, Writer};
 use super::helper::Helper;
 use super::liveness::{self, Alive, Pulse};
 use super::lookout::{self, Desk, Order};
@@ -44,8 +41,20 @@ struct Own {
     letters: Arc<Letterbox>,
     /// What it is to the lookout.
     token: u64,
-    /// A caller waits at the letterbox itself.
-    attended: Arc<AtomicBool>,
+    watch: Arc<Attendance>,
+}
+
+/// Who listens at a letterbox: the lookout, or callers that are blocked anyway.
+#[derive(Default)]
+struct Attendance {
+    /// A caller waits at the letterbox now.
+    attended: AtomicBool,
+    /// The lookout does not listen: callers come again and again, and it would be woken in vain.
+    left: AtomicBool,
+    /// Somebody waits elsewhere because another caller attended.
+    others: AtomicBool,
+    /// Callers have come since the lookout last asked.
+    busy: AtomicBool,
 }
 
 impl Sessions {
@@ -107,8 +116,8 @@ impl Sessions {
         let letters = self.postman.letterbox(&self.directory, session)?;
         let token = self.desk.token();
         self.desk.add(letters.socket(), token)?;
-        let (letters, attended) = (Arc::new(letters), Arc::default());
-        self.own_mut().insert(session, Own { ear, alive, letters, token, attended });
+        let (letters, watch) = (Arc::new(letters), Arc::default());
+        self.own_mut().insert(session, Own { ear, alive, letters, token, watch });
         if self.started.get().is_none() {
             lookout::start(Arc::clone(&self.desk), Arc::downgrade(self))?;
             let _ = self.started.set(());
@@ -153,14 +162,40 @@ impl Sessions {
     fn read_letter(&self, session: SessionId) -> bool {
         let own = self.own();
         let Some(mine) = own.get(&session) else { return false };
-        let Some(signal) = mine.letters.take(codec::read_signal) else { return false };
+        let nudge = |letter: &[u8]| (letter == codec::NUDGE, codec::read_signal(letter));
+        let Some((nudge, signal)) = mine.letters.take(nudge) else { return false };
         let ear = mine.ear.upgrade();
+        let attended = mine.watch.attended.load(Ordering::SeqCst);
         drop(own);
-        // What is not a signal of ours is not for us.
-        if let (Some(ear), Ok(signal)) = (ear, signal) {
-            ear.hear(signal);
+        if nudge && attended {
+            // Meant for the caller that attends, not for whoever reads here.
+            self.interrupt(session);
+            return false;
         }
+        hear(ear, signal);
         true
+    }
+
+    /// Takes letterboxes back to which no caller has come for a while. Whether any are left.
+    pub(super) fn take_back(&self) -> bool {
+        let mut left = false;
+        for own in self.own().values() {
+            if !own.watch.left.load(Ordering::SeqCst) {
+                continue;
+            }
+            let busy = own.watch.busy.swap(false, Ordering::SeqCst);
+            if busy || own.watch.attended.load(Ordering::SeqCst) {
+                left = true;
+            } else {
+                self.listen_again(own);
+            }
+        }
+        left
+    }
+
+    fn listen_again(&self, own: &Own) {
+        own.watch.left.store(false, Ordering::SeqCst);
+        self.desk.leave_to_others(own.letters.socket(), own.token, false);
     }
 
     /// Tells each session its signal: those of this process at once, the others by letter.
@@ -272,29 +307,45 @@ impl Sessions {
 }
 
 impl Attendant for Sessions {
-    fn attend(&self, session: SessionId, bell: BorrowedFd<'_>) -> bool {
+    fn attend(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool {
         let own = self.own();
         let Some(mine) = own.get(&session) else { return false };
-        if mine.attended.swap(true, Ordering::AcqRel) {
+        let (letters, watch) = (Arc::clone(&mine.letters), Arc::clone(&mine.watch));
+        let ear = Weak::clone(&mine.ear);
+        if watch.attended.swap(true, Ordering::SeqCst) {
+            watch.others.store(true, Ordering::SeqCst);
             return false;
         }
-        let (letters, token) = (Arc::clone(&mine.letters), mine.token);
-        let attended = Arc::clone(&mine.attended);
-        drop(own);
-        self.desk.leave_to_others(letters.socket(), token, true);
-        let mut both = [
-            PollFd::from_borrowed_fd(letters.socket().as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(bell, PollFlags::IN),
-        ];
-        // An interrupted wait ends early, which does no harm.
-        let _ = poll(&mut both, None);
-        if !both[0].revents().is_empty() {
-            // If there are more, the lookout is told so below.
-            self.read_letter(session);
+        watch.busy.store(true, Ordering::SeqCst);
+        if !watch.left.swap(true, Ordering::SeqCst) {
+            self.desk.leave_to_others(letters.socket(), mine.token, true);
+            self.desk.order(Order::TakeBack);
         }
-        attended.store(false, Ordering::Release);
-        self.desk.leave_to_others(letters.socket(), token, false);
+        drop(own);
+        if wanted()
+            && let Some(signal) = letters.wait(codec::read_signal)
+        {
+            hear(ear.upgrade(), signal);
+        }
+        watch.attended.store(false, Ordering::SeqCst);
+        if watch.others.swap(false, Ordering::SeqCst)
+            && let Some(own) = self.own().get(&session)
+        {
+            self.listen_again(own);
+        }
         true
+    }
+
+    fn interrupt(&self, session: SessionId) {
+        // If the box is full of letters, each of them ends the wait.
+        let _ = self.postman.send(session, codec::NUDGE);
+    }
+}
+
+/// Passes on what is a signal; what is none is not for us.
+fn hear(ear: Option<Arc<dyn Ear>>, signal: Result<Signal, Damaged>) {
+    if let (Some(ear), Ok(signal)) = (ear, signal) {
+        ear.hear(signal);
     }
 }
 

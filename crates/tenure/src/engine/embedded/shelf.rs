@@ -55,7 +55,9 @@ impl<'t, 'e> Pages<'t, 'e> {
             match kept.slot {
                 _ if !kept.changed => {}
                 Some(slot) => {
-                    let mut writer = Writer::default();
+                    // A slot with one holder fits on the stack.
+                    let waiting: usize = slot.line.short().map(|ticket| ticket.len() + 4).sum();
+                    let mut writer = Writer::with_room(if waiting > 0 { waiting + 512 } else { 0 });
                     let head = (slot.shape, slot.closed_until, slot.last_fence);
                     let line = slot.line.head();
                     let short = slot.line.short();

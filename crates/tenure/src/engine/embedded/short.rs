@@ -2,6 +2,7 @@
 //! somebody looks at it. Knows where the few facts stand that find a ticket.
 
 use std::cell::OnceCell;
+use std::ops::Range;
 
 use super::codec::{self, TicketFacts, Writer};
 use super::txn::Txn;
@@ -12,31 +13,55 @@ use crate::time::Tick;
 /// A short line.
 pub(super) struct ShortLine<'t, 'e> {
     txn: &'t Txn<'e>,
+    /// The row that was read, copied once: the store may move it when it writes.
+    row: Vec<u8>,
     /// In the order in which they are served: those ahead, then the others, each by arrival.
     seats: Vec<Seat>,
 }
 
 struct Seat {
     facts: TicketFacts,
-    bytes: Vec<u8>,
+    bytes: Stands,
     ticket: OnceCell<Ticket>,
+}
+
+/// Where a ticket's bytes are.
+enum Stands {
+    /// In the row that was read.
+    There(Range<usize>),
+    /// Written since.
+    Here(Vec<u8>),
 }
 
 impl<'t, 'e> ShortLine<'t, 'e> {
     pub(super) fn new(txn: &'t Txn<'e>) -> Self {
-        Self { txn, seats: Vec::new() }
+        Self { txn, row: Vec::new(), seats: Vec::new() }
     }
 
     pub(super) fn read(txn: &'t Txn<'e>, tickets: &[&[u8]]) -> Self {
-        let seat = |bytes: &&[u8]| {
-            let facts = txn.checked("a ticket", codec::ticket_facts(bytes))?;
-            Some(Seat { facts, bytes: bytes.to_vec(), ticket: OnceCell::new() })
-        };
-        Self { txn, seats: tickets.iter().filter_map(seat).collect() }
+        let mut line = Self::new(txn);
+        line.row.reserve_exact(tickets.iter().map(|ticket| ticket.len()).sum());
+        // One more is likely to come.
+        line.seats.reserve_exact(tickets.len() + 1);
+        for bytes in tickets {
+            let Some(facts) = txn.checked("a ticket", codec::ticket_facts(bytes)) else { break };
+            let from = line.row.len();
+            line.row.extend_from_slice(bytes);
+            let bytes = Stands::There(from..line.row.len());
+            line.seats.push(Seat { facts, bytes, ticket: OnceCell::new() });
+        }
+        line
     }
 
     pub(super) fn bytes(&self) -> impl Iterator<Item = &[u8]> {
-        self.seats.iter().map(|seat| seat.bytes.as_slice())
+        self.seats.iter().map(|seat| self.bytes_of(seat))
+    }
+
+    fn bytes_of<'a>(&'a self, seat: &'a Seat) -> &'a [u8] {
+        match &seat.bytes {
+            Stands::There(range) => &self.row[range.clone()],
+            Stands::Here(bytes) => bytes,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,7 +82,7 @@ impl<'t, 'e> ShortLine<'t, 'e> {
     }
 
     pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = &Ticket> {
-        let kin = |seat: &&Seat| codec::is_kin(&seat.bytes, owner);
+        let kin = |seat: &&Seat| codec::is_kin(self.bytes_of(seat), owner);
         let mut kin: Vec<&Seat> = self.seats.iter().filter(kin).collect();
         kin.sort_by_key(|seat| seat.facts.arrival);
         kin.into_iter().filter_map(|seat| self.look(seat))
@@ -115,7 +140,7 @@ impl<'t, 'e> ShortLine<'t, 'e> {
             kin: ticket.kin,
         };
         let at = self.seats.partition_point(|seat| seat.facts.order() < facts.order());
-        let (bytes, ticket) = (writer.bytes().to_vec(), OnceCell::from(ticket));
+        let (bytes, ticket) = (Stands::Here(writer.bytes().to_vec()), OnceCell::from(ticket));
         self.seats.insert(at, Seat { facts, bytes, ticket });
     }
 
@@ -123,9 +148,9 @@ impl<'t, 'e> ShortLine<'t, 'e> {
         self.seats.iter().position(|seat| seat.facts.claim == id)
     }
 
-    fn look<'a>(&self, seat: &'a Seat) -> Option<&'a Ticket> {
+    fn look<'a>(&'a self, seat: &'a Seat) -> Option<&'a Ticket> {
         if seat.ticket.get().is_none() {
-            let ticket = self.txn.checked("a ticket", codec::read_ticket(&seat.bytes))?;
+            let ticket = self.txn.checked("a ticket", codec::read_ticket(self.bytes_of(seat)))?;
             let _ = seat.ticket.set(ticket);
         }
         seat.ticket.get()
