@@ -156,7 +156,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = Pin::as_mut(&mut future).poll(&mut cx) {
             return output;
         }
-        sleeper.sleep(AWAITED.take());
+        sleeper.sleep(&AWAITED.take());
     }
 }
 
@@ -179,7 +179,7 @@ impl Sleeper {
     }
 
     /// Sleeps until woken, where signals arrive if somebody is awaited who offers that.
-    fn sleep(&self, awaited: Awaited) {
+    fn sleep(&self, awaited: &Awaited) {
         while !self.woken.swap(false, Ordering::SeqCst) {
             let attended = awaited.as_ref().is_some_and(|(engine, session)| {
                 engine.attendant().is_some_and(|attendant| self.attend(engine, attendant, *session))

@@ -4,10 +4,10 @@
 //! change of any of these formats changes the file set's format number.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub(super) use super::bytes::{Damaged, Read, Reader, Writer};
 use crate::contract::{
     About, Arrival, Claim, ClaimId, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
     Patience, Place, SessionId, Shape, Signal,
@@ -15,143 +15,6 @@ use crate::contract::{
 use crate::ledger::seam::{Group, Hold, Holds, Ticket, Tomb};
 use crate::limits;
 use crate::time::Tick;
-
-/// The bytes are not what they should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Damaged;
-
-type Read<T> = Result<T, Damaged>;
-
-/// Writes bytes one after the other.
-#[derive(Debug, Default)]
-pub(super) struct Writer(SmallVec<[u8; 512]>);
-
-impl Writer {
-    /// With room for so many bytes.
-    pub(super) fn with_room(bytes: usize) -> Self {
-        Self(SmallVec::with_capacity(bytes))
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    pub(super) fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-
-    pub(super) fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(super) fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn id(&mut self, value: u128) {
-        self.0.extend_from_slice(&value.to_be_bytes());
-    }
-
-    fn tick(&mut self, value: Tick) {
-        self.u64(value.as_nanos());
-    }
-
-    fn duration(&mut self, value: Duration) {
-        self.u64(u64::try_from(value.as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    /// Texts are bounded by the limits far below what 32 bits can count.
-    pub(super) fn text(&mut self, text: &str) {
-        self.raw(text.as_bytes());
-    }
-
-    pub(super) fn raw(&mut self, bytes: &[u8]) {
-        self.count(bytes.len());
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn count(&mut self, count: usize) {
-        self.u32(u32::try_from(count).unwrap_or(u32::MAX));
-    }
-
-    pub(super) fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
-        self.u8(u8::from(value.is_some()));
-        if let Some(value) = value {
-            write(self, value);
-        }
-    }
-}
-
-/// Reads bytes one after the other, with checks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
-    }
-
-    fn take(&mut self, count: usize) -> Read<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(Damaged)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
-        self.take(N)?.try_into().map_err(|_| Damaged)
-    }
-
-    pub(super) fn u8(&mut self) -> Read<u8> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    pub(super) fn u32(&mut self) -> Read<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(super) fn u64(&mut self) -> Read<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn id(&mut self) -> Read<u128> {
-        self.array().map(u128::from_be_bytes)
-    }
-
-    fn tick(&mut self) -> Read<Tick> {
-        self.u64().map(Tick::from_nanos)
-    }
-
-    fn duration(&mut self) -> Read<Duration> {
-        self.u64().map(Duration::from_nanos)
-    }
-
-    pub(super) fn text(&mut self) -> Read<&'a str> {
-        std::str::from_utf8(self.raw()?).map_err(|_| Damaged)
-    }
-
-    pub(super) fn raw(&mut self) -> Read<&'a [u8]> {
-        let count = self.u32()?;
-        self.take(count as usize)
-    }
-
-    /// A count of things that take at least a byte each.
-    fn count(&mut self, most: usize) -> Read<usize> {
-        let count = self.u32()? as usize;
-        if count > most || count > self.0.len() { Err(Damaged) } else { Ok(count) }
-    }
-
-    pub(super) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
-        match self.u8()? {
-            0 => Ok(None),
-            1 => read(self).map(Some),
-            _ => Err(Damaged),
-        }
-    }
-
-    pub(super) fn end(self) -> Read<()> {
-        if self.0.is_empty() { Ok(()) } else { Err(Damaged) }
-    }
-}
 
 /// Everything the store keeps of one slot in one row; a long line stands in rows of its own.
 pub(super) struct SlotRow<'a> {
@@ -242,7 +105,7 @@ pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow<'_>> {
         });
     }
     let mut short = SmallVec::new();
-    while !reader.0.is_empty() {
+    while !reader.is_empty() {
         short.push(reader.raw()?);
     }
     Ok(SlotRow { shape, closed_until, last_fence, groups, holds, line, short })
@@ -279,7 +142,7 @@ pub(super) fn ticket_facts(bytes: &[u8]) -> Read<TicketFacts> {
 /// Whether a ticket is of this owner or of a descendant.
 pub(super) fn is_kin(ticket: &[u8], owner: OwnerId) -> bool {
     let mut reader = Reader::new(ticket);
-    let mut look = || {
+    let mut look = || -> Read<bool> {
         let _claim = reader.id()?;
         let _session = reader.option(Reader::id)?;
         if reader.id()? == owner.as_u128() {
@@ -293,7 +156,7 @@ pub(super) fn is_kin(ticket: &[u8], owner: OwnerId) -> bool {
         Ok(false)
     };
     // What cannot be read is found when the ticket is looked at.
-    look().unwrap_or_else(|Damaged| true)
+    look().unwrap_or(true)
 }
 
 pub(super) fn write_ticket(writer: &mut Writer, ticket: &Ticket) {
@@ -487,7 +350,7 @@ pub(super) fn read_signal(bytes: &[u8]) -> Read<Signal> {
             let claim = ClaimId::from_u128(reader.id()?);
             let arrival = Arrival(reader.u64()?);
             let mut fences = SmallVec::<[Fence; 1]>::new();
-            while !reader.0.is_empty() {
+            while !reader.is_empty() {
                 fences.push(Fence::new(reader.u64()?));
             }
             let grant = Grant { fences: fences.into_iter().collect(), arrival };

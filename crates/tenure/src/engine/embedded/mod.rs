@@ -10,6 +10,7 @@
 //! - A process that dies lets go of its sign of life; whoever waits for it notices at once.
 //! - A reboot ends every lock. Cells, and how far fences were given out, outlive it.
 
+mod bytes;
 mod cells;
 mod codec;
 mod durable;
