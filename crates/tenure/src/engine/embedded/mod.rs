@@ -19,6 +19,7 @@ mod guard;
 mod helper;
 mod line;
 mod liveness;
+mod location;
 mod long;
 mod lookout;
 mod place;
@@ -29,10 +30,11 @@ mod short;
 mod store;
 mod txn;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::cells::EmbeddedCells;
+pub use self::location::Location;
 use self::place::Root;
 use self::sessions::Sessions;
 use self::shelf::Pages;
@@ -88,35 +90,6 @@ pub(crate) struct Scope {
     clock: Arc<dyn Clock>,
 }
 
-/// Where to open a store.
-#[derive(Clone, Debug, Default)]
-pub struct Location {
-    path: Option<PathBuf>,
-    boot: Option<String>,
-}
-
-impl Location {
-    /// The user's own store.
-    #[must_use]
-    pub fn own() -> Self {
-        Self::default()
-    }
-
-    /// The store in this directory.
-    #[must_use]
-    pub fn at(path: impl AsRef<Path>) -> Self {
-        Self { path: Some(path.as_ref().to_owned()), boot: None }
-    }
-
-    /// As it would be after the machine had started again with this boot id: for tests.
-    #[cfg(any(test, feature = "test-util"))]
-    #[must_use]
-    pub fn boot(mut self, id: &str) -> Self {
-        self.boot = Some(id.to_owned());
-        self
-    }
-}
-
 impl EmbeddedEngine {
     /// Opens the store at a location, and makes it if it is not there yet.
     ///
@@ -125,8 +98,8 @@ impl EmbeddedEngine {
     /// system, holds a newer format or something damaged, is used from another pid namespace, or
     /// the disk is full; if the namespace stands with another `max_lease`.
     pub fn open(location: &Location, terms: Terms) -> Result<Self, Error> {
-        let root = Root::of(location.path.as_deref())?;
-        let boot = location.boot.clone().map_or_else(place::boot_id, Ok)?;
+        let root = Root::of(location.path())?;
+        let boot = location.boot_id()?;
         let sessions = Sessions::at(&Address { root, boot: boot.clone() })?;
         let namespace = register(&sessions, &terms)?;
         let clock = Arc::clone(&terms.clock);
@@ -442,52 +415,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Opens the store that the rest of an `embedded:` URL names.
 pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
-    let open = || EmbeddedEngine::open(&location(rest)?, terms);
+    let open = || EmbeddedEngine::open(&location::read(rest)?, terms);
     let engine = open().map_err(|error| error.during(Verb::Connect))?;
     Ok(Arc::new(engine))
-}
-
-/// Reads what follows the scheme: nothing, or `///path`.
-fn location(rest: &str) -> Result<Location, Error> {
-    if rest.is_empty() {
-        return Ok(Location::own());
-    }
-    let wrong = |what: String| {
-        Error::new(ErrorKind::InvalidOption, what)
-            .next("use embedded: for the user's own store, or embedded:///path")
-    };
-    let path = match rest.strip_prefix("//") {
-        Some(path) if path.starts_with('/') => path,
-        Some(_) => return Err(wrong("an embedded store is on this host, not on another".into())),
-        None if rest.starts_with('/') => rest,
-        None => return Err(wrong("the path of an embedded store begins with a slash".into())),
-    };
-    if path.contains(['?', '#']) {
-        return Err(wrong("an embedded store has no options; write ? as %3F, # as %23".into()));
-    }
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
-    let decoded = decoded.map_err(|_| wrong("the path is not UTF-8".into()))?;
-    if decoded.contains('\0') {
-        return Err(wrong("the path contains a zero byte".into()));
-    }
-    Ok(Location::at(&*decoded))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_name_the_own_store_or_a_path() {
-        let path = |rest: &str| location(rest).map(|location| location.path);
-        assert_eq!(path("").unwrap(), None);
-        assert_eq!(path("///var/x").unwrap(), Some(PathBuf::from("/var/x")));
-        assert_eq!(path("/var/x").unwrap(), Some(PathBuf::from("/var/x")));
-        assert_eq!(path("///a%20b").unwrap(), Some(PathBuf::from("/a b")));
-        for wrong in ["x", "//host/x", "//", "///x?y=1", "///x%00y", "///%ff"] {
-            let error = path(wrong).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{wrong}");
-            assert!(!error.next_step().is_empty(), "{wrong}");
-        }
-    }
 }
