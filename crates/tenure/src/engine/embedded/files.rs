@@ -49,7 +49,7 @@ pub(super) fn set_aside(root: &Root, damaged: &Path, what: &str) -> Error {
         Err(error) => format!("could not be set aside: {error}"),
     };
     Error::new(ErrorKind::Corrupt, format!("{} is damaged ({what}); {place}", damaged.display()))
-        .next("connect again: a new one is made; every lock that was held is lost")
+        .next("connect again: a new one is made; locks that were held in it are lost")
 }
 
 /// Makes a file set beside its place and moves it there when it is whole.

@@ -94,7 +94,11 @@ impl Root {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let written = private(&path).and_then(|mut file| writeln!(file, "{FORMAT}"));
+                // Written aside: whoever is killed in between must not leave half of it.
+                let draft = self.0.join("format.new");
+                let written = private(&draft)
+                    .and_then(|mut file| writeln!(file, "{FORMAT}"))
+                    .and_then(|()| fs::rename(&draft, &path));
                 return written.map_err(|error| cannot("write", &path, error));
             }
             Err(error) => return Err(cannot("read", &path, error)),
@@ -110,9 +114,8 @@ impl Root {
                     .next("use the newer version of Tenure everywhere on this host"))
             }
             _ => {
-                let what = format!("{} says nothing this version understands", path.display());
-                Err(Error::new(ErrorKind::Corrupt, what)
-                    .next("stop every user of the store and move its directory away"))
+                let what = format!("it says {:?}", text.chars().take(16).collect::<String>());
+                Err(super::files::set_aside(self, &path, &what))
             }
         }
     }
