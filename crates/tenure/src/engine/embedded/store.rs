@@ -119,7 +119,15 @@ impl Store {
         let env = {
             // Opening takes LMDB's writer lock, which has no time limit: through the gate, then.
             let inside = guard.enter(Room::Locks, WAIT);
-            let _inside = inside.map_err(|busy| Refused::Plainly(stuck(busy)))?;
+            // The kernel frees the gate of whoever died in it: if nobody is there at all, what
+            // stands in the page is no mutex.
+            let _inside = inside.map_err(|busy| {
+                if place::in_use(file_set) {
+                    Refused::Plainly(stuck(busy))
+                } else {
+                    Refused::Damaged("guard page: the gate is shut, with nobody inside".into())
+                }
+            })?;
             open_env(&file_set.join("locks"), usize::try_from(map).unwrap_or(LAST_MAP))
         };
         let (env, table) = env.map_err(|error| refused(error, &path))?;
