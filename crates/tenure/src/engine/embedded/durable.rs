@@ -132,6 +132,11 @@ fn open_env(path: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
     // SAFETY: opened once in this process (see `OPEN`), in one pid namespace, on a local file
     // system (see `place`); nobody but LMDB writes these files.
     let env = unsafe { options.open(path) }?;
+    // To read beyond the end of the file would end the process instead of giving an error.
+    let whole = (env.info().last_page_number as u64 + 1) * u64::from(env.stat().page_size);
+    if std::fs::metadata(path.join("data.mdb"))?.len() < whole {
+        return Err(heed::Error::Mdb(MdbError::Corrupted));
+    }
     // Readers that were killed would keep old pages for ever.
     env.clear_stale_readers()?;
     // The nameless table is always there, so that nothing has to be written to open it.
