@@ -82,9 +82,15 @@ impl<S: Shelf> Ledger<S> {
 
     /// Ends everything a session holds or waits for, as if its leases had run out now.
     pub fn end_session(&mut self, session: SessionId, now: Now) {
+        let names = self.shelf.names();
+        self.end_session_in(&names, session, now);
+    }
+
+    /// Ends what a session holds or waits for in these slots.
+    pub(crate) fn end_session_in(&mut self, names: &[Name], session: SessionId, now: Now) {
         self.mint.wall_micros = now.wall_micros;
-        for name in self.shelf.names() {
-            self.end_session_at(&name, session, now);
+        for name in names {
+            self.end_session_at(name, session, now);
         }
     }
 

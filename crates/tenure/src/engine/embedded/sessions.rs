@@ -13,9 +13,13 @@ use super::helper::Helper;
 use super::liveness::{self, Alive, Pulse};
 use super::lookout::{self, Desk, Order};
 use super::post::{self, Letterbox, Postman, Sent};
+use super::shelf::Pages;
 use super::store::{Address, Appetite, Store, WAIT, forked};
 use crate::contract::{Attendant, Ear, Error, IdMap, SessionId, Signal};
+use crate::ledger::Ledger;
 
+/// How many slots are cleared of a dead session in one step.
+const ENDED: usize = 64;
 /// How many sessions of others this process watches at once.
 const WATCHED: usize = 1_024;
 
@@ -273,24 +277,35 @@ impl Sessions {
     /// as the gate does.
     pub(super) fn end_dead(&self, session: SessionId, scope: &Scope) {
         let file = liveness::file_of(&self.directory, session);
-        let clock = &*scope.clock;
-        let ended =
-            self.store.step(scope.namespace, clock, Appetite::Gives, WAIT, |ledger, now| {
-                // Everybody who waits notices a death; the first one deals with it.
-                if file.exists() {
-                    ledger.end_session(session, now);
+        let mut after = None;
+        // A few slots at a time: the others have to get in between, and a full store has no room
+        // for a large step.
+        loop {
+            let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| {
+                let names = ledger.shelf().names_after(after.as_ref(), ENDED);
+                ledger.end_session_in(&names, session, now);
+                (names.len() == ENDED).then(|| names.last().cloned()).flatten()
+            };
+            let clock = &*scope.clock;
+            match self.store.step(scope.namespace, clock, Appetite::Gives, WAIT, step) {
+                Ok((last, signals)) => {
+                    self.tell(signals, scope);
+                    // Everybody who waits notices a death; the first one deals with it.
+                    if last.is_none() || !file.exists() {
+                        break;
+                    }
+                    after = last;
                 }
-            });
-        match ended {
-            Ok(((), signals)) => {
-                let _ = std::fs::remove_file(&file);
-                let _ = std::fs::remove_file(self.directory.join(post::file_name(session)));
-                self.tell(signals, scope);
-                // Others stand in the way now, who may not be watched yet.
-                self.resync();
+                Err(error) => {
+                    tracing::warn!(%session, %error, "cannot end a dead session yet");
+                    return;
+                }
             }
-            Err(error) => tracing::warn!(%session, %error, "cannot end a dead session yet"),
         }
+        let _ = std::fs::remove_file(&file);
+        let _ = std::fs::remove_file(self.directory.join(post::file_name(session)));
+        // Others stand in the way now, who may not be watched yet.
+        self.resync();
     }
 
     fn own(&self) -> std::sync::RwLockReadGuard<'_, IdMap<SessionId, Own>> {
