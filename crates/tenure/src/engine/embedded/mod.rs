@@ -228,7 +228,13 @@ impl EmbeddedEngine {
         {
             return Err(error.clone());
         }
-        let verdict = self.claim_once(claim).await?;
+        let verdict = match self.claim_once(claim).await {
+            // A full store may be full of what the dead have left behind.
+            Err(_) if self.sessions.store().was_full() && self.make_room() => {
+                self.claim_once(claim).await?
+            }
+            answer => answer?,
+        };
         let Verdict::Refused(Refusal::Held { by, .. }) = &verdict else { return Ok(verdict) };
         if self.end_dead(by.iter().filter_map(|holder| holder.session)) {
             return self.claim_once(claim).await;
@@ -278,6 +284,12 @@ impl EmbeddedEngine {
             }
         }
         any
+    }
+
+    /// Ends every session that is dead. Whether there were any.
+    fn make_room(&self) -> bool {
+        self.sweep();
+        self.end_dead(self.sessions.others().unwrap_or_default().into_iter())
     }
 
     /// Looks through a few slots for what is dead: nobody may ever ask for their names again.

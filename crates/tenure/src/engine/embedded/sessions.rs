@@ -258,13 +258,15 @@ impl Sessions {
 
     /// Whether no session is alive in this store, of this process or of another.
     pub(super) fn nobody_lives(&self) -> bool {
-        let Ok(entries) = std::fs::read_dir(&self.directory) else { return false };
-        let living = |entry: std::fs::DirEntry| {
-            let name = entry.file_name();
-            let session = name.to_str().and_then(|name| name.parse::<SessionId>().ok());
-            session.is_some_and(|session| !self.is_own(session) && !self.is_dead(session))
-        };
-        self.own().is_empty() && !entries.flatten().any(living)
+        let Ok(others) = self.others() else { return false };
+        self.own().is_empty() && others.into_iter().all(|session| self.is_dead(session))
+    }
+
+    /// The sessions of other processes, living or dead.
+    pub(super) fn others(&self) -> io::Result<Vec<SessionId>> {
+        let entries = std::fs::read_dir(&self.directory)?.flatten();
+        let session = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        Ok(entries.filter_map(session).filter(|session| !self.is_own(*session)).collect())
     }
 
     /// Whether a session of another process is certainly over.

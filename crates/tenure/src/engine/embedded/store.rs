@@ -53,6 +53,8 @@ pub(super) struct Store {
     claims: AtomicU64,
     /// The reserve of fences is running low.
     low: AtomicBool,
+    /// A claim found no room.
+    full: AtomicBool,
 }
 
 /// Which store, for which boot of the machine.
@@ -150,6 +152,7 @@ impl Store {
             gone: OnceLock::new(),
             claims: AtomicU64::new(0),
             low: AtomicBool::new(false),
+            full: AtomicBool::new(false),
         })
     }
 
@@ -294,6 +297,11 @@ impl Store {
         self.claims.fetch_add(1, Ordering::Relaxed) % 64 == 63
     }
 
+    /// Whether a claim found no room. Says so to one caller.
+    pub(super) fn was_full(&self) -> bool {
+        self.full.swap(false, Ordering::Relaxed)
+    }
+
     /// Whether fences should be reserved further ahead soon. Says so to one caller.
     pub(super) fn wants_reserve(&self) -> bool {
         self.low.load(Ordering::Relaxed) && self.low.swap(false, Ordering::Relaxed)
@@ -341,8 +349,12 @@ impl Store {
         }
         let Err(full) = self.grow(inside) else { return Ok(()) };
         // Pages that were used once may be free again.
-        let used = self.env.non_free_pages_size().ok().and_then(|size| usize::try_from(size).ok());
-        if used.is_some_and(|used| used + SPARE <= info.map_size) { Ok(()) } else { Err(full) }
+        let used = env.non_free_pages_size().ok().and_then(|size| usize::try_from(size).ok());
+        if used.is_some_and(|used| used + SPARE <= info.map_size) {
+            return Ok(());
+        }
+        self.full.store(true, Ordering::Relaxed);
+        Err(full)
     }
 
     fn grow(&self, _inside: &Inside<'_>) -> Result<(), Error> {
