@@ -9,12 +9,13 @@
 //! ```
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 
-use super::files::is_damage;
+use super::files::{is_damage, until_closed};
 use super::guard::{Guard, Room};
 use super::place::{self, Root, cannot};
 use super::store::{WAIT, stuck};
@@ -28,8 +29,11 @@ const MAP: usize = 4 << 30;
 pub(super) struct Durable {
     root: Root,
     path: PathBuf,
-    env: Env<WithoutTls>,
+    /// `None` once its files are gone: the path may be needed for others.
+    env: RwLock<Option<Env<WithoutTls>>>,
     table: Table,
+    /// Which file it is, to notice when the path leads to another one.
+    inode: (u64, u64),
 }
 
 /// One process must not open an environment twice.
@@ -41,11 +45,18 @@ impl Durable {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, durable| durable.strong_count() > 0);
         if let Some(durable) = open.get(&path).and_then(Weak::upgrade) {
-            return Ok(durable);
+            if inode(&path).is_ok_and(|inode| inode == durable.inode) {
+                return Ok(durable);
+            }
+            *durable.env.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
         place::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
         let durable = match open_env(&path) {
-            Ok((env, table)) => Self { root: root.clone(), path: path.clone(), env, table },
+            Ok((env, table)) => {
+                let inode = inode(&path).map_err(|error| cannot("look at", &path, error))?;
+                let env = RwLock::new(Some(env));
+                Self { root: root.clone(), path: path.clone(), env, table, inode }
+            }
             Err(error) => return Err(failed(root, &path, Trouble::Store(error))),
         };
         let durable = Arc::new(durable);
@@ -60,7 +71,9 @@ impl Durable {
         step: impl FnOnce(&Txn<'_>) -> T,
     ) -> Result<T, Error> {
         let _inside = guard.enter(Room::Durable, WAIT).map_err(stuck)?;
-        let txn = self.env.write_txn().map_err(|error| self.failed(Trouble::Store(error)))?;
+        let env = self.env();
+        let env = env.as_ref().ok_or_else(|| self.gone())?;
+        let txn = env.write_txn().map_err(|error| self.failed(Trouble::Store(error)))?;
         let txn = Txn::new(txn, self.table);
         let answer = step(&txn);
         txn.commit().map_err(|trouble| self.failed(trouble))?;
@@ -72,7 +85,9 @@ impl Durable {
         &self,
         look: impl FnOnce(&RoTxn<'_, WithoutTls>, Table) -> heed::Result<T>,
     ) -> Result<T, Error> {
-        let seen = self.env.read_txn().and_then(|txn| look(&txn, self.table));
+        let env = self.env();
+        let env = env.as_ref().ok_or_else(|| self.gone())?;
+        let seen = env.read_txn().and_then(|txn| look(&txn, self.table));
         seen.map_err(|error| self.failed(Trouble::Store(error)))
     }
 
@@ -90,9 +105,22 @@ impl Durable {
         })
     }
 
+    fn env(&self) -> RwLockReadGuard<'_, Option<Env<WithoutTls>>> {
+        self.env.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gone(&self) -> Error {
+        let what = format!("{} was removed or replaced", self.path.display());
+        Error::new(ErrorKind::Closed, what).next("connect again")
+    }
+
     fn failed(&self, trouble: Trouble) -> Error {
         failed(&self.root, &self.path, trouble)
     }
+}
+
+fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(path.join("data.mdb")).map(|about| (about.dev(), about.ino()))
 }
 
 fn read_reserved(txn: &Txn<'_>) -> u64 {
@@ -129,6 +157,7 @@ fn failed(root: &Root, path: &Path, trouble: Trouble) -> Error {
 fn open_env(path: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(MAP);
+    until_closed(path);
     // SAFETY: opened once in this process (see `OPEN`), in one pid namespace, on a local file
     // system (see `place`); nobody but LMDB writes these files.
     let env = unsafe { options.open(path) }?;

@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::guard::Guard;
 use super::place::{self, Root, SetUp, cannot};
+use super::store::WAIT;
 use super::txn::Table;
 use crate::contract::{Error, ErrorKind};
 
@@ -97,6 +98,7 @@ fn make_in(draft: &Path) -> Result<(), Error> {
 pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>, Table)> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(map);
+    until_closed(path);
     // SAFETY: not synced, because a reboot ends every holder; the writable map is only written by
     // LMDB, and the directory is closed to other users.
     unsafe { options.flags(EnvFlags::WRITE_MAP | EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC) };
@@ -107,6 +109,13 @@ pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>
     let table = env.create_database(&mut txn, None)?;
     txn.commit()?;
     Ok((env, table))
+}
+
+/// The last user in this process may be about to close the environment at this path.
+pub(super) fn until_closed(path: &Path) {
+    if let Some(closing) = heed::env_closing_event(path) {
+        closing.wait_timeout(WAIT);
+    }
 }
 
 /// The robust mutex that guards a file set does not hold across pid namespaces.

@@ -67,8 +67,14 @@ impl Sessions {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, sessions| sessions.strong_count() > 0);
         let sessions = open.get(address).and_then(Weak::upgrade);
-        if let Some(sessions) = sessions.filter(|sessions| sessions.store.gone().is_none()) {
-            return if sessions.store.inherited() { Err(forked()) } else { Ok(sessions) };
+        if let Some(sessions) = sessions {
+            if sessions.store.inherited() {
+                return Err(forked());
+            }
+            if sessions.store.check_place() {
+                return Ok(sessions);
+            }
+            sessions.store.close();
         }
         let store = Arc::new(Store::open(address)?);
         let sessions =

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use heed::{Env, MdbError, WithoutTls};
@@ -39,14 +39,16 @@ pub(super) const WAIT: Duration = Duration::from_secs(1);
 pub(super) struct Store {
     root: Root,
     file_set: PathBuf,
-    env: Env<WithoutTls>,
+    /// Never read: the record lock on it says that the file set is in use. Closed before the
+    /// environment, because closing it would also let go of the lock of whoever opens next.
+    _users: File,
+    /// `None` once the store is gone: its path may be needed for another.
+    env: RwLock<Option<Env<WithoutTls>>>,
     table: Table,
     guard: Guard,
     data: File,
     /// Which file that is, to notice when the path leads to another one.
     inode: (u64, u64),
-    /// Never read: the record lock on it says that the file set is in use.
-    _users: File,
     durable: OnceLock<Arc<Durable>>,
     forks: u64,
     gone: OnceLock<String>,
@@ -141,12 +143,12 @@ impl Store {
         Ok(Self {
             root: root.clone(),
             file_set: file_set.to_owned(),
-            env,
+            _users: users,
+            env: RwLock::new(Some(env)),
             table,
             guard,
             data,
             inode: (about.dev(), about.ino()),
-            _users: users,
             durable: OnceLock::new(),
             forks: guard::forks(),
             gone: OnceLock::new(),
@@ -234,11 +236,21 @@ impl Store {
         if self.inherited() {
             return Err(forked());
         }
-        match self.gone() {
-            None => Ok(()),
-            Some(why) => Err(Error::new(ErrorKind::Closed, why.to_owned())
-                .next("connect again; everything that was held is lost")),
-        }
+        if self.gone().is_some() { Err(self.lost()) } else { Ok(()) }
+    }
+
+    fn lost(&self) -> Error {
+        Error::new(ErrorKind::Closed, self.gone().unwrap_or("the store is closed").to_owned())
+            .next("connect again; everything that was held is lost")
+    }
+
+    fn env(&self) -> RwLockReadGuard<'_, Option<Env<WithoutTls>>> {
+        self.env.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes a store that is gone: this process may open another at the same path.
+    pub(super) fn close(&self) {
+        *self.env.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn run<T>(
@@ -249,13 +261,15 @@ impl Store {
         appetite: Appetite,
         mut step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
     ) -> Result<Done<T>, Error> {
-        self.follow_map(inside)?;
+        let env = self.env();
+        let env = env.as_ref().ok_or_else(|| self.lost())?;
+        self.follow_map(env, inside)?;
         if appetite == Appetite::Takes {
-            self.keep_spare(inside)?;
+            self.keep_spare(env, inside)?;
         }
         let counters = self.guard.counters();
         loop {
-            let txn = self.env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
+            let txn = env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
             let txn = Txn::new(txn, self.table);
             // Read inside the gate, so that time never goes back from one step to the next.
             let now = Now { tick: clock.now(), wall_micros: clock.wall_micros() };
@@ -274,7 +288,9 @@ impl Store {
             self.check_reserve(mint.top)?;
             match txn.commit() {
                 Ok(()) => return Ok((answer, signals)),
-                Err(Trouble::Store(heed::Error::Mdb(MdbError::MapFull))) => self.grow(inside)?,
+                Err(Trouble::Store(heed::Error::Mdb(MdbError::MapFull))) => {
+                    self.grow(env, inside)?;
+                }
                 Err(trouble) => return Err(self.trouble(trouble)),
             }
         }
@@ -333,21 +349,21 @@ impl Store {
     }
 
     /// Another process may have made the map larger.
-    fn follow_map(&self, _inside: &Inside<'_>) -> Result<(), Error> {
+    fn follow_map(&self, env: &Env<WithoutTls>, _inside: &Inside<'_>) -> Result<(), Error> {
         let wanted = self.guard.counters().map_size.load(Ordering::Acquire);
         let wanted = usize::try_from(wanted).unwrap_or(LAST_MAP);
-        if self.env.info().map_size < wanted {
-            self.resize(wanted)?;
+        if env.info().map_size < wanted {
+            self.resize(env, wanted)?;
         }
         Ok(())
     }
 
-    fn keep_spare(&self, inside: &Inside<'_>) -> Result<(), Error> {
-        let info = self.env.info();
+    fn keep_spare(&self, env: &Env<WithoutTls>, inside: &Inside<'_>) -> Result<(), Error> {
+        let info = env.info();
         if (info.last_page_number + 1) * 4096 + SPARE <= info.map_size {
             return Ok(());
         }
-        let Err(full) = self.grow(inside) else { return Ok(()) };
+        let Err(full) = self.grow(env, inside) else { return Ok(()) };
         // Pages that were used once may be free again.
         let used = env.non_free_pages_size().ok().and_then(|size| usize::try_from(size).ok());
         if used.is_some_and(|used| used + SPARE <= info.map_size) {
@@ -357,8 +373,8 @@ impl Store {
         Err(full)
     }
 
-    fn grow(&self, _inside: &Inside<'_>) -> Result<(), Error> {
-        let wanted = self.env.info().map_size * 2;
+    fn grow(&self, env: &Env<WithoutTls>, _inside: &Inside<'_>) -> Result<(), Error> {
+        let wanted = env.info().map_size * 2;
         if wanted > LAST_MAP {
             let what = "the store is as large as it may become";
             return Err(Error::new(ErrorKind::Limit, what).next("hold fewer locks"));
@@ -367,16 +383,16 @@ impl Store {
         // end the process instead of giving an error.
         fallocate(&self.data, FallocateFlags::empty(), 0, wanted as u64)
             .map_err(|error| cannot("enlarge", &self.file_set, error.into()))?;
-        self.resize(wanted)?;
+        self.resize(env, wanted)?;
         self.guard.counters().map_size.fetch_max(wanted as u64, Ordering::AcqRel);
         Ok(())
     }
 
     #[allow(unsafe_code, reason = "heed cannot see that no transaction is open")]
-    fn resize(&self, size: usize) -> Result<(), Error> {
+    fn resize(&self, env: &Env<WithoutTls>, size: usize) -> Result<(), Error> {
         // SAFETY: the caller is alone inside the gate, and every transaction of this environment
         // is opened and closed inside it.
-        let resized = unsafe { self.env.resize(size) };
+        let resized = unsafe { env.resize(size) };
         resized.map_err(|error| self.trouble(Trouble::Store(error)))
     }
 
