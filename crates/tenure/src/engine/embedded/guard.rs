@@ -248,6 +248,16 @@ pub(super) struct Inside<'a> {
     _thread: PhantomData<*const ()>,
 }
 
+#[cfg(any(test, feature = "test-util"))]
+impl Inside<'_> {
+    /// Stops this process while it is inside.
+    #[allow(clippy::unused_self, reason = "only whoever is inside may stop there")]
+    pub(super) fn stop(&self) {
+        // SAFETY: sends a signal that has no handler. To this thread, so that it stops here.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+}
+
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.gate.holder.store(0, Ordering::Relaxed);

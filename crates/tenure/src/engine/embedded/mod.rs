@@ -143,6 +143,15 @@ impl EmbeddedEngine {
         self.sessions.disk_helper().settle();
     }
 
+    /// Stops this process inside a transaction, as a SIGSTOP at a bad moment would: for tests.
+    ///
+    /// # Errors
+    /// If the store cannot be entered.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn stop_inside(&self) -> Result<(), Error> {
+        self.sessions.store().stop_inside()
+    }
+
     /// One verb: on this thread if the gate is free, else on a helper's.
     async fn step<A, T>(
         &self,

@@ -232,6 +232,17 @@ impl Store {
         }
     }
 
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn stop_inside(&self) -> Result<(), Error> {
+        let inside = self.guard.enter(Room::Locks, WAIT).map_err(stuck)?;
+        let env = self.env();
+        let env = env.as_ref().ok_or_else(|| self.lost())?;
+        let txn = env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
+        inside.stop();
+        drop(txn);
+        Ok(())
+    }
+
     fn usable(&self) -> Result<(), Error> {
         if self.inherited() {
             return Err(forked());
