@@ -95,6 +95,14 @@ impl<S: Shelf> Ledger<S> {
     }
 
     fn end_session_at(&mut self, name: &Name, session: SessionId, now: Now) {
+        let theirs = |claim: &Claim| claim.session == Some(session);
+        let seen = self.shelf.peek(name).is_some_and(|slot| {
+            slot.holds.iter().any(|hold| theirs(&hold.claim))
+                || slot.line.iter().any(|ticket| theirs(&ticket.claim))
+        });
+        if !seen {
+            return;
+        }
         let Some(slot) = self.shelf.slot(name) else { return };
         // What had expired before ended then, not now.
         slot.expire(now.tick);

@@ -187,7 +187,10 @@ impl<L: Line> Slot<L> {
             return;
         }
         while let Some(id) = self.line.dead(now) {
-            self.line.remove(id);
+            if self.line.remove(id).is_none() {
+                // A store that cannot be read says so when the step ends.
+                break;
+            }
         }
     }
 

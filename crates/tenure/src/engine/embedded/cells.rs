@@ -14,6 +14,9 @@ use crate::contract::{
 use crate::limits;
 use crate::time::{Clock, Tick};
 
+/// How many values a write looks at, whether their time is over.
+const CLEARED: usize = 4;
+
 /// The cells of one namespace.
 pub(super) struct EmbeddedCells {
     sessions: Arc<Sessions>,
@@ -76,9 +79,10 @@ impl EmbeddedCells {
     }
 
     async fn change(&self, change: Change) -> Result<PutVerdict, Error> {
-        let (store, namespace) = (Arc::clone(self.sessions.store()), self.namespace.clone());
+        let (sessions, namespace) = (Arc::clone(&self.sessions), self.namespace.clone());
         let now = self.now();
         let changed = self.sessions.disk_helper().run(move || {
+            let store = sessions.store();
             let durable = store.durable()?;
             durable.write(store.guard(), |txn| write(txn, &namespace, change, now))
         });
@@ -195,7 +199,25 @@ fn write(txn: &Txn<'_>, namespace: &Namespace, change: Change, now: Instant) -> 
         let row = Row { value: change.value, version, fence, expires };
         txn.put(&key, row.write().bytes());
     }
+    clear_expired(txn, &key, now);
     PutVerdict::Done(version)
+}
+
+/// Removes a few values whose time is over, after this one in order; fences are kept.
+fn clear_expired(txn: &Txn<'_>, from: &[u8], now: Instant) {
+    let mut at = Key::from(from);
+    for _ in 0..CLEARED {
+        let row = |key: &[u8], value: &[u8]| (Key::from(key), Row::read(value));
+        let Some((key, row)) = txn.after(&at, b"V", row) else { return };
+        if let Ok(row) = row
+            && row.expires.is_some()
+            && row.fence.is_none()
+            && row.cell(now).is_none()
+        {
+            txn.delete(&key);
+        }
+        at = key;
+    }
 }
 
 fn next_version(txn: &Txn<'_>) -> u64 {

@@ -16,7 +16,7 @@ use super::txn::Table;
 use crate::contract::{Error, ErrorKind};
 
 /// How large the map is at first.
-pub(super) const FIRST_MAP: usize = 2 << 20;
+pub(super) const FIRST_MAP: usize = 4 << 20;
 
 /// Why a file set could not be opened.
 pub(super) enum Refused {

@@ -69,6 +69,8 @@ pub(super) struct Counters {
     pub(super) reserved: AtomicU64,
     /// How large the map of the lock environment is.
     pub(super) map_size: AtomicU64,
+    /// Not 0 once the file set was found damaged: nobody may go on in it.
+    pub(super) closed: AtomicU64,
     /// How many tombstones were ever written; while it is 0 nobody needs to look for one.
     pub(super) tombs: AtomicU64,
 }

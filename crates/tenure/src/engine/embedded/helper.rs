@@ -1,12 +1,15 @@
 //! A thread for steps that would have to wait: for the gate, or for the disk. Knows jobs, not what
 //! they do.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use tokio::sync::oneshot;
 
+use super::guard::forks;
+use super::store::forked;
 use crate::contract::{Error, ErrorKind};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -15,7 +18,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// with this value.
 #[derive(Debug, Default)]
 pub(super) struct Helper {
-    jobs: Mutex<Option<Sender<Job>>>,
+    /// With how often this process had been forked when the thread began.
+    jobs: Mutex<Option<(Sender<Job>, u64)>>,
 }
 
 impl Helper {
@@ -54,10 +58,14 @@ impl Helper {
 
     fn give(&self, job: Job) -> Result<(), Error> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = match &*jobs {
-            Some(sender) => sender,
-            None => jobs.insert(start()?),
+        let (sender, forks) = match &*jobs {
+            Some(started) => started,
+            None => jobs.insert((start()?, forks())),
         };
+        if *forks != self::forks() {
+            // The thread stayed with the parent.
+            return Err(forked());
+        }
         sender.send(job).map_err(|_| ended())
     }
 }
@@ -66,7 +74,8 @@ fn start() -> Result<Sender<Job>, Error> {
     let (sender, jobs) = channel::<Job>();
     let work = move || {
         for job in jobs {
-            job();
+            // One that fails must not take the others with it; its caller hears that it ended.
+            let _ = catch_unwind(AssertUnwindSafe(job));
         }
     };
     let started = thread::Builder::new().name("tenure-helper".to_owned()).spawn(work);

@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::{Flock, FlockType, Pid, fcntl_getlk};
 
 use crate::contract::SessionId;
+use crate::limits;
 
 /// The sign of life of one session. Lets go when dropped.
 #[derive(Debug)]
@@ -55,6 +56,25 @@ impl Alive {
     /// A good-bye in order: nobody has to find out.
     pub(super) fn farewell(self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the files of sessions that have been dead for long: whatever they held has expired.
+pub(super) fn clear_old(directory: &Path) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let old = entry
+            .metadata()
+            .and_then(|about| about.modified())
+            .is_ok_and(|modified| modified.elapsed().is_ok_and(|age| age > limits::MAX_LEASE));
+        let name = entry.file_name();
+        let Some(session) = name.to_str().and_then(|name| name.parse::<SessionId>().ok()) else {
+            continue;
+        };
+        if old && matches!(pulse(directory, session), Ok(Pulse::Stopped)) {
+            let _ = std::fs::remove_file(entry.path());
+            let _ = std::fs::remove_file(directory.join(super::post::file_name(session)));
+        }
     }
 }
 

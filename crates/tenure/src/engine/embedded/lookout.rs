@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -20,14 +21,20 @@ use super::liveness::{self, Pulse};
 use super::post::Sent;
 use super::sessions::Sessions;
 use crate::contract::{IdMap, Loss, SessionId, Signal};
+use crate::time::{Clock, SystemClock, Tick};
 
 /// How soon a letter is tried again whose receiver's box was full.
-const AGAIN: Duration = Duration::from_millis(2);
+const AGAIN: Duration = Duration::from_millis(5);
 /// How many letters may wait for one receiver: it reads its state again when it wakes.
 const LETTERS: usize = 4_096;
 
 /// How long a letterbox that callers have left stays without anybody who listens.
 const TAKE_BACK: Duration = Duration::from_millis(10);
+
+/// How many watches are nothing to worry about.
+const PRUNE_FROM: usize = 64;
+/// How often a process is looked for that seems to keep a session alive and is not there.
+const LOOKS: u32 = 8;
 
 const BELL: u64 = 0;
 const PLACE: u64 = 1;
@@ -85,6 +92,11 @@ impl Desk {
         Ok(epoll::add(&self.epoll, what, data, epoll::EventFlags::IN)?)
     }
 
+    /// No longer listens to this. A child that was forked meanwhile may have it open still.
+    pub(super) fn remove(&self, what: &OwnedFd) {
+        let _ = epoll::delete(&self.epoll, what);
+    }
+
     /// Leaves it to somebody else to listen to this, or takes it back.
     pub(super) fn leave_to_others(&self, what: &OwnedFd, token: u64, leave: bool) {
         let flags = if leave { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
@@ -110,12 +122,20 @@ impl Desk {
 
 /// Starts the thread.
 pub(super) fn start(desk: Arc<Desk>, sessions: Weak<Sessions>) -> io::Result<()> {
-    let place = sessions.upgrade().and_then(|sessions| watch_place(&sessions).ok());
+    let place = sessions.upgrade().and_then(|sessions| match watch_place(&sessions) {
+        Ok(place) => Some(place),
+        Err(error) => {
+            // Every step looks for itself now and then; it only takes longer.
+            tracing::warn!(%error, "cannot watch the store's directory");
+            None
+        }
+    });
     if let Some(place) = &place {
         desk.add(place, PLACE)?;
     }
     let (watches, late) = (HashMap::new(), IdMap::default());
-    let lookout = Lookout { desk, sessions, place, watches, late, left: false };
+    let lookout =
+        Lookout { desk, sessions, place, watches, late, left: None, prune_at: PRUNE_FROM };
     thread::Builder::new().name("tenure-lookout".to_owned()).spawn(move || lookout.run())?;
     Ok(())
 }
@@ -127,15 +147,17 @@ struct Lookout {
     place: Option<OwnedFd>,
     watches: HashMap<u64, Watch>,
     late: IdMap<SessionId, VecDeque<Vec<u8>>>,
-    /// Some letterbox is left to callers.
-    left: bool,
+    /// Some letterbox is left to callers; when that was last looked at.
+    left: Option<Tick>,
+    /// How many watches there may be before the next look for those that are over.
+    prune_at: usize,
 }
 
 struct Watch {
     session: SessionId,
     scope: Scope,
-    /// Readable when the process is over; closing it ends the watch.
-    _process: OwnedFd,
+    /// Readable when the process is over.
+    process: OwnedFd,
 }
 
 impl Lookout {
@@ -143,37 +165,45 @@ impl Lookout {
         let mut events = Vec::with_capacity(64);
         loop {
             let late = (!self.late.is_empty()).then_some(AGAIN);
-            let timeout = late.or(self.left.then_some(TAKE_BACK));
+            let timeout = late.or(self.left.map(|_| TAKE_BACK));
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
             let _ = epoll::wait(&self.desk.epoll, buffer, timeout.as_ref());
             let Some(sessions) = self.sessions.upgrade() else { return };
             let ready: Vec<u64> = events.drain(..).map(|event| event.data.u64()).collect();
-            if ready.is_empty() && self.left {
-                self.left = sessions.take_back();
+            self.take_back(&sessions);
+            // A panic of whoever hears a signal must not leave everybody else without ears.
+            let done = catch_unwind(AssertUnwindSafe(|| self.attend_to(&sessions, &ready)));
+            if let Ok(false) = done {
+                return;
             }
-            for token in ready {
-                match token {
-                    BELL => {
-                        if !self.obey(&sessions) {
-                            return;
-                        }
-                    }
-                    PLACE => self.look_at_place(&sessions),
-                    token => self.event(&sessions, token),
-                }
-            }
-            self.deliver_late(&sessions);
         }
     }
 
+    /// Deals with what has happened. Whether to go on.
+    fn attend_to(&mut self, sessions: &Arc<Sessions>, ready: &[u64]) -> bool {
+        for token in ready {
+            match *token {
+                BELL => {
+                    if !self.obey(sessions) {
+                        return false;
+                    }
+                }
+                PLACE => self.look_at_place(sessions),
+                token => self.event(sessions, token),
+            }
+        }
+        self.deliver_late(sessions);
+        true
+    }
+
     /// Does what was asked. Whether to go on.
-    fn obey(&mut self, sessions: &Sessions) -> bool {
+    fn obey(&mut self, sessions: &Arc<Sessions>) -> bool {
         for order in self.desk.take() {
             match order {
                 Order::Stop => return false,
-                Order::TakeBack => self.left = true,
+                Order::TakeBack => self.left = Some(SystemClock.now()),
                 Order::Watch(session, scope) => self.watch(sessions, session, scope),
                 Order::Deliver(session, letter) => {
                     let late = self.late.entry(session).or_default();
@@ -186,17 +216,18 @@ impl Lookout {
         true
     }
 
-    fn event(&mut self, sessions: &Sessions, token: u64) {
-        let Some(Watch { session, scope, .. }) = self.watches.remove(&token) else {
+    fn event(&mut self, sessions: &Arc<Sessions>, token: u64) {
+        let Some(Watch { session, scope, process }) = self.watches.remove(&token) else {
             sessions.read_letters_of(token);
             return;
         };
+        self.desk.remove(&process);
         // Somebody else may keep it alive now: a guardian of its children.
         self.watch(sessions, session, scope);
     }
 
     /// Watches the process that keeps the session alive, or ends the session if nobody does.
-    fn watch(&mut self, sessions: &Sessions, session: SessionId, scope: Scope) {
+    fn watch(&mut self, sessions: &Arc<Sessions>, session: SessionId, scope: Scope) {
         if sessions.is_own(session) {
             return;
         }
@@ -204,12 +235,15 @@ impl Lookout {
             Ok(Kept::By(process)) => {
                 let token = self.desk.token();
                 if self.desk.add(&process, token).is_ok() {
-                    self.watches.insert(token, Watch { session, scope, _process: process });
+                    self.watches.insert(token, Watch { session, scope, process });
+                    self.prune(sessions);
+                } else {
+                    sessions.forget_watch(session);
                 }
             }
             Ok(Kept::ByNobody) => {
                 sessions.forget_watch(session);
-                sessions.end_dead(session, &scope);
+                sessions.end_dead_soon(session, scope);
             }
             Ok(Kept::NoTrace) => sessions.forget_watch(session),
             // It cannot be watched from here; its lease will tell.
@@ -220,6 +254,24 @@ impl Lookout {
         }
     }
 
+    /// Now and then, forgets the watches over sessions that left in order.
+    fn prune(&mut self, sessions: &Sessions) {
+        if self.watches.len() < self.prune_at {
+            return;
+        }
+        let desk = &self.desk;
+        self.watches.retain(|_, watch| {
+            let pulse = liveness::pulse(sessions.directory(), watch.session);
+            let left = matches!(pulse, Ok(Pulse::Absent));
+            if left {
+                desk.remove(&watch.process);
+                sessions.forget_watch(watch.session);
+            }
+            !left
+        });
+        self.prune_at = (self.watches.len() * 2).max(PRUNE_FROM);
+    }
+
     fn look_at_place(&mut self, sessions: &Sessions) {
         let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 1024];
         if let Some(place) = &self.place {
@@ -228,6 +280,14 @@ impl Lookout {
         }
         if !sessions.store().check_place() {
             sessions.tell_all(&Signal::AllEnded { loss: Loss::Forgotten });
+        }
+    }
+
+    /// Takes back what callers no longer attend to.
+    fn take_back(&mut self, sessions: &Sessions) {
+        let now = SystemClock.now();
+        if self.left.is_some_and(|looked| now.since(looked) >= TAKE_BACK) {
+            self.left = sessions.take_back().then_some(now);
         }
     }
 
@@ -255,7 +315,7 @@ enum Kept {
 
 fn watch_process(sessions: &Sessions, session: SessionId) -> io::Result<Kept> {
     let directory = sessions.directory();
-    loop {
+    for _ in 0..LOOKS {
         let pid = match liveness::pulse(directory, session)? {
             Pulse::Beats(pid) => pid,
             Pulse::Stopped => return Ok(Kept::ByNobody),
@@ -272,6 +332,7 @@ fn watch_process(sessions: &Sessions, session: SessionId) -> io::Result<Kept> {
             return Ok(Kept::By(process));
         }
     }
+    Err(io::ErrorKind::NotFound.into())
 }
 
 fn still_kept_by(sessions: &Sessions, session: SessionId, pid: Pid) -> io::Result<bool> {

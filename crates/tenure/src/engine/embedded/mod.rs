@@ -47,7 +47,7 @@ use crate::contract::{
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
-use crate::time::Clock;
+use crate::time::{Clock, SystemClock};
 
 /// What the embedded engine promises.
 pub const PROMISES: Promises = Promises {
@@ -68,6 +68,9 @@ pub const PROMISES: Promises = Promises {
 const WATCHED: usize = 4;
 /// How many sessions an inspection looks at, whether they live.
 const LOOKED_AT: usize = 64;
+/// How many claims of a batch one step takes: the others get in between, and a full store has room
+/// for it.
+const AT_ONCE: usize = 64;
 /// How many slots a sweep looks at.
 const SWEPT: usize = 8;
 
@@ -178,9 +181,9 @@ impl EmbeddedEngine {
             None => self.step_later(appetite, given.to_owned(), verb).await?,
         };
         if store.wants_reserve() {
-            let store = Arc::clone(store);
-            self.sessions.helper().later(move || {
-                if let Err(error) = store.reserve_ahead() {
+            let sessions = Arc::clone(&self.sessions);
+            self.sessions.disk_helper().later(move || {
+                if let Err(error) = sessions.store().reserve_ahead() {
                     tracing::warn!(%error, "cannot reserve fences ahead");
                 }
             });
@@ -200,11 +203,15 @@ impl EmbeddedEngine {
         T: Send + 'static,
     {
         let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        let asked = SystemClock.now();
         let job = move || {
+            // The time in the queue counts: whoever waits behind a stuck gate waits once, not in
+            // turn.
+            let left = WAIT.saturating_sub(SystemClock.now().since(asked));
             let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| verb(given.borrow(), ledger, now);
             let clock = &*scope.clock;
             let done: Result<Done<T>, Error> =
-                sessions.store().step(scope.namespace, clock, appetite, WAIT, step);
+                sessions.store().step(scope.namespace, clock, appetite, left, step);
             let (answer, signals) = done?;
             // Told here: the caller may have gone away, the step has been made all the same.
             sessions.tell(signals, &scope);
@@ -239,13 +246,13 @@ impl EmbeddedEngine {
         }
         let verdict = match self.claim_once(claim).await {
             // A full store may be full of what the dead have left behind.
-            Err(_) if self.sessions.store().was_full() && self.make_room() => {
+            Err(_) if self.sessions.store().was_full() && self.make_room().await => {
                 self.claim_once(claim).await?
             }
             answer => answer?,
         };
         let Verdict::Refused(Refusal::Held { by, .. }) = &verdict else { return Ok(verdict) };
-        if self.end_dead(by.iter().filter_map(|holder| holder.session)) {
+        if self.end_dead(by.iter().filter_map(|holder| holder.session)).await {
             return self.claim_once(claim).await;
         }
         Ok(verdict)
@@ -268,6 +275,8 @@ impl EmbeddedEngine {
         };
         let (answers, in_the_way) = self.step(Appetite::Gives, batch, verb).await?;
         self.sessions.watch(&in_the_way, &self.scope);
+        // A process may have let go of its session and live on: after `exec` nobody is told.
+        self.end_dead(in_the_way.into_iter()).await;
         Ok(answers)
     }
 
@@ -277,28 +286,32 @@ impl EmbeddedEngine {
         let seen = self.step(Appetite::Gives, query, verb).await?;
         // The dead are not shown as holders if that can be helped.
         let sessions = seen.sessions().into_iter().filter_map(|view| view.session);
-        if self.end_dead(sessions.take(LOOKED_AT)) {
+        if self.end_dead(sessions.take(LOOKED_AT)).await {
             return self.step(Appetite::Gives, query, verb).await;
         }
         Ok(seen)
     }
 
     /// Ends those of these sessions that are dead. Whether there were any.
-    fn end_dead(&self, sessions: impl Iterator<Item = SessionId>) -> bool {
-        let mut any = false;
-        for session in sessions {
-            if self.sessions.is_dead(session) {
-                self.sessions.end_dead(session, &self.scope);
-                any = true;
-            }
+    async fn end_dead(&self, sessions: impl Iterator<Item = SessionId>) -> bool {
+        let dead: Vec<_> = sessions.filter(|session| self.sessions.is_dead(*session)).collect();
+        if dead.is_empty() {
+            return false;
         }
-        any
+        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        let ended = self.sessions.helper().run(move || {
+            for session in dead {
+                sessions.end_dead(session, &scope);
+            }
+            Ok(())
+        });
+        ended.await.is_ok()
     }
 
     /// Ends every session that is dead. Whether there were any.
-    fn make_room(&self) -> bool {
+    async fn make_room(&self) -> bool {
         self.sweep();
-        self.end_dead(self.sessions.others().unwrap_or_default().into_iter())
+        self.end_dead(self.sessions.others().unwrap_or_default().into_iter()).await
     }
 
     /// Looks through a few slots for what is dead: nobody may ever ask for their names again.
@@ -347,8 +360,16 @@ impl Engine for EmbeddedEngine {
         let verb =
             |batch: &[Release], ledger: &mut Ledger<Pages<'_, '_>>, now| ledger.release(batch, now);
         Box::pin(async move {
-            let answer = self.step(Appetite::Gives, batch, verb).await;
-            answer.map_err(|error| error.during(Verb::Release))
+            let mut answers = Vec::with_capacity(batch.len());
+            for some in batch.chunks(AT_ONCE) {
+                let released = self.step(Appetite::Gives, some, verb).await;
+                let begun = !answers.is_empty();
+                answers.extend(released.map_err(|error| {
+                    let error = error.during(Verb::Release);
+                    if begun { error.effect_unknown() } else { error }
+                })?);
+            }
+            Ok(answers)
         })
     }
 

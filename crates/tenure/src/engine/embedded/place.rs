@@ -84,7 +84,7 @@ impl Root {
         // For whoever waits for us; nothing depends on it.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = write!(file, "{}", std::process::id());
-        let set_up = SetUp { _lock: file };
+        let set_up = SetUp { lock: file };
         self.check_format()?;
         Ok(set_up)
     }
@@ -147,7 +147,14 @@ impl Root {
 /// Whoever has this is alone in opening the store.
 #[derive(Debug)]
 pub(super) struct SetUp {
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for SetUp {
+    fn drop(&mut self) {
+        // Not by closing alone: a child that was forked meanwhile has the descriptor too.
+        let _ = self.lock.unlock();
+    }
 }
 
 /// Whether any process has this file set open.

@@ -11,8 +11,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect,
     recv, send, socket_with,
@@ -24,6 +26,8 @@ use crate::contract::SessionId;
 const LETTER: usize = 2048;
 /// How many receivers are remembered.
 const WAYS: usize = 128;
+/// How long a wait for a letter takes at most: nothing should depend on it.
+const LOOK_UP: Duration = Duration::from_millis(500);
 
 /// Sends letters to the sessions of one store.
 #[derive(Debug)]
@@ -48,6 +52,8 @@ pub(super) enum Sent {
 #[derive(Debug)]
 pub(super) struct Letterbox {
     socket: OwnedFd,
+    /// Leads to the box, whatever becomes of its path.
+    inner: OwnedFd,
     path: PathBuf,
 }
 
@@ -96,7 +102,10 @@ impl Postman {
         let path = directory.join(file_name(session));
         bind(&socket, &self.address(session)?)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Letterbox { socket, path })
+        let inner = self::socket()?;
+        connect(&inner, &self.address(session)?)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_UP))?;
+        Ok(Letterbox { socket, inner, path })
     }
 
     fn address(&self, session: SessionId) -> io::Result<SocketAddrUnix> {
@@ -111,7 +120,12 @@ impl Letterbox {
         &self.socket
     }
 
-    /// Waits for a letter on this thread.
+    /// Ends the wait of whoever waits for a letter. A full box does so by itself.
+    pub(super) fn nudge(&self, letter: &[u8]) {
+        let _ = send(&self.inner, letter, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Waits for a letter on this thread, but not for ever.
     pub(super) fn wait<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let mut letter = [0_u8; LETTER];
         let (count, _) = recv(&self.socket, letter.as_mut_slice(), RecvFlags::empty()).ok()?;

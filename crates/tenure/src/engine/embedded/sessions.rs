@@ -17,6 +17,7 @@ use super::shelf::Pages;
 use super::store::{Address, Appetite, Store, WAIT, forked};
 use crate::contract::{Attendant, Ear, Error, IdMap, SessionId, Signal};
 use crate::ledger::Ledger;
+use crate::time::{Clock, SystemClock};
 
 /// How many slots are cleared of a dead session in one step.
 const ENDED: usize = 64;
@@ -122,12 +123,15 @@ impl Sessions {
 
     /// A session of this process begins: it gives a sign of life and can be written to.
     pub(super) fn join(self: &Arc<Self>, session: SessionId, ear: Weak<dyn Ear>) -> io::Result<()> {
-        let alive = Alive::announce(&self.directory, session)?;
         let letters = self.postman.letterbox(&self.directory, session)?;
         let token = self.desk.token();
         self.desk.add(letters.socket(), token)?;
         let (letters, watch) = (Arc::new(letters), Arc::default());
-        self.own_mut().insert(session, Own { ear, alive, letters, token, watch });
+        // In one: whoever looks at a sign of our own life lets go of it.
+        let mut own = self.own_mut();
+        let alive = Alive::announce(&self.directory, session)?;
+        own.insert(session, Own { ear, alive, letters, token, watch });
+        drop(own);
         if self.started.get().is_none() {
             lookout::start(Arc::clone(&self.desk), Arc::downgrade(self))?;
             let _ = self.started.set(());
@@ -141,6 +145,8 @@ impl Sessions {
         if let Some(own) = own
             && !self.store.inherited()
         {
+            self.desk.remove(own.letters.socket());
+            own.letters.nudge(codec::NUDGE);
             own.letters.take_down();
             own.alive.farewell();
         }
@@ -243,7 +249,7 @@ impl Sessions {
             Sent::Delivered => {}
             Sent::Full => self.desk.order(Order::Deliver(session, writer.bytes().to_vec())),
             // It was granted a lock and is not there: the next in line should not wait for it.
-            Sent::Nobody => self.desk.order(Order::Watch(session, scope.clone())),
+            Sent::Nobody => self.watch(&[session], scope),
         }
     }
 
@@ -265,7 +271,8 @@ impl Sessions {
     /// Whether no session is alive in this store, of this process or of another.
     pub(super) fn nobody_lives(&self) -> bool {
         let Ok(others) = self.others() else { return false };
-        self.own().is_empty() && others.into_iter().all(|session| self.is_dead(session))
+        let dead = |session: SessionId| !self.is_living(session);
+        self.own().is_empty() && others.into_iter().all(dead)
     }
 
     /// The sessions of other processes, living or dead.
@@ -277,14 +284,28 @@ impl Sessions {
 
     /// Whether a session of another process is certainly over.
     pub(super) fn is_dead(&self, session: SessionId) -> bool {
-        !self.is_own(session)
+        let own = self.own();
+        !own.contains_key(&session)
             && matches!(liveness::pulse(&self.directory, session), Ok(Pulse::Stopped))
+    }
+
+    fn is_living(&self, session: SessionId) -> bool {
+        let own = self.own();
+        own.contains_key(&session)
+            || matches!(liveness::pulse(&self.directory, session), Ok(Pulse::Beats(_)))
+    }
+
+    /// The same on the helper's thread: the lookout must not stand before the gate.
+    pub(super) fn end_dead_soon(self: &Arc<Self>, session: SessionId, scope: Scope) {
+        let sessions = Arc::clone(self);
+        self.helper.later(move || sessions.end_dead(session, &scope));
     }
 
     /// Ends what a dead session held and waited for, and lets the next ones in. Blocks for as long
     /// as the gate does.
     pub(super) fn end_dead(&self, session: SessionId, scope: &Scope) {
         let file = liveness::file_of(&self.directory, session);
+        let began = SystemClock.now();
         let mut after = None;
         // A few slots at a time: the others have to get in between, and a full store has no room
         // for a large step.
@@ -306,6 +327,10 @@ impl Sessions {
                 }
                 Err(error) => {
                     tracing::warn!(%session, %error, "cannot end a dead session yet");
+                    // Again, if it took its time; otherwise it would only fail again at once.
+                    if SystemClock.now().since(began) >= WAIT {
+                        self.watch(&[session], scope);
+                    }
                     return;
                 }
             }
@@ -345,12 +370,13 @@ impl Attendant for Sessions {
             self.desk.order(Order::TakeBack);
         }
         drop(own);
+        let leaving = Leaving(&watch.attended);
         if wanted()
             && let Some(signal) = letters.wait(codec::read_signal)
         {
             hear(ear.upgrade(), signal);
         }
-        watch.attended.store(false, Ordering::SeqCst);
+        drop(leaving);
         if watch.others.swap(false, Ordering::SeqCst)
             && let Some(own) = self.own().get(&session)
         {
@@ -360,8 +386,18 @@ impl Attendant for Sessions {
     }
 
     fn interrupt(&self, session: SessionId) {
-        // If the box is full of letters, each of them ends the wait.
-        let _ = self.postman.send(session, codec::NUDGE);
+        if let Some(own) = self.own().get(&session) {
+            own.letters.nudge(codec::NUDGE);
+        }
+    }
+}
+
+/// Says that nobody attends any more, also after a panic.
+struct Leaving<'a>(&'a AtomicBool);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 

@@ -116,6 +116,9 @@ impl<'t, 'e> ShortLine<'t, 'e> {
     }
 
     pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
+        if self.txn.troubled() {
+            return None;
+        }
         let first = self.seats.iter().min_by_key(|seat| seat.facts.expires)?;
         (first.facts.expires <= now).then_some(first.facts.claim)
     }

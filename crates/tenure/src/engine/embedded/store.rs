@@ -16,6 +16,7 @@ use super::files::{
     FIRST_MAP, Refused, check_namespace, is_damage, make, open_env, refused, set_aside,
 };
 use super::guard::{self, Busy, Guard, Inside, Room};
+use super::liveness;
 use super::place::{self, Root, SetUp, cannot};
 use super::shelf::Pages;
 use super::txn::{Table, Trouble, Txn};
@@ -28,9 +29,12 @@ use crate::time::Clock;
 /// How large the map may become.
 const LAST_MAP: usize = 4 << 30;
 /// Kept free for everything but claims, so that a full disk never keeps a lock taken.
-const SPARE: usize = 96 * 4096;
+const SPARE: usize = 1 << 20;
 /// How far ahead fences are reserved: an hour of the wall clock, which they follow.
 const AHEAD: u64 = 3_600_000_000;
+
+/// How often a step looks whether the files are still in their place, in nanoseconds.
+const LOOK_EVERY: u64 = 100_000_000;
 
 /// How long anybody waits for the gate.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
@@ -57,6 +61,8 @@ pub(super) struct Store {
     low: AtomicBool,
     /// A claim found no room.
     full: AtomicBool,
+    /// When the place was last looked at.
+    looked: AtomicU64,
 }
 
 /// Which store, for which boot of the machine.
@@ -94,9 +100,12 @@ impl Store {
         match opened {
             Ok(store) => {
                 store.first_reserve(&alone)?;
+                liveness::clear_old(&store.sessions());
                 Ok(store)
             }
             Err(Refused::Plainly(error)) => Err(error),
+            // What others work in is not damaged: it was made by another build.
+            Err(Refused::Damaged(what)) if place::in_use(&file_set) => Err(foreign(&what)),
             Err(Refused::Damaged(what)) => Err(set_aside(root, &file_set, &what)),
         }
     }
@@ -155,6 +164,7 @@ impl Store {
             claims: AtomicU64::new(0),
             low: AtomicBool::new(false),
             full: AtomicBool::new(false),
+            looked: AtomicU64::new(0),
         })
     }
 
@@ -190,6 +200,9 @@ impl Store {
 
     /// The synced environment, opened when it is first needed.
     pub(super) fn durable(&self) -> Result<&Arc<Durable>, Error> {
+        if self.inherited() {
+            return Err(forked());
+        }
         if let Some(durable) = self.durable.get() {
             return Ok(durable);
         }
@@ -274,6 +287,7 @@ impl Store {
     ) -> Result<Done<T>, Error> {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.lost())?;
+        self.still_there(clock)?;
         self.follow_map(env, inside)?;
         if appetite == Appetite::Takes {
             self.keep_spare(env, inside)?;
@@ -305,6 +319,22 @@ impl Store {
                 Err(trouble) => return Err(self.trouble(trouble)),
             }
         }
+    }
+
+    /// Whether the files are still where others look for them. Asked often enough that nobody goes
+    /// on for long in a store that was replaced, even if nobody tells.
+    fn still_there(&self, clock: &dyn Clock) -> Result<(), Error> {
+        if self.guard.counters().closed.load(Ordering::Acquire) != 0 {
+            let _ = self.gone.set("the store was found damaged and set aside".to_owned());
+            return Err(self.lost());
+        }
+        let now = clock.now().as_nanos();
+        let looked = self.looked.load(Ordering::Relaxed);
+        if now.abs_diff(looked) < LOOK_EVERY {
+            return Ok(());
+        }
+        self.looked.store(now, Ordering::Relaxed);
+        if self.check_place() { Ok(()) } else { Err(self.lost()) }
     }
 
     /// No fence is given out that is not reserved.
@@ -371,7 +401,7 @@ impl Store {
 
     fn keep_spare(&self, env: &Env<WithoutTls>, inside: &Inside<'_>) -> Result<(), Error> {
         let info = env.info();
-        if (info.last_page_number + 1) * 4096 + SPARE <= info.map_size {
+        if (info.last_page_number + 1) * rustix::param::page_size() + SPARE <= info.map_size {
             return Ok(());
         }
         let Err(full) = self.grow(env, inside) else { return Ok(()) };
@@ -392,8 +422,12 @@ impl Store {
         }
         // The blocks must be there before the map is: a page that the disk has no room for would
         // end the process instead of giving an error.
-        fallocate(&self.data, FallocateFlags::empty(), 0, wanted as u64)
-            .map_err(|error| cannot("enlarge", &self.file_set, error.into()))?;
+        let room = fallocate(&self.data, FallocateFlags::empty(), 0, wanted as u64);
+        if let Err(error) = room {
+            // What was found before the end came is given back.
+            let _ = self.data.set_len(env.info().map_size as u64);
+            return Err(cannot("enlarge", &self.file_set, error.into()));
+        }
         self.resize(env, wanted)?;
         self.guard.counters().map_size.fetch_max(wanted as u64, Ordering::AcqRel);
         Ok(())
@@ -404,7 +438,11 @@ impl Store {
         // SAFETY: the caller is alone inside the gate, and every transaction of this environment
         // is opened and closed inside it.
         let resized = unsafe { env.resize(size) };
-        resized.map_err(|error| self.trouble(Trouble::Store(error)))
+        resized.map_err(|error| {
+            // The old map is gone already: this process must not look at it again.
+            let _ = self.gone.set(format!("the store could not be mapped: {error}"));
+            self.lost()
+        })
     }
 
     /// What a step's trouble means. Damage is set aside, which ends every lock of the file set.
@@ -419,6 +457,8 @@ impl Store {
                     .caused_by(error);
             }
         };
+        // Those who are inside next must not go on in files that nobody else will find.
+        self.guard.counters().closed.store(1, Ordering::Release);
         let error = set_aside(&self.root, &self.file_set, &what);
         let _ = self.gone.set(error.to_string());
         error
@@ -429,6 +469,13 @@ impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("at", &self.file_set).finish_non_exhaustive()
     }
+}
+
+/// Others use the store, and we cannot.
+fn foreign(what: &str) -> Error {
+    let what = format!("the store is in use by another build of Tenure ({what})");
+    Error::new(ErrorKind::Unsupported, what)
+        .next("use one build for all programs that share a store, or a directory for each")
 }
 
 /// Somebody stands in the gate and does not move.

@@ -54,6 +54,9 @@ impl<'e> Txn<'e> {
         what: &'static str,
         read: impl FnOnce(&[u8]) -> Result<T, Damaged>,
     ) -> Option<T> {
+        if self.troubled() {
+            return None;
+        }
         let txn = self.rows.borrow();
         match self.table.get(&txn, key) {
             Ok(bytes) => bytes.and_then(|bytes| self.checked(what, read(bytes))),
@@ -141,6 +144,14 @@ impl<'e> Txn<'e> {
         read.ok()
     }
 
+    /// Whether the step cannot be finished: then nothing more is found, so that every loop ends.
+    pub(super) fn troubled(&self) -> bool {
+        let trouble = self.trouble.take();
+        let troubled = trouble.is_some();
+        self.trouble.set(trouble);
+        troubled
+    }
+
     fn within<T>(
         &self,
         found: heed::Result<Option<(&[u8], &[u8])>>,
@@ -148,6 +159,7 @@ impl<'e> Txn<'e> {
         read: impl FnOnce(&[u8], &[u8]) -> T,
     ) -> Option<T> {
         match found {
+            _ if self.troubled() => None,
             Ok(Some((key, value))) if key.starts_with(prefix) => Some(read(key, value)),
             Ok(_) => None,
             Err(error) => self.failed(error),
