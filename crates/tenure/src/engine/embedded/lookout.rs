@@ -245,7 +245,12 @@ impl Lookout {
                 sessions.forget_watch(session);
                 sessions.end_dead_soon(session, scope);
             }
-            Ok(Kept::NoTrace) => sessions.forget_watch(session),
+            Ok(Kept::NoTrace) => {
+                sessions.forget_watch(session);
+                // Somebody else dealt with its end. If it was killed after it had let go and
+                // before it could write, the letter it owes may be one to us.
+                sessions.resync();
+            }
             // It cannot be watched from here; its lease will tell.
             Err(error) => {
                 tracing::debug!(%session, %error, "cannot watch a session");

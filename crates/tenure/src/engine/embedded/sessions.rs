@@ -236,7 +236,7 @@ impl Sessions {
     }
 
     /// Tells every session of this process to ask again about what it waits for.
-    fn resync(&self) {
+    pub(super) fn resync(&self) {
         self.tell_all(&Signal::Resync);
     }
 
