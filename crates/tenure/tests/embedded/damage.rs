@@ -5,9 +5,6 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use tenure::blocking::wait;
-use tenure::{Error, ErrorKind, Tenure};
-
 use crate::host::{Host, Worker};
 
 /// A store that was used, and that nobody has open.
@@ -148,13 +145,26 @@ fn damage_in_the_synced_environment_is_noticed_by_a_new_file_set() {
 }
 
 #[test]
-fn damage_under_a_running_process_ends_what_it_holds_with_an_error() {
-    let (host, _) = used();
-    let connect = || -> Result<Tenure, Error> { wait(Tenure::connect(&host.url())) };
-    let tenure = connect().unwrap();
-    drop(tenure);
-    fs::write(host.file_set().join("guard"), [0_u8; 10]).unwrap();
-    let error = connect().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    connect().unwrap();
+fn a_damaged_row_is_noticed_by_whoever_reads_it() {
+    let host = Host::new();
+    let mut worker = host.worker();
+    let fence = worker.take("a-name-to-be-found");
+    // What a killed process held still stands in the file.
+    worker.kill();
+    let path = host.file_set().join("locks/data.mdb");
+    let mut bytes = fs::read(&path).unwrap();
+    let name = b"a-name-to-be-found";
+    let found = (0..bytes.len() - 64).filter(|at| bytes[*at..].starts_with(name));
+    for at in found.collect::<Vec<_>>() {
+        bytes[at + name.len()..at + name.len() + 24].fill(0xff);
+    }
+    fs::write(&path, bytes).unwrap();
+    let mut reader = host.worker();
+    let error = reader.ask("try a-name-to-be-found", "error");
+    assert!(error.contains("slot"), "{error}");
+    set_aside_and_begun_anew(&host, fence, &error);
+    // The process that noticed has lost all it had, and may connect again.
+    reader.ask("try b", "error");
+    reader.ask(&format!("connect {}", host.path().display()), "connected");
+    reader.take("b");
 }

@@ -34,6 +34,19 @@ fn a_holder_hears_at_once_that_the_store_was_removed() {
 }
 
 #[test]
+fn a_holder_hears_at_once_that_the_store_was_moved_away() {
+    let host = Host::new();
+    let mut holder = host.worker();
+    holder.take("a");
+    let moved = host.path().join("elsewhere");
+    fs::rename(host.file_set(), &moved).unwrap();
+    // Others begin anew at once; whoever was there before has heard it by then.
+    assert!(holder.ask("lost a", "lost").contains("no longer knows it"));
+    host.worker().take("a");
+    assert!(holder.ask("check a", "error").starts_with("Lost"));
+}
+
+#[test]
 fn a_store_can_be_opened_anew_while_old_guards_are_still_about() {
     let host = Host::new();
     let old = host.tenure();
