@@ -40,7 +40,9 @@ impl Traffic {
         let resource = Resource::open(scratch);
         let diary = Diary::of_this_process(scratch);
         let engine = EmbeddedEngine::open(&Location::at(path), terms()).unwrap();
-        let builder = Tenure::builder().lease(Duration::from_secs(60));
+        // Long enough that nothing is its doing; or short, where that is what it is about.
+        let lease = Duration::from_millis(if shape == "leased" { 500 } else { 60_000 });
+        let builder = Tenure::builder().lease(lease);
         let tenure = builder.witness(Arc::clone(&diary) as _).open(Arc::new(engine)).unwrap();
         let shared = Arc::<Shared>::default();
         let (shape, theirs) = (shape.to_owned(), Arc::clone(&shared));
@@ -82,12 +84,14 @@ impl Driver {
         let done = match shape {
             "mutex" => self.mutex(),
             "rw" => self.rwlock(),
+            "leased" => self.leased(),
             _ => self.semaphore(),
         };
         match done {
             Ok(()) => {}
             // Whoever has a millisecond may hear no answer in it.
             Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable) => {}
+            Err(error) if shape == "leased" && error.kind() == ErrorKind::Lost => {}
             Err(error) => say(&format!("violation {error}")),
         }
     }
@@ -106,6 +110,17 @@ impl Driver {
         }
         drop(guard);
         Ok(())
+    }
+
+    /// Where holders may be stopped, the kernel cannot say who is in: only fences can.
+    fn leased(&mut self) -> Result<(), Error> {
+        let guard = wait(self.tenure.mutex("d")?.lock())?;
+        for _ in 0..self.throw(20) {
+            if !self.diary.used(&guard) {
+                guard.check()?;
+            }
+        }
+        wait(guard.release())
     }
 
     fn rwlock(&mut self) -> Result<(), Error> {
@@ -323,6 +338,43 @@ fn holders_of_permits_are_killed_at_random_and_the_others_go_on() {
     for seed in 0..scaled(1) {
         killing("semaphore", 1_000 * seed + 3, 24);
     }
+}
+
+/// Stops some processes wherever they happen to be, for longer or shorter than their lease.
+#[test]
+fn sixteen_processes_are_stopped_at_random_and_keep_all_promises() {
+    let seed = 4;
+    let (host, mut dice) = (Host::new(), seed);
+    let mut workers: Vec<_> = (0..16).map(|nth| start(&host, "leased", seed + nth)).collect();
+    for _ in 0..scaled(10) {
+        let first = usize::try_from(throw(&mut dice, 16)).unwrap();
+        let some: Vec<_> = (0..4).map(|nth| (first + nth * 3) % 16).collect();
+        for nth in &some {
+            workers[*nth].stop();
+        }
+        // How long they are stopped is what this is about.
+        std::thread::sleep(Duration::from_millis(throw(&mut dice, 900)));
+        for nth in &some {
+            workers[*nth].go_on();
+        }
+        for worker in &mut workers {
+            worker.say("rounds 2");
+        }
+        for worker in &workers {
+            worker.hear("advanced");
+        }
+    }
+    for worker in &mut workers {
+        worker.say("enough");
+    }
+    for worker in &workers {
+        worker.hear("done");
+    }
+    workers.into_iter().for_each(Worker::dismiss);
+    let verdicts = judge_all(host.scratch(), &Deaths::default());
+    println!("stopped, seed {seed}: {verdicts}");
+    assert!(verdicts.violations.is_empty(), "seed {seed}: {verdicts}");
+    host.assert_empty();
 }
 
 #[test]
