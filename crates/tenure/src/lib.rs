@@ -43,6 +43,7 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `config` | yes | presets from a TOML file |
+//! | `embedded` | yes | locks between the processes of one host, without a server (Linux) |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
 
@@ -83,4 +84,7 @@ mod pages {
     mod guide {}
     #[doc = include_str!("../../../docs/fencing.md")]
     mod fencing {}
+    #[cfg(all(feature = "embedded", target_os = "linux"))]
+    #[doc = include_str!("../../../docs/embedded.md")]
+    mod embedded {}
 }

@@ -138,7 +138,13 @@ impl Worker {
     /// The next line must begin with this word; gives the rest of it.
     #[track_caller]
     pub(crate) fn hear(&self, word: &str) -> String {
-        match self.lines.recv_timeout(PATIENCE) {
+        self.hear_within(PATIENCE, word)
+    }
+
+    /// The same for work that takes its time on a slow machine.
+    #[track_caller]
+    pub(crate) fn hear_within(&self, patience: Duration, word: &str) -> String {
+        match self.lines.recv_timeout(patience) {
             Ok(line) => match line.strip_prefix(word) {
                 Some(rest) => rest.trim().to_owned(),
                 None => panic!("process {} should say {word:?}, said {line:?}", self.pid()),
