@@ -1,32 +1,72 @@
 //! The `tenure` command. Parses, runs, exits.
 //!
-//! Exit codes: 0 for yes and done, 1 for no and failure, 2 for a command that makes no sense.
+//! Exit codes are in `failure.rs`, and in the help of each command.
 
 mod args;
+mod asking;
 mod commands;
-mod promises;
+mod config;
+mod failure;
+mod handle;
+mod output;
+mod reactor;
+mod run;
+mod settings;
+mod signals;
+mod waiting_line;
+mod wanted;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
-use crate::args::Arguments;
-use crate::commands::Failure;
+use crate::args::{Arguments, ColorArg, Command};
+use crate::failure::Failure;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let mut out = io::stdout().lock();
-    let done = commands::run(&arguments.command, &mut out);
-    match done.and_then(|()| Ok(out.flush()?)) {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough, as `head` does.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|word| word == run::ARGV0) {
+        return ExitCode::from(run::guardian_main(words));
+    }
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return misunderstood(&error),
+    };
+    if let ColorArg::Always | ColorArg::Never = arguments.shared.color {
+        let always = arguments.shared.color == ColorArg::Always;
+        let choice =
+            if always { anstream::ColorChoice::Always } else { anstream::ColorChoice::Never };
+        choice.write_global();
+    }
+    let done = match &arguments.command {
+        Command::Run(run) => run::run(&arguments.shared, run),
+        command => {
+            let mut out = io::BufWriter::new(anstream::stdout().lock());
+            let done = commands::run(&arguments.shared, command, &mut out);
+            done.and_then(|code| Ok(out.flush().map(|()| code)?))
         }
-        Err(failure) => {
-            eprintln!("tenure: {failure}");
-            ExitCode::FAILURE
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        // Whoever read our output has seen enough, as `head` does.
+        Err(failure) if failure.broken_pipe => ExitCode::SUCCESS,
+        Err(Failure { message, code, .. }) => {
+            anstream::eprintln!("tenure: {message}");
+            ExitCode::from(code)
         }
     }
+}
+
+/// Shows help, or says what makes no sense. A mistake in `tenure run` exits with 125, so that it
+/// cannot be taken for the command's own 2.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    // If even this cannot be written, the exit code still tells.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    let lenient = Arguments::command().ignore_errors(true).try_get_matches();
+    let runs = lenient.is_ok_and(|matches| matches.subcommand_name() == Some("run"));
+    ExitCode::from(if runs { failure::OWN } else { failure::USAGE })
 }

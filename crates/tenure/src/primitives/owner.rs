@@ -104,7 +104,9 @@ impl Owner {
         work()
     }
 
-    pub(crate) fn lineage(&self) -> &Lineage {
+    /// The owner and its ancestors, for claims that are made without a session.
+    #[must_use]
+    pub fn lineage(&self) -> &Lineage {
         &self.lineage
     }
 }

@@ -111,6 +111,30 @@ impl Preset {
         self
     }
 
+    /// What the preset says about the lease.
+    #[must_use]
+    pub fn said_lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// What it says about waiting; `None` is for ever.
+    #[must_use]
+    pub fn said_wait(&self) -> Option<Duration> {
+        self.wait
+    }
+
+    /// What it says about the longest hold; `None` is no limit.
+    #[must_use]
+    pub fn said_max_hold(&self) -> Option<Duration> {
+        self.max_hold
+    }
+
+    /// What it says about the lock delay.
+    #[must_use]
+    pub fn said_lock_delay(&self) -> Duration {
+        self.lock_delay
+    }
+
     /// Checks the values against their limits.
     fn check(&self) -> Result<(), Error> {
         let least = Duration::from_millis(1);

@@ -267,6 +267,13 @@ impl Builder {
         Ok(self)
     }
 
+    /// Names this process to others instead of the one that holds the session: for a helper that
+    /// holds locks on behalf of the process people know.
+    pub fn on_behalf_of(mut self, pid: u32) -> Self {
+        self.settings.pid = Some(pid);
+        self
+    }
+
     /// Sees every event of the session: for histories and metrics.
     pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
         self.settings.witness = Some(witness);

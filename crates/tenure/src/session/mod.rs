@@ -46,12 +46,14 @@ pub(crate) struct Settings {
     pub(crate) max_lease: Duration,
     /// Time limit of one call to the store.
     pub(crate) call: Duration,
+    /// The process to name to others, where it is not this one.
+    pub(crate) pid: Option<u32>,
     pub(crate) witness: Option<Arc<dyn Witness>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_lease: limits::DEFAULT_MAX_LEASE, call: limits::CALL, witness: None }
+        Self { max_lease: limits::DEFAULT_MAX_LEASE, call: limits::CALL, pid: None, witness: None }
     }
 }
 
@@ -88,6 +90,7 @@ impl Session {
     ) -> Result<Self, Error> {
         let alarm = clock.alarm();
         let id = SessionId::new();
+        let pid = settings.pid.unwrap_or_else(std::process::id);
         let core = Arc::new(Core {
             id,
             engine,
@@ -95,7 +98,7 @@ impl Session {
             alarm: Arc::clone(&alarm),
             settings,
             host: host_name(),
-            pid: std::process::id(),
+            pid,
             table: Mutex::new(Table::new(alarm)),
             noise: AtomicU64::new(seed(id)),
         });

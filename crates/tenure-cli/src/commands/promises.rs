@@ -1,14 +1,35 @@
 //! What the built-in engines promise, as rows of a table. Knows words and columns, not engines.
 
 use std::fmt::Debug;
+use std::io::Write;
 
 use serde::Serialize;
 use tenure::Promises;
+use tenure::engine::built_in;
+
+use crate::args::OutputArg;
+use crate::failure::Failure;
+use crate::output;
+
+/// `tenure promises`.
+pub(super) fn show(form: OutputArg, out: &mut impl Write) -> Result<u8, Failure> {
+    #[derive(Serialize)]
+    struct List<'a> {
+        engines: Vec<Row<'a>>,
+    }
+    let engines: Vec<_> = built_in().into_iter().map(Row::new).collect();
+    if matches!(form, OutputArg::Json | OutputArg::Ndjson) {
+        output::json(&List { engines }, out)?;
+    } else {
+        out.write_all(table(&engines).as_bytes())?;
+    }
+    Ok(0)
+}
 
 /// The promises of one engine, in words. The field names are those of the library.
 #[derive(Debug, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "a promise is given or not")]
-pub(crate) struct Row<'a> {
+struct Row<'a> {
     engine: &'a str,
     fencing: String,
     fencing_rests_on: &'a str,
@@ -22,7 +43,7 @@ pub(crate) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    pub(crate) fn new(promises: &'a Promises) -> Self {
+    fn new(promises: &'a Promises) -> Self {
         Self {
             engine: promises.engine,
             fencing: word(promises.fencing),
@@ -60,7 +81,7 @@ const HEAD: [&str; 9] =
     ["engine", "fencing", "queue", "read-write", "semaphores", "sets", "wake", "survives", "drift"];
 
 /// The rows for people: a table, and below it what is too long for a column.
-pub(crate) fn table(rows: &[Row<'_>]) -> String {
+fn table(rows: &[Row<'_>]) -> String {
     let mut lines = vec![HEAD.map(str::to_owned)];
     lines.extend(rows.iter().map(Row::cells));
     let mut widths = [0; HEAD.len()];

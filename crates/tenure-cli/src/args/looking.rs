@@ -1,0 +1,110 @@
+//! The arguments of commands that look, wait for others, or end what others hold.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::values::duration;
+
+/// `tenure ls`.
+#[derive(Args, Debug)]
+pub(crate) struct LsArgs {
+    /// Only names that match: `*` stands for any text, `?` for one character
+    pub(crate) pattern: Option<String>,
+    /// Only locks that somebody holds
+    #[arg(long)]
+    pub(crate) held: bool,
+    /// Only locks that somebody waits for
+    #[arg(long)]
+    pub(crate) waiting: bool,
+    /// Only locks of this kind
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<KindArg>,
+    /// In which order
+    #[arg(long, value_enum, default_value = "name")]
+    pub(crate) sort: SortArg,
+}
+
+/// The kind of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KindArg {
+    /// One holder
+    Mutex,
+    /// Many readers or one writer
+    ReadWrite,
+    /// Several permits
+    Semaphore,
+}
+
+/// The order of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortArg {
+    /// By name
+    Name,
+    /// Held longest first
+    Age,
+    /// Longest line first
+    Waiting,
+}
+
+/// `tenure show`.
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// The lock
+    pub(crate) name: String,
+}
+
+/// `tenure wait`.
+#[derive(Args, Debug)]
+pub(crate) struct WaitArgs {
+    /// The lock
+    pub(crate) name: String,
+    /// Wait at most this long [default: for ever]
+    #[arg(short, long, value_name = "DUR", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+}
+
+/// `tenure watch`.
+#[derive(Args, Debug)]
+pub(crate) struct WatchArgs {
+    /// Only names that match: `*` stands for any text, `?` for one character
+    pub(crate) pattern: Option<String>,
+    /// How often to look
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "200ms")]
+    pub(crate) interval: Duration,
+    /// End after this long
+    #[arg(long = "for", value_name = "DUR", value_parser = duration)]
+    pub(crate) long: Option<Duration>,
+}
+
+/// `tenure sessions`.
+#[derive(Args, Debug)]
+pub(crate) struct SessionsArgs {
+    /// Only sessions whose id begins like this
+    pub(crate) id: Option<String>,
+}
+
+/// `tenure break`.
+#[derive(Args, Debug)]
+pub(crate) struct BreakArgs {
+    /// The lock
+    pub(crate) name: String,
+    /// The fence of the grant to end, as `tenure show` prints it
+    #[arg(long, value_name = "N")]
+    pub(crate) fence: u64,
+    /// Why: its holder and everybody who looks will read it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Do not ask, on a terminal
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+/// `tenure man`.
+#[derive(Args, Debug)]
+pub(crate) struct ManArgs {
+    /// Write one page for each command into this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}

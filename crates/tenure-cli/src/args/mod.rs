@@ -1,0 +1,227 @@
+//! The words of every command, and their help. Knows words, not what they do.
+
+mod lock;
+mod looking;
+mod shared;
+mod values;
+
+use clap::{Parser, Subcommand};
+
+pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
+pub(crate) use self::looking::{
+    BreakArgs, KindArg, LsArgs, ManArgs, SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
+};
+pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
+
+/// Examples first: most readers look for the line they can copy.
+pub(crate) const HELP: &str = "\
+{about-with-newline}
+{before-help}{usage-heading} {usage}
+
+{all-args}{after-help}";
+
+/// Locks across processes and hosts, with fencing, fair queues and early notice of loss
+#[derive(Debug, Parser)]
+#[command(
+    name = "tenure",
+    version,
+    help_template = HELP,
+    before_help = "\
+Examples:
+  tenure run reports -- make reports           hold a lock while a command runs
+  tenure run deploy --no-wait -- ./deploy.sh   or exit with 75 if it is taken
+  tenure run encode --slots 3 -- ffmpeg ...    at most three at once
+  tenure ls                                    who holds, who waits
+  tenure show deploy                           one lock in full",
+    after_help = "\
+Exit codes: 0 yes or done, 1 the answer is no, 2 a command that makes no sense, 69 the store
+cannot be reached, 75 not obtained. `tenure run --help` has those of run.",
+    subcommand_required = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) shared: Shared,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Hold a lock while a command runs
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure run reports -- make reports
+  tenure run deploy --no-wait -- ./deploy.sh        exit with 75 if it is taken
+  tenure run deploy --wait 5m --max-hold 1h -- ./deploy.sh
+  tenure run encode --slots 3 -- ffmpeg -i in.mov out.mp4
+  tenure run config --shared -- ./read-config       many readers ...
+  tenure run config --exclusive -- ./write-config   ... or one writer
+  tenure run account:1 --also account:2 -- ./transfer
+  tenure run reports -c 'make reports | tee log'    through /bin/sh",
+        after_help = "\
+Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) the lock was not obtained
+and the command never ran; 69 the store cannot be reached; 123 the lock was lost and the command
+was stopped; 124 --max-hold passed; 125 tenure itself failed; 126 the command cannot be executed;
+127 it was not found.
+
+The command finds TENURE_NAME, TENURE_FENCE, TENURE_MODE, TENURE_NAMESPACE, TENURE_LEASE_ID,
+TENURE_LEASE_MS, TENURE_HELD and TENURE_OWNER in its environment. A `tenure run` inside it may
+enter what the outer one holds."
+    )]
+    Run(RunArgs),
+    /// Hold a lock until a signal comes: no command, no end of its own
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure hold maintenance                 until Ctrl-C or `kill`
+  tenure hold maintenance --json          prints the grant, then holds",
+        after_help = "\
+Exit codes: 0 after INT, TERM or HUP; 75 (or -E) not obtained; 69 the store cannot be reached;
+123 the lock was lost; 124 --max-hold passed."
+    )]
+    Hold(HoldArgs),
+    /// Take a lock that outlives this command, and print a handle to it
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  handle=$(tenure acquire deploy --lease 60s) || exit
+  tenure renew \"$handle\" || exit         before every lease ends
+  tenure release \"$handle\"
+  eval \"$(tenure acquire deploy --export)\"   sets TENURE_HANDLE and TENURE_FENCE",
+        after_help = "\
+Nothing renews the lock by itself: it ends with its lease unless `tenure renew` comes in time.
+Whoever has the handle can renew and release. Prefer `tenure run` where a command can be wrapped.
+
+Exit codes: 0 it is yours; 75 (or -E) not obtained; 69 the store cannot be reached."
+    )]
+    Acquire(AcquireArgs),
+    /// Keep a lock of `tenure acquire` for another lease: exit code 0, or 1 if it is gone
+    #[command(help_template = HELP, before_help = "Examples:\n  tenure renew \"$handle\" || exit 1")]
+    Renew(HandleArgs),
+    /// Give a lock of `tenure acquire` back: exit code 0, or 1 if it was gone already
+    #[command(help_template = HELP, before_help = "Examples:\n  tenure release \"$handle\"")]
+    Release(HandleArgs),
+    /// Wait until a lock is free, and take nothing
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure wait deploy
+  tenure wait deploy --wait 10s || echo 'still deploying'",
+        after_help = "Exit codes: 0 it is free; 75 it was not within --wait."
+    )]
+    Wait(WaitArgs),
+    /// List locks: who holds, who waits
+    #[command(
+        visible_alias = "list",
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure ls
+  tenure ls 'account:*' --waiting
+  tenure ls --sort age -o wide
+  tenure ls --json"
+    )]
+    Ls(LsArgs),
+    /// Show one lock: its holders, and its line in order. Exit code 1 if nobody holds or waits
+    #[command(
+        help_template = HELP,
+        before_help = "Examples:\n  tenure show deploy\n  tenure show deploy --json"
+    )]
+    Show(ShowArgs),
+    /// Print what happens, as it happens
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure watch
+  tenure watch 'account:*'
+  tenure watch --json | jq .        one JSON object per line, also whenever it is piped",
+        after_help = "\
+Built from looking again and again: a lock that is taken and given back between two looks is not
+seen. The locks themselves pay nothing for it."
+    )]
+    Watch(WatchArgs),
+    /// List the processes that hold or wait, and for what
+    #[command(
+        help_template = HELP,
+        before_help = "Examples:\n  tenure sessions\n  tenure sessions 3f9a\n  tenure sessions --json"
+    )]
+    Sessions(SessionsArgs),
+    /// Release by force exactly one grant; its holder learns the reason
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure show deploy                                       see the fence
+  tenure break deploy --fence 1763258112345678 --reason 'host is gone'",
+        after_help = "\
+Exit code 1 if nobody holds the lock with that fence: then it has changed hands, and nothing was
+released."
+    )]
+    Break(BreakArgs),
+    /// Check configuration, store and clock, and say what is wrong
+    #[command(help_template = HELP, before_help = "Examples:\n  tenure doctor\n  tenure doctor --json")]
+    Doctor,
+    /// Print what each built-in engine promises
+    #[command(
+        help_template = HELP,
+        before_help = "Examples:\n  tenure promises\n  tenure promises --json",
+        after_help = "\
+fencing       strict: fences always grow; clock-bounded: after the store lost its
+              memory they grow as far as clocks agree
+queue         first come, first served across processes
+read-write    many readers or one writer
+semaphores    several permits
+sets          several names in one atomic step
+wake          push: the store tells a waiter; poll: the waiter asks again
+survives      what a held lock survives
+drift         how much clocks may drift apart, in percent of the lease"
+    )]
+    Promises,
+    /// Check whether a text can be the name of a lock: exit code 0 or 1
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure check-name account:17
+  tenure check-name \"$NAME\" || exit 1"
+    )]
+    CheckName {
+        /// The text to check
+        #[arg(allow_hyphen_values = true)]
+        name: String,
+    },
+    /// Print a completion script for a shell
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure completions bash > ~/.local/share/bash-completion/completions/tenure
+  tenure completions zsh > ~/.zfunc/_tenure
+  tenure completions fish > ~/.config/fish/completions/tenure.fish"
+    )]
+    Completions {
+        /// Which shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them into a directory
+    #[command(
+        help_template = HELP,
+        before_help = "Examples:\n  tenure man | man -l -\n  tenure man --dir ~/.local/share/man/man1"
+    )]
+    Man(ManArgs),
+    /// Print the version and the engines that are built in
+    #[command(
+        help_template = HELP,
+        before_help = "Examples:\n  tenure version\n  tenure version --json"
+    )]
+    Version,
+}

@@ -1,0 +1,88 @@
+//! The arguments that every command takes: which store, which namespace, how to show answers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::values::duration;
+
+/// What every command takes.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Shared {
+    /// The store: embedded: (default; this host, no server), memory:
+    // Its value is never shown: it may hold a password.
+    #[arg(short, long, global = true, value_name = "URL", env = "TENURE_URL")]
+    #[arg(hide_env_values = true, help_heading = "Store")]
+    pub(crate) url: Option<String>,
+    /// Keeps the locks of one application or environment apart
+    #[arg(long, global = true, value_name = "NS", env = "TENURE_NAMESPACE")]
+    #[arg(hide_env_values = true, help_heading = "Store")]
+    pub(crate) namespace: Option<String>,
+    /// The config file [default: ~/.config/tenure/config.toml]
+    #[arg(long, global = true, value_name = "FILE", env = "TENURE_CONFIG")]
+    #[arg(hide_env_values = true, help_heading = "Store")]
+    pub(crate) config: Option<PathBuf>,
+    /// The profile of the config file to use
+    #[arg(long, global = true, value_name = "NAME", env = "TENURE_PROFILE")]
+    #[arg(hide_env_values = true, help_heading = "Store")]
+    pub(crate) profile: Option<String>,
+    /// The longest lease of the namespace; all its clients must agree [default: 60s]
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration)]
+    #[arg(help_heading = "Store")]
+    pub(crate) max_lease: Option<Duration>,
+    /// The time limit of one call to the store [default: 2s]
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration)]
+    #[arg(help_heading = "Store")]
+    pub(crate) op_timeout: Option<Duration>,
+    /// How answers are shown [default: table]
+    #[arg(short, long, global = true, value_name = "FORM", value_enum)]
+    #[arg(help_heading = "Output")]
+    pub(crate) output: Option<OutputArg>,
+    /// Print JSON: short for --output json
+    #[arg(long, global = true, conflicts_with = "output", help_heading = "Output")]
+    pub(crate) json: bool,
+    /// When to use colour; NO_COLOR is heeded
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto")]
+    #[arg(help_heading = "Output")]
+    pub(crate) color: ColorArg,
+    /// Say nothing while waiting, and nothing that is not an answer or an error
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = "Output")]
+    pub(crate) quiet: bool,
+    /// Say more: how long it waited, which store
+    #[arg(short, long, global = true, help_heading = "Output")]
+    pub(crate) verbose: bool,
+}
+
+/// How answers are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputArg {
+    /// Columns for people
+    Table,
+    /// The same with more columns
+    Wide,
+    /// One line per row, fields separated by tabs, no heading
+    Plain,
+    /// One JSON object
+    Json,
+    /// One JSON object per row
+    Ndjson,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorArg {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+impl Shared {
+    pub(crate) fn form(&self) -> OutputArg {
+        if self.json { OutputArg::Json } else { self.output.unwrap_or(OutputArg::Table) }
+    }
+}

@@ -1,0 +1,156 @@
+//! Asks a session for the lock that is wanted, and says on standard error what it waits for. Knows
+//! patience, not what the lock is for.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tenure::contract::{SlotView, WaiterView};
+use tenure::{All, Error, ErrorKind, Name, Owner, Query, SetGuard, Tenure};
+
+use crate::failure::{self, Failure};
+use crate::reactor::{Reactor, Woken};
+use crate::settings::Settings;
+use crate::waiting_line::WaitingLine;
+use crate::wanted::{Patience, Wanted};
+
+/// A lock that is asked for in a session.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    pub(crate) tenure: &'a Tenure,
+    pub(crate) settings: &'a Settings,
+    pub(crate) wanted: &'a Wanted,
+    pub(crate) owner: &'a Owner,
+    /// After this long the session itself ends the hold.
+    pub(crate) backstop: Option<Duration>,
+}
+
+/// Who else may end the wait, while it lasts.
+pub(crate) struct Meanwhile<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    /// Called when there is something to read. An answer ends the wait with that exit code.
+    pub(crate) readable: &'a mut dyn FnMut() -> Result<Option<u8>, Failure>,
+}
+
+type Look = Pin<Box<dyn Future<Output = Option<SlotView>>>>;
+
+impl Asking<'_> {
+    /// Waits for the lock. If a signal or somebody else ends the wait, the answer is an exit code.
+    pub(crate) fn obtain(
+        &self,
+        reactor: &Reactor,
+        mut meanwhile: Option<Meanwhile<'_>>,
+    ) -> Result<Result<SetGuard, u8>, Failure> {
+        let asked = ask(self.all()?, self.wanted.patience);
+        let mut asked = pin!(asked);
+        let mut line = WaitingLine::new(self.wanted.name(), self.settings);
+        let mut look: Option<Look> = None;
+        loop {
+            let due = if look.is_none() { line.due() } else { None };
+            let fd = meanwhile.as_ref().map(|meanwhile| meanwhile.fd);
+            let woken = {
+                // Either what we asked for, or what we saw when we looked.
+                let mut step = pin!(poll_fn(|cx| {
+                    if let Some(looking) = &mut look
+                        && let Poll::Ready(seen) = looking.as_mut().poll(cx)
+                    {
+                        return Poll::Ready(Err(seen));
+                    }
+                    asked.as_mut().poll(cx).map(Ok)
+                }));
+                reactor.next(step.as_mut(), fd, due).map_err(trouble)?
+            };
+            let ended = match woken {
+                Woken::Done(Ok(answer)) => {
+                    line.clear(answer.is_ok());
+                    return Ok(Ok(answer?));
+                }
+                Woken::Done(Err(seen)) => {
+                    look = None;
+                    line.show(seen.as_ref(), |waiter| self.is_me(waiter));
+                    None
+                }
+                Woken::Signal(caught) => ends_wait(caught.signal),
+                Woken::Readable => match &mut meanwhile {
+                    Some(meanwhile) => (meanwhile.readable)()?,
+                    None => None,
+                },
+                Woken::Late => {
+                    look = Some(self.look());
+                    None
+                }
+            };
+            if let Some(code) = ended {
+                line.clear(false);
+                return Ok(Err(code));
+            }
+        }
+    }
+
+    fn all(&self) -> Result<All, Error> {
+        let Wanted { lease, lock_delay, label, patience, .. } = self.wanted;
+        let parts = self.wanted.parts()?;
+        let mut all = self.tenure.all(parts.as_slice().to_vec())?;
+        all = all.lease(*lease).lock_delay(*lock_delay).owner(self.owner);
+        if let Some(label) = label {
+            all = all.label(label);
+        }
+        if let Some(most) = self.backstop {
+            all = all.max_hold(most);
+        }
+        Ok(match patience {
+            Patience::Limit(limit) => all.wait(*limit),
+            Patience::Forever | Patience::Try => all.wait_forever(),
+        })
+    }
+
+    /// Looks at the line we stand in.
+    fn look(&self) -> Look {
+        let tenure = self.tenure.clone();
+        let names = self.wanted.parts().map(|parts| parts.names().cloned().collect());
+        let names: Vec<Name> = names.unwrap_or_default();
+        Box::pin(async move {
+            let me = tenure.session_id();
+            for name in names {
+                let seen = tenure.inspect(&Query::Slot(name)).await.ok()?;
+                let waits = |slot: &SlotView| slot.line.iter().any(|one| one.session == Some(me));
+                if let Some(slot) = seen.slots.into_iter().find(waits) {
+                    return Some(slot);
+                }
+            }
+            None
+        })
+    }
+
+    fn is_me(&self, waiter: &WaiterView) -> bool {
+        waiter.session == Some(self.tenure.session_id())
+    }
+}
+
+async fn ask(all: All, patience: Patience) -> Result<SetGuard, Error> {
+    if patience != Patience::Try {
+        return all.lock().await;
+    }
+    let name = all.parts().first().map(|part| part.name().clone());
+    all.try_lock().await?.ok_or_else(|| {
+        let error = Error::new(ErrorKind::TimedOut, "it is taken")
+            .next("wait for it with --wait, or see who has it with `tenure show`");
+        if let Some(name) = name { error.on(&name) } else { error }
+    })
+}
+
+/// The exit code of a wait that this signal ends, if it does.
+pub(crate) fn ends_wait(signal: Signal) -> Option<u8> {
+    let ends = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+    ends.contains(&signal).then(|| failure::SIGNAL + u8::try_from(signal as i32).unwrap_or(0))
+}
+
+/// Trouble with our own tools.
+pub(crate) fn trouble(error: io::Error) -> Failure {
+    Failure::new(failure::OWN, format!("cannot wait: {error}"))
+}
+

@@ -1,0 +1,88 @@
+//! `tenure break`: releases by force exactly one grant. Knows how to ask before, and whom.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+use tenure::contract::Shape;
+use tenure::{Evicted, Fence, HolderView, Name, Query, Tenure};
+
+use crate::args::{BreakArgs, OutputArg};
+use crate::failure::{self, Failure};
+use crate::output::{self, HolderRow};
+use crate::settings::Settings;
+
+/// Ends the grant with that fence, or says who holds the lock instead.
+pub(super) fn run(
+    settings: &Settings,
+    args: &BreakArgs,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let tenure = settings.connect()?;
+    let shape = shape(&tenure, &args.name)?;
+    if !args.yes && io::stdin().is_terminal() && io::stderr().is_terminal() && !sure(args)? {
+        return Err(Failure::new(failure::NO, "nothing was released"));
+    }
+    let evicted = tenure.evict(&args.name, Fence::new(args.fence), &args.reason);
+    match tenure::blocking::wait(evicted)? {
+        Evicted::Done(ended) => {
+            let ended: Vec<HolderRow> =
+                ended.iter().map(|holder| HolderRow::new(shape, holder)).collect();
+            report(args, &ended, form, out)?;
+            Ok(0)
+        }
+        Evicted::NoSuchGrant(holders) => {
+            let message = format!("nobody holds {} with fence {}; {}", args.name, args.fence, now(&holders));
+            Err(Failure::new(failure::NO, message))
+        }
+    }
+}
+
+/// The kind of the lock, which names its holders.
+fn shape(tenure: &Tenure, name: &str) -> Result<Shape, Failure> {
+    let query = Query::Slot(Name::try_from(name)?);
+    let seen = tenure::blocking::wait(tenure.inspect(&query))?;
+    Ok(seen.slots.first().map_or(Shape::Mutex, |slot| slot.shape))
+}
+
+fn sure(args: &BreakArgs) -> io::Result<bool> {
+    let mut stderr = io::stderr();
+    write!(stderr, "release {} from the holder with fence {}? [y/N] ", args.name, args.fence)?;
+    stderr.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Who holds it now, in words.
+fn now(holders: &[HolderView]) -> String {
+    if holders.is_empty() {
+        return "it is free, nothing was released".to_owned();
+    }
+    let holders: Vec<String> = holders.iter().map(ToString::to_string).collect();
+    format!("nothing was released; it is held by {}", holders.join(" and by "))
+}
+
+fn report(
+    args: &BreakArgs,
+    ended: &[HolderRow],
+    form: OutputArg,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Broken<'a> {
+        name: &'a str,
+        fence: u64,
+        reason: &'a str,
+        ended: &'a [HolderRow],
+    }
+    match form {
+        OutputArg::Json | OutputArg::Ndjson => {
+            let BreakArgs { name, fence, reason, .. } = args;
+            output::json(&Broken { name, fence: *fence, reason, ended }, out)
+        }
+        _ => ended.iter().try_for_each(|holder| {
+            writeln!(out, "released {} from {}", args.name, holder.about.short())
+        }),
+    }
+}

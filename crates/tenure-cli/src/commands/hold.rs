@@ -1,0 +1,92 @@
+//! `tenure hold`: keeps a lock until a signal comes. Knows sessions and signals, no commands.
+
+use std::future::Future;
+use std::io::Write;
+use std::pin::{Pin, pin};
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+use serde::Serialize;
+use tenure::contract::Loss;
+use tenure::{Held, Owner};
+
+use crate::args::{HoldArgs, OutputArg};
+use crate::asking::{Asking, trouble};
+use crate::config::Config;
+use crate::failure::{self, Failure};
+use crate::output::{self, millis};
+use crate::reactor::{Reactor, Woken};
+use crate::settings::Settings;
+use crate::signals::Signals;
+use crate::wanted::Wanted;
+
+/// What ends a hold as it should end.
+const ENDS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+
+/// Takes the lock, prints the grant, and holds until a signal, the time limit or a loss ends it.
+pub(super) fn run(
+    settings: &Settings,
+    config: &Config,
+    args: &HoldArgs,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let wanted = Wanted::new(&args.lock, args.max_hold, config)?;
+    // Before the session starts its thread, which inherits it.
+    let reactor = Reactor::new(Signals::catch_only(&ENDS).map_err(trouble)?).map_err(trouble)?;
+    let tenure = settings.connect()?;
+    let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
+    let asking = Asking { tenure: &tenure, settings, wanted: &wanted, owner: &owner, backstop: None };
+    let guard = match asking.obtain(&reactor, None)? {
+        Ok(guard) => guard,
+        Err(code) => return Ok(code),
+    };
+    let until = wanted.max_hold.map(|most| Instant::now() + most);
+    print(&wanted, &guard, form, out)?;
+    let mut lost = guard.lost();
+    let mut lost: Pin<&mut dyn Future<Output = Loss>> = pin!(&mut lost);
+    let code = match reactor.next(lost.as_mut(), None, until).map_err(trouble)? {
+        Woken::Signal(_) | Woken::Readable => 0,
+        Woken::Late => failure::MAX_HOLD,
+        Woken::Done(loss) => {
+            return Err(Failure::new(failure::LOST, format!("lost {}: {loss}", wanted.name())));
+        }
+    };
+    tenure::blocking::wait(guard.release())?;
+    tenure::blocking::wait(tenure.close());
+    Ok(code)
+}
+
+/// Says what is held, at once: whoever reads it may be waiting for this line.
+fn print(
+    wanted: &Wanted,
+    held: &Held,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Grant<'a> {
+        name: &'a str,
+        names: Vec<String>,
+        mode: &'a str,
+        fence: u64,
+        lease_ms: u64,
+        claim: String,
+    }
+    let grant = Grant {
+        name: wanted.name(),
+        names: held.names().map(ToString::to_string).collect(),
+        mode: wanted.kind.word(),
+        fence: held.fence()?.get(),
+        lease_ms: millis(wanted.lease),
+        claim: held.claim_id().to_string(),
+    };
+    match form {
+        OutputArg::Json | OutputArg::Ndjson => output::json(&grant, out)?,
+        OutputArg::Plain => writeln!(out, "{}\t{}", grant.name, grant.fence)?,
+        OutputArg::Table | OutputArg::Wide => {
+            writeln!(out, "holding {} with fence {}", grant.names.join(", "), grant.fence)?;
+        }
+    }
+    Ok(out.flush()?)
+}

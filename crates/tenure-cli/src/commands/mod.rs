@@ -1,0 +1,61 @@
+//! What each command does, except `run`. Knows the library, not the terminal: output goes where it
+//! is told.
+
+mod acquire;
+mod breaking;
+mod doctor;
+mod hold;
+mod looking;
+mod paper;
+mod promises;
+mod waiting;
+mod watch;
+
+use std::io::Write;
+
+use tenure::Name;
+
+use crate::args::{Command, Shared};
+use crate::failure::{self, Failure};
+use crate::settings::Settings;
+
+/// Does what a command says. The answer is the exit code.
+pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> Result<u8, Failure> {
+    let form = shared.form();
+    // Some need no store, and must work whatever the config file says.
+    match command {
+        Command::Version => return paper::version(form, out),
+        Command::Promises => return promises::show(form, out),
+        Command::Completions { shell } => return paper::completions(*shell, out),
+        Command::Man(args) => return paper::man(args, out),
+        Command::CheckName { name } => {
+            let checked = Name::try_from(name.as_str());
+            return match checked {
+                Ok(_) => Ok(0),
+                Err(error) => Err(Failure::new(failure::NO, error.to_string())),
+            };
+        }
+        Command::Doctor => return doctor::run(shared, out),
+        _ => {}
+    }
+    let (settings, config) = Settings::new(shared)?;
+    match command {
+        Command::Hold(args) => {
+            let conflict = args.lock.conflict_exit_code;
+            hold::run(&settings, &config, args, form, out).map_err(|why| why.conflict(conflict))
+        }
+        Command::Acquire(args) => {
+            let conflict = args.lock.conflict_exit_code;
+            acquire::run(&settings, &config, args, form, out).map_err(|why| why.conflict(conflict))
+        }
+        Command::Renew(args) => acquire::renew(settings, &args.handle, shared, out),
+        Command::Release(args) => acquire::release(settings, &args.handle, shared, out),
+        Command::Wait(args) => waiting::run(&settings, args),
+        Command::Ls(args) => looking::ls(&settings, args, form, out),
+        Command::Show(args) => looking::show(&settings, args, form, out),
+        Command::Sessions(args) => looking::sessions(&settings, args, form, out),
+        Command::Watch(args) => watch::run(&settings, args, form, out),
+        Command::Break(args) => breaking::run(&settings, args, form, out),
+        _ => Ok(0),
+    }
+}

@@ -1,0 +1,95 @@
+//! Which store, and how to talk to it: flags, then environment, then profile, then defaults. Knows
+//! where words come from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tenure::contract::Engine;
+use tenure::engine::{self, Terms};
+use tenure::time::SystemClock;
+use tenure::{Builder, Error, Namespace, Tenure, limits};
+
+use crate::args::Shared;
+use crate::config::Config;
+use crate::failure::Failure;
+
+/// The store of those who say nothing: this host, no server.
+pub(crate) const DEFAULT_URL: &str = "embedded:";
+
+/// Which store, and how to talk to it. Travels from `tenure run` to its guardian.
+#[derive(Clone, Deserialize, Serialize)]
+pub(crate) struct Settings {
+    /// May hold a password: never shown.
+    pub(crate) url: String,
+    pub(crate) namespace: String,
+    pub(crate) max_lease: Duration,
+    pub(crate) op_timeout: Duration,
+    pub(crate) quiet: bool,
+    pub(crate) verbose: bool,
+}
+
+impl Settings {
+    /// Puts flags, environment, profile and defaults together.
+    pub(crate) fn new(shared: &Shared) -> Result<(Self, Config), Failure> {
+        let config = Config::load(shared.config.as_deref()).map_err(Failure::usage)?;
+        let profile = config.profile(shared.profile.as_deref()).map_err(Failure::usage)?;
+        let namespace = shared.namespace.clone().or(profile.namespace);
+        let settings = Self {
+            url: shared.url.clone().or(profile.url).unwrap_or_else(|| DEFAULT_URL.to_owned()),
+            namespace: namespace.unwrap_or_else(|| Namespace::default().as_str().to_owned()),
+            max_lease: shared.max_lease.or(profile.max_lease).unwrap_or(limits::DEFAULT_MAX_LEASE),
+            op_timeout: shared.op_timeout.or(profile.op_timeout).unwrap_or(limits::CALL),
+            quiet: shared.quiet,
+            verbose: shared.verbose,
+        };
+        Ok((settings, config))
+    }
+
+    /// A builder of sessions that says all this.
+    pub(crate) fn builder(&self) -> Builder {
+        Tenure::builder()
+            .namespace(&self.namespace)
+            .max_lease(self.max_lease)
+            .call_limit(self.op_timeout)
+    }
+
+    /// A session with the store.
+    pub(crate) fn connect(&self) -> Result<Tenure, Error> {
+        tenure::blocking::wait(self.builder().connect(&self.url))
+    }
+
+    /// The store without a session, for claims that belong to no process.
+    pub(crate) fn engine(&self) -> Result<Arc<dyn Engine>, Error> {
+        let namespace = Namespace::try_from(self.namespace.as_str())?;
+        let terms = Terms { namespace, max_lease: self.max_lease, clock: Arc::new(SystemClock) };
+        tenure::blocking::wait(engine::connect(&self.url, terms))
+    }
+
+    /// The store's scheme, for people: the rest of a URL may hold a password.
+    pub(crate) fn scheme(&self) -> &str {
+        self.url.split(':').next().unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("scheme", &self.scheme())
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_never_shown() {
+        let shared = Shared { url: Some("redis://u:secret@h".to_owned()), ..Shared::default() };
+        let (settings, _) = Settings::new(&shared).unwrap();
+        assert_eq!(settings.scheme(), "redis");
+        assert!(!format!("{settings:?}").contains("secret"));
+    }
+}

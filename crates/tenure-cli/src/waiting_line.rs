@@ -1,0 +1,112 @@
+//! The line on standard error while we wait: who holds, since when, and our place. Knows words and
+//! the terminal, not the store.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use tenure::contract::{SlotView, WaiterView, short};
+
+use crate::settings::Settings;
+
+/// How long a wait may be before anybody is told, and how often the line is brought up to date.
+const PACE: Duration = Duration::from_secs(1);
+
+/// A line that is written over, only on a terminal.
+#[derive(Debug)]
+pub(crate) struct WaitingLine {
+    name: String,
+    began: Instant,
+    due: Option<Instant>,
+    shown: bool,
+    verbose: bool,
+}
+
+impl WaitingLine {
+    pub(crate) fn new(name: &str, settings: &Settings) -> Self {
+        let began = Instant::now();
+        let wanted = !settings.quiet && io::stderr().is_terminal();
+        let due = wanted.then_some(began + PACE);
+        Self { name: name.to_owned(), began, due, shown: false, verbose: settings.verbose }
+    }
+
+    /// When to look next; never if nobody would see it.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Brings the line up to date.
+    pub(crate) fn show(&mut self, slot: Option<&SlotView>, is_me: impl Fn(&WaiterView) -> bool) {
+        if self.due.is_none() {
+            return;
+        }
+        self.due = Some(Instant::now() + PACE);
+        let text = describe(&self.name, slot, is_me);
+        self.shown = true;
+        let mut stderr = io::stderr().lock();
+        let _ = write!(stderr, "\r\x1b[K{text}");
+        let _ = stderr.flush();
+    }
+
+    /// Takes the line away; those who want to know more hear how long it took.
+    pub(crate) fn clear(&mut self, obtained: bool) {
+        self.due = None;
+        let mut stderr = io::stderr().lock();
+        if self.shown {
+            let _ = write!(stderr, "\r\x1b[K");
+        }
+        if self.verbose && obtained {
+            let waited = short(self.began.elapsed());
+            let _ = writeln!(stderr, "tenure: {}: obtained after {waited}", self.name);
+        }
+        let _ = stderr.flush();
+        self.shown = false;
+    }
+}
+
+/// The sentence.
+fn describe(name: &str, slot: Option<&SlotView>, is_me: impl Fn(&WaiterView) -> bool) -> String {
+    let Some(slot) = slot else { return format!("waiting for {name}") };
+    let mut text = format!("waiting for {}", slot.name);
+    if let Some(holder) = slot.holders.first() {
+        let about = &holder.about;
+        text.push_str(&format!(": held by {}:{}", about.host, about.pid));
+        if let Some(label) = &about.label {
+            text.push_str(&format!(" '{label}'"));
+        }
+        text.push_str(&format!(" for {}", short(holder.held_for)));
+        if slot.holders.len() > 1 {
+            text.push_str(&format!(" and {} more", slot.holders.len() - 1));
+        }
+    } else if let Some(closed) = slot.closed_for {
+        text.push_str(&format!(": closed for another {} after a crash", short(closed)));
+    }
+    if let Some(at) = slot.line.iter().position(is_me) {
+        text.push_str(&format!(", you are {}", ordinal(at + 1)));
+    }
+    text
+}
+
+fn ordinal(number: usize) -> String {
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_read_as_people_say_them() {
+        let said = [1, 2, 3, 4, 11, 12, 13, 21, 102, 112].map(ordinal);
+        assert_eq!(
+            said,
+            ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "112th"]
+        );
+    }
+}

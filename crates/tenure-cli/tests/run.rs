@@ -1,0 +1,292 @@
+//! `tenure run`, as far as one process can show it: exit codes, environment, signals, the end of
+//! the command's whole tree.
+
+mod common;
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{Place, Running, alive, eventually, stderr, stdout};
+use rustix::process::Signal;
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    let place = Place::alone();
+    for code in [0, 1, 2, 75, 123, 255] {
+        assert_eq!(place.code(&["run", "x", "--", "sh", "-c", &format!("exit {code}")]), code);
+    }
+}
+
+#[test]
+fn a_command_that_a_signal_ended_gives_128_and_the_number() {
+    let place = Place::alone();
+    for (signal, code) in [("TERM", 143), ("KILL", 137), ("INT", 130)] {
+        assert_eq!(place.code(&["run", "x", "-c", &format!("kill -{signal} $$")]), code);
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_gives_127_and_one_that_cannot_run_126() {
+    let place = Place::alone();
+    let output = place.run(&["run", "x", "--", "no-such-command"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert_eq!(stderr(&output), "tenure: cannot run no-such-command: No such file or directory\n");
+    let output = place.run(&["run", "x", "--", "/etc/passwd"]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(stderr(&output).contains("Permission denied"), "{output:?}");
+}
+
+#[test]
+fn what_goes_wrong_before_the_command_starts_gives_125_or_69_and_it_never_runs() {
+    let place = Place::alone();
+    for arguments in [
+        &["run", "x"][..],
+        &["run", "x", "--no-such-option", "--", "touch", "ran"],
+        &["run", "", "--", "touch", "ran"],
+        &["run", "x", "--slots", "0", "--", "touch", "ran"],
+        &["run", "x", "--preset", "nightly", "--", "touch", "ran"],
+        &["run", "x", "--lease", "1h", "--", "touch", "ran"],
+        &["run", "x", "--url", "carrier-pigeon:", "--", "touch", "ran"],
+        &["run", "x", "--config", "/no/such/file", "--", "touch", "ran"],
+    ] {
+        let output = place.run(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {output:?}");
+        assert_eq!(stdout(&output), "");
+        assert_ne!(stderr(&output), "");
+    }
+    assert!(!place.file("ran").exists());
+}
+
+#[test]
+fn the_command_finds_its_lock_in_its_environment() {
+    let place = Place::alone();
+    let script = "echo $TENURE_NAME $TENURE_NAMESPACE $TENURE_MODE $TENURE_LEASE_MS; \
+                  echo $TENURE_FENCE; echo $TENURE_LEASE_ID; echo $TENURE_OWNER; echo $TENURE_HELD";
+    let said = place.says(&["run", "reports", "--namespace", "team", "--lease", "20s", "-c", script]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "reports team mutex 20000");
+    assert!(lines[1].parse::<u64>().unwrap() > 0);
+    assert_eq!(lines[2].len(), 8);
+    assert_eq!(lines[3].len(), 32);
+    assert_eq!(lines[4], "reports");
+    for (flags, mode) in [("--shared", "reader"), ("--exclusive", "writer"), ("--slots=3", "permit")] {
+        assert_eq!(place.says(&["run", "x", flags, "-c", "echo $TENURE_MODE"]), format!("{mode}\n"));
+    }
+}
+
+#[test]
+fn several_locks_come_with_a_fence_each() {
+    let place = Place::alone();
+    let script = "echo \"$TENURE_NAME\"; echo \"$TENURE_HELD\"; echo \"$TENURE_FENCES\"";
+    let said = place.says(&["run", "b", "--also", "a", "--also", "c", "-c", script]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..4], ["b", "a", "b", "c"]);
+    let fence = |line: &str, name: &str| {
+        let (fence, of) = line.split_once(' ').unwrap();
+        assert_eq!(of, name);
+        fence.parse::<u64>().unwrap()
+    };
+    for (line, name) in lines[4..].iter().zip(["a", "b", "c"]) {
+        assert!(fence(line, name) > 0);
+    }
+}
+
+#[test]
+fn arguments_and_streams_reach_the_command_as_they_are() {
+    let place = Place::alone();
+    let odd = ["a b", "", "$HOME", "*", "--", "-n", "naïve"];
+    let mut arguments = vec!["run", "x", "--", "printf", "%s\\n"];
+    arguments.extend(odd);
+    assert_eq!(place.says(&arguments), odd.join("\n") + "\n");
+
+    let mut child = place
+        .tenure(&["run", "x", "--", "sh", "-c", "cat; echo error >&2"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"through\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((stdout(&output), stderr(&output)), ("through\n".to_owned(), "error\n".to_owned()));
+}
+
+#[test]
+fn the_command_has_no_file_open_that_it_would_not_have_without_us() {
+    let place = Place::alone();
+    let script = "ls /proc/self/fd";
+    let plain = stdout(&place.shell(script).output().unwrap());
+    assert_eq!(place.says(&["run", "x", "-c", script]), plain);
+}
+
+#[test]
+fn the_command_starts_with_the_signals_it_would_have_without_us() {
+    let place = Place::alone();
+    let script = "grep -E 'Sig(Blk|Ign)' /proc/self/status";
+    // The first 31 signals: the C library keeps two others for itself.
+    let masks = |text: &str| -> Vec<u64> {
+        let masks = text.split_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok());
+        masks.map(|mask| mask & 0x7fff_ffff).collect()
+    };
+    let plain = masks(&stdout(&place.shell(script).output().unwrap()));
+    assert_eq!(plain.len(), 2);
+    assert_eq!(masks(&place.says(&["run", "x", "-c", script])), plain);
+    let ignoring = place.shell("trap '' HUP; tenure run x -c 'kill -HUP $$; echo alive'").output();
+    assert_eq!(stdout(&ignoring.unwrap()), "alive\n");
+}
+
+#[test]
+fn a_script_without_a_first_line_is_run_by_the_shell() {
+    let place = Place::alone();
+    let script = place.write("script", "echo I am a script\n");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    assert_eq!(place.says(&["run", "x", "--", script.to_str().unwrap()]), "I am a script\n");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let place = Place::alone();
+    for (signal, name) in [
+        (Signal::TERM, "TERM"),
+        (Signal::INT, "INT"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+        (Signal::WINCH, "WINCH"),
+    ] {
+        let script = format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut running = place.start(&["run", "x", "-c", &script]);
+        assert_eq!(running.line(), "ready");
+        running.signal(signal);
+        assert_eq!(running.line(), format!("got {name}"));
+        assert_eq!(running.ends(), 7, "{name}");
+    }
+}
+
+#[test]
+fn a_signal_that_ends_the_command_reaches_everything_it_started() {
+    let place = Place::alone();
+    let mut running = place.start(&["run", "x", "-c", "sleep 600 | sleep 600 & echo $!; wait"]);
+    let sleeper = running.line();
+    running.signal(Signal::TERM);
+    assert_eq!(running.ends(), 143);
+    eventually("the pipeline ends", || !alive(&sleeper));
+}
+
+/// A shell that starts a pipeline, a background job, a daemon in a session of its own, and a child
+/// that nobody waits for; it prints the number of each.
+const TREE: &str = "\
+    sleep 601 | sleep 602 & echo $!
+    setsid sh -c 'echo $$; exec sleep 603' &
+    ( sleep 604 & echo $! )
+    trap '' TERM; (trap '' TERM; echo $BASHPID; exec sleep 605) &
+    sleep 0.3; echo ready; while :; do sleep 0.1; done";
+
+fn start_tree(place: &Place, options: &[&str]) -> (Running, Vec<String>) {
+    let mut arguments = vec!["run", "x"];
+    arguments.extend(options);
+    arguments.extend(["--", "bash", "-c", TREE]);
+    let mut running = place.start(&arguments);
+    let mut pids = Vec::new();
+    loop {
+        match running.line().as_str() {
+            "ready" => break,
+            pid => pids.push(pid.to_owned()),
+        }
+    }
+    assert_eq!(pids.len(), 4, "{pids:?}");
+    assert!(pids.iter().all(|pid| alive(pid)), "{pids:?}");
+    (running, pids)
+}
+
+#[test]
+fn kill_9_of_tenure_ends_the_whole_tree() {
+    let place = Place::alone();
+    let (running, pids) = start_tree(&place, &["--kill-after", "200ms"]);
+    running.signal(Signal::KILL);
+    eventually("the tree is gone", || !pids.iter().any(|pid| alive(pid)));
+}
+
+#[test]
+fn kill_9_of_the_guardian_ends_the_whole_tree_too() {
+    let place = Place::alone();
+    let (mut running, pids) = start_tree(&place, &[]);
+    let guardian = child_of(&running);
+    rustix::process::kill_process(guardian, Signal::KILL).unwrap();
+    assert_eq!(running.ends(), 123);
+    assert!(!pids.iter().any(|pid| alive(pid)), "the tree is gone before tenure is");
+}
+
+#[test]
+fn a_guardian_that_somebody_stops_goes_on() {
+    let place = Place::alone();
+    let mut running = place.start(&["run", "x", "-c", "echo ready; sleep 0.5; exit 3"]);
+    assert_eq!(running.line(), "ready");
+    rustix::process::kill_process(child_of(&running), Signal::STOP).unwrap();
+    assert_eq!(running.ends(), 3);
+}
+
+fn child_of(running: &Running) -> rustix::process::Pid {
+    let pid = running.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let first = children.split_whitespace().next().expect("a guardian").parse().unwrap();
+    rustix::process::Pid::from_raw(first).unwrap()
+}
+
+#[test]
+fn max_hold_stops_the_command_and_all_it_started_with_124() {
+    let place = Place::alone();
+    let began = Instant::now();
+    assert_eq!(place.code(&["run", "x", "--max-hold", "200ms", "--", "sleep", "600"]), 124);
+    let stubborn = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done";
+    let arguments = ["run", "x", "--max-hold", "300ms", "-k", "200ms", "-c", stubborn];
+    assert_eq!(place.code(&arguments), 124);
+    assert!(!alive(&place.read("pid")));
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn the_signal_that_asks_to_stop_can_be_chosen() {
+    let place = Place::alone();
+    let script = "trap 'echo interrupted; exit 0' INT; while :; do sleep 0.05; done";
+    let output = place.run(&["run", "x", "--max-hold", "300ms", "--signal", "INT", "-c", script]);
+    assert_eq!(output.status.code(), Some(124));
+    assert_eq!(stdout(&output), "interrupted\n");
+}
+
+#[test]
+fn what_the_command_leaves_running_goes_on_unless_the_group_is_held() {
+    let place = Place::alone();
+    let script = "(sleep 0.4; echo late > file) >/dev/null 2>&1 &";
+    let began = Instant::now();
+    assert_eq!(place.code(&["run", "x", "-c", script]), 0);
+    assert!(began.elapsed() < Duration::from_millis(390));
+    eventually("the rest goes on", || place.read("file") == "late\n");
+
+    std::fs::remove_file(place.file("file")).unwrap();
+    assert_eq!(place.code(&["run", "x", "--hold-group", "-c", script]), 0);
+    assert_eq!(place.read("file"), "late\n");
+}
+
+#[test]
+fn a_command_that_others_stop_and_let_go_on_ends_as_it_should() {
+    let place = Place::alone();
+    let mut running = place.start(&["run", "x", "-c", "echo $$; sleep 0.3; exit 5"]);
+    let pid: i32 = running.line().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    rustix::process::kill_process(pid, Signal::CONT).unwrap();
+    assert_eq!(running.ends(), 5);
+}
+
+#[test]
+fn a_parent_that_ignores_its_children_still_gets_the_exit_code() {
+    let place = Place::alone();
+    let script = "trap '' CHLD; tenure run x -c 'exit 9'; echo $?";
+    let output = place.shell(script).output().unwrap();
+    assert_eq!(stdout(&output), "9\n");
+}
