@@ -129,8 +129,8 @@ impl<F: AsFd> Line<F> {
         let mut slices = [IoSliceMut::new(&mut bytes)];
         let length = loop {
             match recvmsg(&self.socket, &mut slices, &mut beside, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(None),
+                // The other end left with words of ours unread. Its own may still be here.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 received => break received?.bytes,
             }
         };
@@ -158,6 +158,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_last_words_of_one_who_did_not_listen_are_heard() {
+        let (ours, theirs) = pair().unwrap();
+        let theirs = Line { socket: theirs };
+        ours.send(&ToGuardian::Signal(18)).unwrap();
+        theirs.send(&ToFront::Exit(7)).unwrap();
+        drop(theirs);
+        assert!(matches!(ours.receive().unwrap(), Some(ToFront::Exit(7))));
+        assert!(ours.receive::<ToFront>().unwrap().is_none());
+    }
+
+    #[test]
     fn messages_keep_their_bounds_and_the_end_is_heard() {
         let (ours, theirs) = pair().unwrap();
         let theirs = Line { socket: theirs };
@@ -167,7 +178,11 @@ mod tests {
         let (message, files) = theirs.receive_with::<ToGuardian>().unwrap().unwrap();
         assert!(matches!(message, ToGuardian::Signal(15)));
         assert_eq!(files.len(), 1);
+        theirs.send(&ToFront::Exit(0)).unwrap();
+        ours.send(&ToGuardian::Go).unwrap();
+        assert!(matches!(ours.receive().unwrap(), Some(ToFront::Exit(0))));
         drop((ours, files));
+        assert!(matches!(theirs.receive().unwrap(), Some(ToGuardian::Go)));
         assert!(theirs.receive::<ToGuardian>().unwrap().is_none());
     }
 }

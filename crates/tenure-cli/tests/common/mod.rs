@@ -1,6 +1,8 @@
 //! What all tests of the command share: the real binary, a store of their own, patience.
 #![allow(dead_code, reason = "every file of tests uses its part of it")]
 
+pub mod terminal;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
