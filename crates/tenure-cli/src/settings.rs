@@ -56,7 +56,12 @@ impl Settings {
 
     /// A session with the store.
     pub(crate) fn connect(&self) -> Result<Tenure, Error> {
-        tenure::blocking::wait(self.builder().connect(&self.url))
+        self.connect_for(std::process::id())
+    }
+
+    /// A session with the store, for the process that people know.
+    pub(crate) fn connect_for(&self, pid: u32) -> Result<Tenure, Error> {
+        tenure::blocking::wait(self.builder().on_behalf_of(pid).connect(&self.url))
     }
 
     /// The store without a session, for claims that belong to no process.

@@ -118,8 +118,11 @@ fn an_interactive_shell_can_be_the_command() {
     terminal.keys(CTRL_Z);
     terminal.expect("Stopped");
     terminal.expect("inner> ");
-    terminal.line("kill -KILL %1; wait; echo $TENURE_NAME; exit 4");
-    terminal.expect("x");
+    terminal.line("kill -KILL %1; sleep 0.2");
+    terminal.expect("Killed");
+    terminal.expect("inner> ");
+    terminal.line("echo under $TENURE_NAME; exit 4");
+    terminal.expect("under x");
     terminal.expect("ready> ");
     terminal.line("echo code $?");
     terminal.expect("code 4");

@@ -70,9 +70,7 @@ struct Guardian<'a> {
 
 impl Guardian<'_> {
     fn run(&self, command: &[OsString], stdin: &OwnedFd) -> Result<u8, Failure> {
-        let settings = &self.request.settings;
-        let builder = settings.builder().on_behalf_of(self.request.front);
-        let tenure = tenure::blocking::wait(builder.connect(&settings.url))?;
+        let tenure = self.request.settings.connect_for(self.request.front)?;
         let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
         let code = match self.obtain(&tenure, &owner)? {
             Ok(guard) => self.hold(command, stdin, &tenure, &owner, guard),

@@ -113,10 +113,8 @@ impl<'a> Supervisor<'a> {
                 self.reactor.next(future, fd, Some(until)).map_err(trouble)?
             };
             match woken {
-                Woken::Done(loss) => {
-                    lost = None;
-                    self.lost(&loss);
-                }
+                // The clock says why.
+                Woken::Done(_) => lost = None,
                 // What is meant for the command reaches it, whichever of us is told.
                 Woken::Signal(caught) => self.pass_on(caught.signal),
                 Woken::Readable => self.told(self.front.receive().map_err(trouble)?),
@@ -208,6 +206,12 @@ impl<'a> Supervisor<'a> {
         if self.stage == Stage::Killing {
             tree::kill_children();
             return;
+        }
+        if !self.lost
+            && let Err(error) = self.held.check()
+        {
+            let loss = error.loss().cloned().unwrap_or(Loss::Expired);
+            self.lost(&loss);
         }
         let (now, left) = (Instant::now(), self.held.remaining());
         if !self.lost && !self.ignores_loss() {

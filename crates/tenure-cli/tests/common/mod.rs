@@ -1,7 +1,7 @@
 //! What all tests of the command share: the real binary, a store of their own, patience.
 #![allow(dead_code, reason = "every file of tests uses its part of it")]
 
-pub mod terminal;
+pub(crate) mod terminal;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -14,21 +14,21 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A directory of one test, gone with it. Beside the store's files there is room for others.
-pub struct Place {
+pub(crate) struct Place {
     dir: PathBuf,
     url: String,
 }
 
 impl Place {
     /// A store that all processes of the test share.
-    pub fn shared() -> Self {
+    pub(crate) fn shared() -> Self {
         let mut place = Self::alone();
         place.url = format!("embedded://{}", place.dir.join("store").display());
         place
     }
 
     /// A store that every process has for itself.
-    pub fn alone() -> Self {
+    pub(crate) fn alone() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // Short, because sockets live below it.
@@ -37,26 +37,26 @@ impl Place {
         Self { dir, url: "memory:".to_owned() }
     }
 
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
-    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.file(name);
         std::fs::write(&path, text).expect("a file");
         path
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// `tenure` with these arguments, on this store, with nothing of the surroundings.
-    pub fn tenure<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+    pub(crate) fn tenure<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(arguments);
         self.furnish(&mut command);
@@ -64,14 +64,14 @@ impl Place {
     }
 
     /// A shell in whose PATH `tenure` is found.
-    pub fn shell(&self, script: &str) -> Command {
+    pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         self.furnish(&mut command);
         command
     }
 
-    pub fn furnish(&self, command: &mut Command) {
+    pub(crate) fn furnish(&self, command: &mut Command) {
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("TENURE_") {
                 command.env_remove(name);
@@ -89,17 +89,17 @@ impl Place {
     }
 
     /// Runs to the end.
-    pub fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
         self.tenure(arguments).output().expect("tenure starts")
     }
 
     /// The exit code.
-    pub fn code<S: AsRef<OsStr>>(&self, arguments: &[S]) -> i32 {
+    pub(crate) fn code<S: AsRef<OsStr>>(&self, arguments: &[S]) -> i32 {
         self.run(arguments).status.code().expect("tenure exits by itself")
     }
 
     /// What it printed, when it must have succeeded and said nothing else.
-    pub fn says<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
+    pub(crate) fn says<S: AsRef<OsStr>>(&self, arguments: &[S]) -> String {
         let output = self.run(arguments);
         assert_eq!(stderr(&output), "");
         assert_eq!(output.status.code(), Some(0));
@@ -107,31 +107,31 @@ impl Place {
     }
 
     /// What it printed, as JSON.
-    pub fn says_json<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Value {
+    pub(crate) fn says_json<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Value {
         serde_json::from_str(&self.says(arguments)).expect("JSON")
     }
 
     /// Starts and does not wait; standard output is a pipe.
-    pub fn start<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Running {
+    pub(crate) fn start<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Running {
         Running::start(self.tenure(arguments))
     }
 
     /// Holds a lock in another process until it is dropped.
-    pub fn held(&self, name: &str) -> Running {
+    pub(crate) fn held(&self, name: &str) -> Running {
         let mut running = self.start(&["run", name, "--", "sh", "-c", "echo held; exec sleep 600"]);
         assert_eq!(running.line(), "held");
         running
     }
 
     /// How many wait for a lock.
-    pub fn waiting(&self, name: &str) -> usize {
+    pub(crate) fn waiting(&self, name: &str) -> usize {
         let output = self.run(&["show", name, "--json"]);
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         shown["line"].as_array().map_or(0, Vec::len)
     }
 
     /// Waits until so many wait for a lock.
-    pub fn wait_for_line(&self, name: &str, length: usize) {
+    pub(crate) fn wait_for_line(&self, name: &str, length: usize) {
         eventually("the line", || self.waiting(name) == length);
     }
 }
@@ -143,35 +143,35 @@ impl Drop for Place {
 }
 
 /// A process that runs, killed at the end of the test at the latest.
-pub struct Running {
-    pub child: Child,
+pub(crate) struct Running {
+    pub(crate) child: Child,
     lines: BufReader<std::process::ChildStdout>,
 }
 
 impl Running {
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("a pipe"));
         Self { child, lines }
     }
 
     /// The next line it prints.
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("a line");
         line.trim_end().to_owned()
     }
 
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("it can be signalled");
     }
 
     /// Its exit code; it must end by itself.
-    pub fn ends(&mut self) -> i32 {
+    pub(crate) fn ends(&mut self) -> i32 {
         let began = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
@@ -190,16 +190,16 @@ impl Drop for Running {
     }
 }
 
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
 /// Waits until something is so.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
@@ -208,7 +208,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Whether a process is alive; a zombie is not.
-pub fn alive(pid: &str) -> bool {
+pub(crate) fn alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
     state.is_some_and(|state| state != 'Z' && state != 'X')

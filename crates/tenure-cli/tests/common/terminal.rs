@@ -12,11 +12,11 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Place;
 
-pub const CTRL_C: &str = "\u{3}";
-pub const CTRL_Z: &str = "\u{1a}";
+pub(crate) const CTRL_C: &str = "\u{3}";
+pub(crate) const CTRL_Z: &str = "\u{1a}";
 
 /// A shell on a terminal of its own.
-pub struct Terminal {
+pub(crate) struct Terminal {
     shell: Child,
     keyboard: File,
     screen: Arc<Mutex<String>>,
@@ -25,7 +25,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    pub fn new(place: &Place) -> Self {
+    pub(crate) fn new(place: &Place) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -54,12 +54,12 @@ impl Terminal {
     }
 
     /// Types keys.
-    pub fn keys(&mut self, keys: &str) {
+    pub(crate) fn keys(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Types a line, and waits until its echo is over.
-    pub fn line(&mut self, line: &str) {
+    pub(crate) fn line(&mut self, line: &str) {
         self.keys(line);
         self.expect(line);
         self.keys("\n");
@@ -67,7 +67,7 @@ impl Terminal {
     }
 
     /// Waits until a text appears after what was expected before. Gives what stood in between.
-    pub fn expect(&mut self, text: &str) -> String {
+    pub(crate) fn expect(&mut self, text: &str) -> String {
         let began = Instant::now();
         loop {
             let screen = self.screen.lock().unwrap().clone();

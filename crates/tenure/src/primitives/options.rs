@@ -91,7 +91,8 @@ impl Options {
         let about = About {
             host: Arc::clone(core.host()),
             pid: core.pid(),
-            place: Some(Place::Here(place)),
+            // A helper's own place would tell nobody anything.
+            place: core.settings().pid.is_none().then_some(Place::Here(place)),
             label: self.label.clone(),
         };
         Ok(Ask {

@@ -267,8 +267,8 @@ impl Builder {
         Ok(self)
     }
 
-    /// Names this process to others instead of the one that holds the session: for a helper that
-    /// holds locks on behalf of the process people know.
+    /// Names this process to others instead of the one that holds the session, and no place in its
+    /// code: for a helper that holds locks on behalf of the process people know.
     pub fn on_behalf_of(mut self, pid: u32) -> Self {
         self.settings.pid = Some(pid);
         self
