@@ -153,4 +153,3 @@ pub(crate) fn ends_wait(signal: Signal) -> Option<u8> {
 pub(crate) fn trouble(error: io::Error) -> Failure {
     Failure::new(failure::OWN, format!("cannot wait: {error}"))
 }
-

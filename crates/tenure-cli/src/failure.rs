@@ -30,7 +30,7 @@ pub(crate) const SIGNAL: u8 = 128;
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// What to print.
+    /// What to print; nothing if it is empty.
     pub(crate) message: String,
     /// The exit code.
     pub(crate) code: u8,
@@ -54,9 +54,20 @@ impl Failure {
         Self { code: if own { OWN } else { self.code }, ..self }
     }
 
-    /// Uses `code` where the lock was not obtained.
-    pub(crate) fn conflict(self, code: u8) -> Self {
-        Self { code: if self.code == NOT_OBTAINED { code } else { self.code }, ..self }
+    /// Uses `code` where the lock was not obtained, which says it all to those who want it quiet.
+    pub(crate) fn conflict(self, code: u8, quiet: bool) -> Self {
+        if self.code != NOT_OBTAINED {
+            return self;
+        }
+        let message = if quiet { String::new() } else { self.message };
+        Self { code, message, ..self }
+    }
+
+    /// Tells whoever reads standard error.
+    pub(crate) fn tell(&self) {
+        if !self.message.is_empty() {
+            anstream::eprintln!("tenure: {}", self.message);
+        }
     }
 }
 

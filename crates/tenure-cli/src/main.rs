@@ -22,7 +22,6 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, ColorArg, Command};
-use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -51,9 +50,9 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         // Whoever read our output has seen enough, as `head` does.
         Err(failure) if failure.broken_pipe => ExitCode::SUCCESS,
-        Err(Failure { message, code, .. }) => {
-            anstream::eprintln!("tenure: {message}");
-            ExitCode::from(code)
+        Err(failure) => {
+            failure.tell();
+            ExitCode::from(failure.code)
         }
     }
 }

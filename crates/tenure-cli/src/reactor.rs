@@ -50,7 +50,8 @@ impl Reactor {
     ) -> io::Result<Woken<T>> {
         loop {
             self.bell.hush();
-            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+            if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&self.waker))
+            {
                 return Ok(Woken::Done(value));
             }
             if let Some(caught) = self.signals.next()? {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use nix::sys::signal::{SigSet, Signal, SigmaskHow};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// What `tenure run` and its guardian want to hear of. Signals that whoever started us has set to

@@ -1,62 +1,69 @@
-//! The command as its users meet it. Runs the real binary and reads like a manual.
+//! The command as its users meet it: help, names, promises, papers, configuration. Runs the real
+//! binary and reads like a manual.
 
-use std::process::{Command, Output};
+mod common;
 
-use serde_json::{Value, json};
+use std::process::Command;
 
-/// Runs `tenure` with these arguments.
-fn tenure(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tenure")).args(arguments).output().expect("tenure starts")
-}
-
-/// What it printed, when it must have succeeded and said nothing else.
-fn says(arguments: &[&str]) -> String {
-    let output = tenure(arguments);
-    assert_eq!(stderr(&output), "");
-    assert_eq!(output.status.code(), Some(0));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-fn says_json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&says(arguments)).expect("JSON")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).expect("UTF-8")
-}
+use common::{Place, stderr, stdout};
+use serde_json::json;
 
 #[test]
 fn help_leads_with_examples() {
-    for arguments in
-        [&["--help"][..], &["version", "--help"], &["promises", "--help"], &["check-name", "-h"]]
-    {
-        let help = says(arguments);
+    let place = Place::alone();
+    let all = place.says(&["--help"]);
+    let commands: Vec<&str> = all
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let expected = [
+        "run",
+        "hold",
+        "acquire",
+        "renew",
+        "release",
+        "wait",
+        "ls",
+        "show",
+        "watch",
+        "sessions",
+        "break",
+        "doctor",
+        "promises",
+        "check-name",
+        "completions",
+        "man",
+        "version",
+    ];
+    assert_eq!(commands, expected, "{all}");
+    for command in commands {
+        let help = place.says(&[command, "--help"]);
         let (examples, usage) = (help.find("Examples:"), help.find("Usage:"));
         assert!(examples.is_some() && examples < usage, "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     }
 }
 
 #[test]
-fn the_examples_of_the_help_work() {
-    let help = says(&["--help"]);
-    let examples = help.lines().skip_while(|line| *line != "Examples:").skip(1);
-    let mut tried = 0;
-    for example in examples.take_while(|line| line.starts_with("  tenure ")) {
-        let command = example.trim().split("  ").next().unwrap_or_default();
-        let arguments: Vec<&str> = command.split(' ').skip(1).collect();
-        says(&arguments);
-        tried += 1;
-    }
-    assert_eq!(tried, 3, "{help}");
+fn help_never_shows_a_password_from_the_environment() {
+    let place = Place::alone();
+    let output = place.tenure(&["run", "--help"]).env("TENURE_URL", "redis://u:secret@h").output();
+    assert!(!stdout(&output.unwrap()).contains("secret"));
 }
 
 #[test]
 fn version_names_the_engines_that_are_built_in() {
+    let place = Place::alone();
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(says(&["version"]), format!("tenure {version}\nengines: embedded, memory\n"));
-    assert_eq!(says(&["--version"]), format!("tenure {version}\n"));
+    let engines = "embedded, memory";
+    assert_eq!(place.says(&["version"]), format!("tenure {version}\nengines: {engines}\n"));
+    assert_eq!(place.says(&["--version"]), format!("tenure {version}\n"));
     assert_eq!(
-        says_json(&["version", "--json"]),
+        place.says_json(&["version", "--json"]),
         json!({ "schema_version": 1, "version": version, "engines": ["embedded", "memory"] })
     );
 }
@@ -64,7 +71,7 @@ fn version_names_the_engines_that_are_built_in() {
 #[test]
 fn promises_are_a_table_for_people() {
     assert_eq!(
-        says(&["promises"]),
+        Place::alone().says(&["promises"]),
         "\
 engine    fencing        queue  read-write  semaphores  sets  wake  survives      drift
 embedded  strict         yes    yes         yes         yes   push  client-crash  0%
@@ -79,7 +86,7 @@ What the fences rest on:
 
 #[test]
 fn promises_are_json_for_scripts() {
-    let promises = says_json(&["promises", "--json"]);
+    let promises = Place::alone().says_json(&["promises", "--json"]);
     assert_eq!(promises["engines"][0]["engine"], "embedded");
     assert_eq!(promises["engines"][0]["survives"], json!(["client-crash"]));
     assert_eq!(promises["schema_version"], 1);
@@ -103,7 +110,7 @@ fn promises_are_json_for_scripts() {
 #[test]
 fn json_is_one_line_that_begins_with_the_version_of_its_shape() {
     for command in ["version", "promises"] {
-        let text = says(&[command, "--json"]);
+        let text = Place::alone().says(&[command, "--json"]);
         assert!(text.starts_with("{\"schema_version\":1,"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
@@ -112,7 +119,7 @@ fn json_is_one_line_that_begins_with_the_version_of_its_shape() {
 #[test]
 fn a_good_name_is_answered_by_the_exit_code_alone() {
     for name in ["account:17", "naïve 名前", "*", "-n", "--help-me"] {
-        assert_eq!(says(&["check-name", name]), "", "{name:?}");
+        assert_eq!(Place::alone().says(&["check-name", name]), "", "{name:?}");
     }
 }
 
@@ -124,7 +131,7 @@ fn a_bad_name_gets_a_reason_that_helps() {
         (&long, "tenure: a name has at most 255 bytes, this one has 256"),
         ("two\nlines", "byte 3 is U+000A"),
     ] {
-        let output = tenure(&["check-name", name]);
+        let output = Place::alone().run(&["check-name", name]);
         assert_eq!(output.status.code(), Some(1), "{name:?}");
         assert_eq!(output.stdout, b"", "{name:?}");
         let stderr = stderr(&output);
@@ -136,7 +143,7 @@ fn a_bad_name_gets_a_reason_that_helps() {
 #[test]
 fn a_command_that_makes_no_sense_exits_with_2() {
     for arguments in [&["lokc"][..], &["version", "--jsn"], &["check-name"], &[]] {
-        let output = tenure(arguments);
+        let output = Place::alone().run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert_eq!(output.stdout, b"", "{arguments:?}");
         assert!(stderr(&output).contains("Usage:"), "{arguments:?}");
@@ -151,4 +158,99 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let output = command.arg("promises").stdout(writer).output().expect("tenure starts");
     assert_eq!(stderr(&output), "");
     assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn completions_come_for_five_shells() {
+    let place = Place::alone();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.says(&["completions", shell]);
+        assert!(script.contains("tenure") && script.contains("check-name"), "{shell}");
+    }
+    let script = place.write("completions", &place.says(&["completions", "bash"]));
+    let checked = Command::new("bash").arg("-n").arg(script).output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let place = Place::alone();
+    assert!(place.says(&["man"]).contains(".TH tenure 1"));
+    place.says(&["man", "--dir", "man1"]);
+    for page in ["tenure.1", "tenure-run.1", "tenure-break.1", "tenure-check-name.1"] {
+        assert!(place.read(&format!("man1/{page}")).contains(".SH"), "{page}");
+    }
+    assert!(place.read("man1/tenure-run.1").contains("max\\-hold"));
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_profile() {
+    let place = Place::alone();
+    let config = place.write(
+        "tenure.toml",
+        "profile = \"a\"\n[profiles.a]\nnamespace = \"from-a\"\n[profiles.b]\nnamespace = \"from-b\"\n",
+    );
+    let namespace = |arguments: &[&str], set: Option<&str>| {
+        let mut all = vec!["run", "x"];
+        all.extend(arguments);
+        all.extend(["-c", "echo $TENURE_NAMESPACE"]);
+        let mut command = place.tenure(&all);
+        command.env("TENURE_CONFIG", &config);
+        if let Some(value) = set {
+            command.env("TENURE_NAMESPACE", value);
+        }
+        stdout(&command.output().unwrap()).trim().to_owned()
+    };
+    assert_eq!(namespace(&[], None), "from-a");
+    assert_eq!(namespace(&["--profile", "b"], None), "from-b");
+    assert_eq!(namespace(&[], Some("from-env")), "from-env");
+    assert_eq!(namespace(&["--namespace", "from-flag"], Some("from-env")), "from-flag");
+}
+
+#[test]
+fn the_config_file_is_found_at_its_usual_place() {
+    let place = Place::alone();
+    std::fs::create_dir_all(place.file(".config/tenure")).unwrap();
+    place.write(".config/tenure/config.toml", "[presets.nightly]\nlease = \"12s\"\n");
+    let lease = ["run", "x", "--preset", "nightly", "-c", "echo $TENURE_LEASE_MS"];
+    assert_eq!(place.says(&lease), "12000\n");
+}
+
+#[test]
+fn a_mistake_in_the_config_file_is_an_error_that_names_it() {
+    let place = Place::alone();
+    let config = place.write("tenure.toml", "[profiles.a]\nulr = \"memory:\"\n");
+    let config = config.to_str().unwrap();
+    let output = place.run(&["ls", "--config", config]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains(config) && said.contains("ulr") && said.contains("line 2"), "{said}");
+    assert_eq!(place.code(&["run", "x", "--config", config, "--", "true"]), 125);
+    assert_eq!(place.code(&["doctor", "--config", config]), 1);
+}
+
+#[test]
+fn doctor_finds_nothing_wrong_where_nothing_is() {
+    let place = Place::shared();
+    let said = place.says(&["doctor"]);
+    for check in ["process", "clock", "config", "store", "round trip", "lock", "fences", "crashes"]
+    {
+        assert!(said.contains(check), "{check}: {said}");
+    }
+    assert!(!said.contains("bad"), "{said}");
+    let findings = place.says_json(&["doctor", "--json"]);
+    assert_eq!(findings["schema_version"], 1);
+    assert_eq!(findings["findings"][0]["state"], "ok");
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_those_who_ask() {
+    let place = Place::shared();
+    assert!(!place.says(&["doctor"]).contains('\u{1b}'));
+    assert!(place.says(&["doctor", "--color", "always"]).contains('\u{1b}'));
+    let output = place.tenure(&["doctor"]).env("CLICOLOR_FORCE", "1").output().unwrap();
+    assert!(stdout(&output).contains('\u{1b}'));
+    let output =
+        place.tenure(&["doctor"]).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1").output().unwrap();
+    assert!(!stdout(&output).contains('\u{1b}'));
 }

@@ -1,5 +1,6 @@
-//! Every command in README and docs is what it claims to be: those of `tenure` run, the others name
-//! things that exist.
+//! Every command in README and docs is what it claims to be: those of `tenure` have the options they
+//! show, the others name things that exist. The snippets of the command's own pages run in
+//! `recipes.rs`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +27,10 @@ fn commands(page: &str) -> Vec<String> {
         if line.starts_with("```") {
             in_shell = line == "```sh" || line == "```console";
         } else if in_shell {
-            found.push(line.trim().trim_start_matches("$ ").to_owned());
+            let line = line.trim().trim_start_matches("$ ");
+            // What is more than one command is run as a whole, elsewhere.
+            let plain = ["cargo ", "./", "tenure "].iter().any(|start| line.starts_with(start));
+            found.extend(plain.then(|| line.split("  ").next().unwrap_or(line).to_owned()));
         } else {
             let quoted = line.split('`').skip(1).step_by(2);
             let starts = ["cargo ", "./", "tenure "];
@@ -45,7 +49,13 @@ fn commands(page: &str) -> Vec<String> {
 fn every_command_in_the_docs_runs_or_names_what_exists() {
     let mut checked = 0;
     for (path, page) in pages() {
+        let runs_elsewhere =
+            ["docs/command.md", "docs/recipes.md"].iter().any(|p| path.ends_with(p));
         for command in commands(&page) {
+            // Programs of the reader.
+            if runs_elsewhere && command.starts_with("./") {
+                continue;
+            }
             check(&command).unwrap_or_else(|why| panic!("{path}: `{command}`: {why}"));
             checked += 1;
         }
@@ -58,12 +68,7 @@ fn check(command: &str) -> Result<(), String> {
     // Settings before a command stand for themselves.
     let words: Vec<&str> = words.into_iter().skip_while(|word| word.contains('=')).collect();
     match words.as_slice() {
-        ["tenure", "run", ..] => Ok(()),
-        ["cargo", "run", "--release", "--", args @ ..] | ["tenure", args @ ..] => {
-            let ran = Command::new(env!("CARGO_BIN_EXE_tenure")).args(args).output();
-            let ran = ran.map_err(|error| error.to_string())?;
-            if ran.status.success() { Ok(()) } else { Err(format!("{ran:?}")) }
-        }
+        ["cargo", "run", "--release", "--", args @ ..] | ["tenure", args @ ..] => known(args),
         ["cargo", "test", "-p", package, "--test", test, ..] => {
             exists(&format!("crates/{package}/tests/{test}.rs"))
         }
@@ -77,6 +82,24 @@ fn check(command: &str) -> Result<(), String> {
         [script, ..] if script.starts_with("./") => exists(script),
         _ => Err("no test knows this kind of command".to_owned()),
     }
+}
+
+/// Whether there is such a command, with such options.
+fn known(args: &[&str]) -> Result<(), String> {
+    let name = args.first().ok_or("no command")?;
+    let help = Command::new(env!("CARGO_BIN_EXE_tenure")).args([name, "--help"]).output();
+    let help = help.map_err(|error| error.to_string())?;
+    if !help.status.success() {
+        return Err(format!("there is no `tenure {name}`"));
+    }
+    let help = String::from_utf8_lossy(&help.stdout);
+    let own = args.iter().take_while(|word| **word != "--");
+    for option in own.filter(|word| word.starts_with("--")) {
+        if !help.contains(&format!("{option} ")) && !help.contains(&format!("{option}\n")) {
+            return Err(format!("`tenure {name}` has no {option}"));
+        }
+    }
+    Ok(())
 }
 
 fn exists(path: &str) -> Result<(), String> {

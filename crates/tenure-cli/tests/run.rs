@@ -63,15 +63,21 @@ fn the_command_finds_its_lock_in_its_environment() {
     let place = Place::alone();
     let script = "echo $TENURE_NAME $TENURE_NAMESPACE $TENURE_MODE $TENURE_LEASE_MS; \
                   echo $TENURE_FENCE; echo $TENURE_LEASE_ID; echo $TENURE_OWNER; echo $TENURE_HELD";
-    let said = place.says(&["run", "reports", "--namespace", "team", "--lease", "20s", "-c", script]);
+    let said =
+        place.says(&["run", "reports", "--namespace", "team", "--lease", "20s", "-c", script]);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[0], "reports team mutex 20000");
     assert!(lines[1].parse::<u64>().unwrap() > 0);
     assert_eq!(lines[2].len(), 8);
     assert_eq!(lines[3].len(), 32);
     assert_eq!(lines[4], "reports");
-    for (flags, mode) in [("--shared", "reader"), ("--exclusive", "writer"), ("--slots=3", "permit")] {
-        assert_eq!(place.says(&["run", "x", flags, "-c", "echo $TENURE_MODE"]), format!("{mode}\n"));
+    for (flags, mode) in
+        [("--shared", "reader"), ("--exclusive", "writer"), ("--slots=3", "permit")]
+    {
+        assert_eq!(
+            place.says(&["run", "x", flags, "-c", "echo $TENURE_MODE"]),
+            format!("{mode}\n")
+        );
     }
 }
 
@@ -157,7 +163,9 @@ fn signals_are_passed_on() {
         (Signal::USR2, "USR2"),
         (Signal::WINCH, "WINCH"),
     ] {
-        let script = format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let script = format!(
+            "trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done"
+        );
         let mut running = place.start(&["run", "x", "-c", &script]);
         assert_eq!(running.line(), "ready");
         running.signal(signal);

@@ -93,7 +93,8 @@ fn several_locks_are_taken_all_or_none() {
 #[test]
 fn a_run_inside_a_run_enters_what_is_held_and_siblings_exclude_each_other() {
     let place = Place::shared();
-    let nested = place.shell("tenure run a -- tenure run b -- tenure run a -n -c 'echo $TENURE_HELD'");
+    let nested =
+        place.shell("tenure run a -- tenure run b -- tenure run a -n -c 'echo $TENURE_HELD'");
     let output = { nested }.output().unwrap();
     assert_eq!(stdout(&output), "a b\n", "{output:?}");
 
@@ -289,7 +290,8 @@ fn acquire_waits_in_line_and_exports_what_a_script_needs() {
 #[test]
 fn the_owner_of_a_handle_is_entered_by_what_the_script_runs() {
     let place = Place::shared();
-    let script = "eval \"$(tenure acquire x --export)\" && tenure run x -n -- echo inside; tenure release";
+    let script =
+        "eval \"$(tenure acquire x --export)\" && tenure run x -n -- echo inside; tenure release";
     let output = place.shell(script).output().unwrap();
     assert_eq!(stdout(&output), "inside\n", "{output:?}");
 }
@@ -386,7 +388,8 @@ fn somebody_at_a_terminal_sees_what_they_wait_for() {
 fn nobody_else_sees_a_waiting_line() {
     let place = Place::shared();
     let mut holder = place.held("x");
-    let waiter = place.tenure(&["run", "x", "--", "true"]).stderr(std::process::Stdio::piped()).spawn();
+    let waiter =
+        place.tenure(&["run", "x", "--", "true"]).stderr(std::process::Stdio::piped()).spawn();
     let waiter = waiter.unwrap();
     std::thread::sleep(Duration::from_millis(1_300));
     holder.signal(Signal::TERM);

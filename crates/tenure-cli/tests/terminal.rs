@@ -51,7 +51,8 @@ fn ctrl_c_ends_the_command_once_and_the_exit_code_says_so() {
     terminal.keys(CTRL_C);
     terminal.expect("code 130");
     terminal.expect("ready> ");
-    let counting = "n=0; trap '\\''n=$((n+1))'\\'' INT; echo started; sleep 1; sleep 1; echo count $n";
+    let counting =
+        "n=0; trap '\\''n=$((n+1))'\\'' INT; echo started; sleep 1; sleep 1; echo count $n";
     terminal.line(&format!("tenure run x -- bash -c '{counting}'; echo code $?"));
     terminal.expect("started");
     terminal.keys(CTRL_C);

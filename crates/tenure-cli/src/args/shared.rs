@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value = "auto")]
     #[arg(help_heading = "Output")]
     pub(crate) color: ColorArg,
-    /// Say nothing while waiting, and nothing that is not an answer or an error
+    /// Say nothing while waiting and nothing if a lock is not obtained: the exit code tells
     #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = "Output")]
     pub(crate) quiet: bool,
     /// Say more: how long it waited, which store

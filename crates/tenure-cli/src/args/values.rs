@@ -12,7 +12,8 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         return Duration::try_from_secs_f64(seconds)
             .map_err(|_| format!("{text} is no number of seconds"));
     }
-    humantime::parse_duration(text).map_err(|why| format!("{why}; write it as 500ms, 30s, 5m or 2h"))
+    humantime::parse_duration(text)
+        .map_err(|why| format!("{why}; write it as 500ms, 30s, 5m or 2h"))
 }
 
 /// A signal by its name, with or without `SIG`, or by its number.

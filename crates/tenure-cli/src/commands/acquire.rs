@@ -124,7 +124,8 @@ fn store_of(
 ) -> Result<(Handle, Store), Failure> {
     let handle = Handle::parse(text)?;
     if shared.namespace.as_ref().is_some_and(|said| *said != handle.namespace) {
-        let message = format!("the handle is of namespace {:?}; leave --namespace out", handle.namespace);
+        let message =
+            format!("the handle is of namespace {:?}; leave --namespace out", handle.namespace);
         return Err(Failure::usage(message));
     }
     settings.namespace.clone_from(&handle.namespace);

@@ -32,7 +32,8 @@ pub(super) fn run(
             Ok(0)
         }
         Evicted::NoSuchGrant(holders) => {
-            let message = format!("nobody holds {} with fence {}; {}", args.name, args.fence, now(&holders));
+            let message =
+                format!("nobody holds {} with fence {}; {}", args.name, args.fence, now(&holders));
             Err(Failure::new(failure::NO, message))
         }
     }

@@ -42,10 +42,8 @@ pub(super) fn run(shared: &Shared, out: &mut impl Write) -> Result<u8, Failure> 
             let (profiles, presets) = config.counts();
             let place = shared.config.clone().or_else(usual_place).unwrap_or_default();
             let found = if place.exists() { "read" } else { "not there, which is fine" };
-            let what = format!(
-                "{}: {found}; {profiles} profiles, {presets} presets",
-                place.display()
-            );
+            let what =
+                format!("{}: {found}; {profiles} profiles, {presets} presets", place.display());
             findings.push(finding("config", State::Ok, what));
             if let Err(why) = store(&settings, &mut findings) {
                 code = why.code;

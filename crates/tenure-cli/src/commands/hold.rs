@@ -36,7 +36,8 @@ pub(super) fn run(
     let reactor = Reactor::new(Signals::catch_only(&ENDS).map_err(trouble)?).map_err(trouble)?;
     let tenure = settings.connect()?;
     let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
-    let asking = Asking { tenure: &tenure, settings, wanted: &wanted, owner: &owner, backstop: None };
+    let asking =
+        Asking { tenure: &tenure, settings, wanted: &wanted, owner: &owner, backstop: None };
     let guard = match asking.obtain(&reactor, None)? {
         Ok(guard) => guard,
         Err(code) => return Ok(code),

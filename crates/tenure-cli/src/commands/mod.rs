@@ -42,11 +42,13 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
     match command {
         Command::Hold(args) => {
             let conflict = args.lock.conflict_exit_code;
-            hold::run(&settings, &config, args, form, out).map_err(|why| why.conflict(conflict))
+            hold::run(&settings, &config, args, form, out)
+                .map_err(|why| why.conflict(conflict, shared.quiet))
         }
         Command::Acquire(args) => {
             let conflict = args.lock.conflict_exit_code;
-            acquire::run(&settings, &config, args, form, out).map_err(|why| why.conflict(conflict))
+            acquire::run(&settings, &config, args, form, out)
+                .map_err(|why| why.conflict(conflict, shared.quiet))
         }
         Command::Renew(args) => acquire::renew(settings, &args.handle, shared, out),
         Command::Release(args) => acquire::release(settings, &args.handle, shared, out),

@@ -53,7 +53,11 @@ pub(super) fn run(
         let now = look(all(&tenure, args.pattern.as_deref())?.slots.iter().map(LockRow::new));
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         for event in changes(before.as_ref(), &now, &at) {
-            if people || form == OutputArg::Plain { line(&event, out)? } else { output::json(&event, out)? }
+            if people || form == OutputArg::Plain {
+                line(&event, out)?
+            } else {
+                output::json(&event, out)?
+            }
         }
         out.flush()?;
         before = Some(now);
@@ -134,7 +138,10 @@ mod tests {
     }
 
     fn of(claims: &[(&str, Option<u64>)]) -> Look {
-        claims.iter().map(|(id, fence)| (("x".to_owned(), (*id).to_owned()), seen(*fence))).collect()
+        claims
+            .iter()
+            .map(|(id, fence)| (("x".to_owned(), (*id).to_owned()), seen(*fence)))
+            .collect()
     }
 
     fn words(before: Option<&Look>, now: &Look) -> Vec<&'static str> {

@@ -90,7 +90,8 @@ pub(super) fn words(
     owner: &Owner,
 ) -> Result<Vec<(&'static str, String)>, Error> {
     let wanted = &request.wanted;
-    let mut names: Vec<String> = std::env::var(HELD).unwrap_or_default().lines().map(Into::into).collect();
+    let mut names: Vec<String> =
+        std::env::var(HELD).unwrap_or_default().lines().map(Into::into).collect();
     for name in held.names() {
         if !names.iter().any(|other| other == name.as_str()) {
             names.push(name.to_string());

@@ -9,9 +9,9 @@ use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::Signal;
 use tenure::{Owner, SetGuard, Tenure};
 
+use super::child;
 use super::supervise::Supervisor;
 use super::words::{self, Line, Request, ToFront, ToGuardian};
-use super::child;
 use crate::asking::{Asking, Meanwhile, ends_wait, trouble};
 use crate::failure::{self, Failure};
 use crate::reactor::Reactor;
@@ -30,7 +30,7 @@ pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
     let code = match watch_over(&front, &command) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("tenure: {failure}");
+            failure.tell();
             failure.code
         }
     };
@@ -40,9 +40,8 @@ pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
 }
 
 fn watch_over(front: &Front, command: &[OsString]) -> Result<u8, Failure> {
-    let failed = |error: io::Error| {
-        Failure::new(failure::OWN, format!("the guardian cannot work: {error}"))
-    };
+    let failed =
+        |error: io::Error| Failure::new(failure::OWN, format!("the guardian cannot work: {error}"));
     // The front had blocked its signals when it started us, so none could come before this.
     let signals = Signals::catch().map_err(failed)?;
     let received = front.receive_with().map_err(|error| {
@@ -58,7 +57,7 @@ fn watch_over(front: &Front, command: &[OsString]) -> Result<u8, Failure> {
     let reactor = Reactor::new(signals).map_err(failed)?;
     let guardian = Guardian { front, reactor: &reactor, request: &request };
     guardian.run(command, &stdin).map_err(|failure| {
-        failure.conflict(request.wanted.conflict).of_run()
+        failure.conflict(request.wanted.conflict, request.settings.quiet).of_run()
     })
 }
 
@@ -114,13 +113,13 @@ impl Guardian<'_> {
         let held = guard.held();
         let code = match self.may_start(tenure)? {
             Some(code) => Ok(code),
-            None => child::words(self.request, &held, owner).map_err(Failure::from).and_then(
-                |words| {
+            None => {
+                child::words(self.request, &held, owner).map_err(Failure::from).and_then(|words| {
                     let pid = child::start(command, self.request, stdin, &words)?;
                     let (front, reactor) = (self.front, self.reactor);
                     Supervisor::new(front, reactor, self.request, held, pid).stay()
-                },
-            ),
+                })
+            }
         };
         // What was lost cannot be given back, and the loss was reported.
         if guard.check().is_ok()
@@ -136,6 +135,11 @@ impl Guardian<'_> {
         let granted = ToFront::Granted { liveness: tenure.liveness_file() };
         if self.front.send(&granted).is_err() {
             return Ok(Some(failure::OWN));
+        }
+        // Only somebody at a terminal can have suspended the front, and then the command must wait
+        // for it. Otherwise we need not: the front takes its lock while the command starts.
+        if self.request.group.is_none() {
+            return Ok(None);
         }
         loop {
             match self.front.receive().map_err(trouble)? {

@@ -33,8 +33,7 @@ use crate::wanted::Wanted;
 /// Runs a command under a lock. The answer is the exit code.
 pub(crate) fn run(shared: &Shared, args: &RunArgs) -> Result<u8, Failure> {
     let (settings, config) = Settings::new(shared).map_err(Failure::of_run)?;
-    let mut wanted =
-        Wanted::new(&args.lock, args.max_hold, &config).map_err(Failure::of_run)?;
+    let mut wanted = Wanted::new(&args.lock, args.max_hold, &config).map_err(Failure::of_run)?;
     let command = match &args.shell {
         Some(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
         None => args.command.clone(),

@@ -51,7 +51,9 @@ pub(super) struct Supervisor<'a> {
 enum Stage {
     Running,
     /// The tree was asked to stop and is killed at this instant.
-    Asked { kill_at: Instant },
+    Asked {
+        kill_at: Instant,
+    },
     /// The tree is killed until nothing is left.
     Killing,
 }
