@@ -150,6 +150,7 @@ pub(crate) fn ends_wait(signal: Signal) -> Option<u8> {
 }
 
 /// Trouble with our own tools.
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` hands over")]
 pub(crate) fn trouble(error: io::Error) -> Failure {
     Failure::new(failure::OWN, format!("cannot wait: {error}"))
 }

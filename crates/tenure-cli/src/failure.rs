@@ -60,7 +60,7 @@ impl Failure {
             return self;
         }
         let message = if quiet { String::new() } else { self.message };
-        Self { code, message, ..self }
+        Self { message, code, ..self }
     }
 
     /// Tells whoever reads standard error.

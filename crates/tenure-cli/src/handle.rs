@@ -89,15 +89,11 @@ fn part(word: &str) -> Option<Part> {
 
 /// Letters, digits and `_` stand for themselves, every other byte for `%` and two digits.
 fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || byte == b'_' {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02x}"));
-        }
-    }
-    encoded
+    let letter = |byte: u8| match byte {
+        b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => char::from(byte).to_string(),
+        byte => format!("%{byte:02x}"),
+    };
+    text.bytes().map(letter).collect()
 }
 
 fn decode(text: &str) -> Option<String> {

@@ -4,7 +4,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use tenure::contract::{SlotView, WaiterView, short};
+use tenure::contract::{About, SlotView, WaiterView, short};
 
 use crate::settings::Settings;
 
@@ -66,24 +66,20 @@ impl WaitingLine {
 /// The sentence.
 fn describe(name: &str, slot: Option<&SlotView>, is_me: impl Fn(&WaiterView) -> bool) -> String {
     let Some(slot) = slot else { return format!("waiting for {name}") };
-    let mut text = format!("waiting for {}", slot.name);
+    let mut words = vec![format!("waiting for {}", slot.name)];
     if let Some(holder) = slot.holders.first() {
-        let about = &holder.about;
-        text.push_str(&format!(": held by {}:{}", about.host, about.pid));
-        if let Some(label) = &about.label {
-            text.push_str(&format!(" '{label}'"));
-        }
-        text.push_str(&format!(" for {}", short(holder.held_for)));
-        if slot.holders.len() > 1 {
-            text.push_str(&format!(" and {} more", slot.holders.len() - 1));
-        }
+        let About { host, pid, label, .. } = &holder.about;
+        words.push(format!(": held by {host}:{pid}"));
+        words.extend(label.as_ref().map(|label| format!(" '{label}'")));
+        words.push(format!(" for {}", short(holder.held_for)));
+        let more = slot.holders.len() - 1;
+        words.extend((more > 0).then(|| format!(" and {more} more")));
     } else if let Some(closed) = slot.closed_for {
-        text.push_str(&format!(": closed for another {} after a crash", short(closed)));
+        words.push(format!(": closed for another {} after a crash", short(closed)));
     }
-    if let Some(at) = slot.line.iter().position(is_me) {
-        text.push_str(&format!(", you are {}", ordinal(at + 1)));
-    }
-    text
+    let place = slot.line.iter().position(is_me);
+    words.extend(place.map(|at| format!(", you are {}", ordinal(at + 1))));
+    words.concat()
 }
 
 fn ordinal(number: usize) -> String {

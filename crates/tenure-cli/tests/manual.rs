@@ -188,7 +188,9 @@ fn flags_win_over_the_environment_and_that_over_the_profile() {
     let place = Place::alone();
     let config = place.write(
         "tenure.toml",
-        "profile = \"a\"\n[profiles.a]\nnamespace = \"from-a\"\n[profiles.b]\nnamespace = \"from-b\"\n",
+        "profile = \"a\"\n\
+         [profiles.a]\nnamespace = \"from-a\"\n\
+         [profiles.b]\nnamespace = \"from-b\"\n",
     );
     let namespace = |arguments: &[&str], set: Option<&str>| {
         let mut all = vec!["run", "x"];

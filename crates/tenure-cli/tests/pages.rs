@@ -1,5 +1,5 @@
-//! Every command in README and docs is what it claims to be: those of `tenure` have the options they
-//! show, the others name things that exist. The snippets of the command's own pages run in
+//! Every command in README and docs is what it claims to be: those of `tenure` have the options
+//! they show, the others name things that exist. The snippets of the command's own pages run in
 //! `recipes.rs`.
 
 use std::path::{Path, PathBuf};

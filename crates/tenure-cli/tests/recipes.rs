@@ -18,8 +18,8 @@ fn blocks(page: &str, heading: Option<&str>, language: &str) -> Vec<String> {
     for line in text.lines() {
         if let Some(title) = line.strip_prefix("## ").filter(|_| !inside) {
             under = heading.is_none_or(|heading| title == heading);
-        } else if line.starts_with("```") {
-            inside = !inside && line[3..] == *language && under;
+        } else if let Some(after) = line.strip_prefix("```") {
+            inside = !inside && after == language && under;
             found.extend(inside.then(String::new));
         } else if inside && let Some(block) = found.last_mut() {
             block.push_str(line);
@@ -134,7 +134,9 @@ fn the_unit_of_systemd_starts_one_worker_and_stops_it() {
     script(
         &place,
         "worker",
-        "trap 'echo stopped >> log; exit 0' TERM\necho started >> log\nwhile :; do sleep 0.05; done\n",
+        "trap 'echo stopped >> log; exit 0' TERM\n\
+         echo started >> log\n\
+         while :; do sleep 0.05; done\n",
     );
     let line = value("ExecStart").replace("/usr/local/bin/", "");
     let words: Vec<&str> = line.split(' ').collect();

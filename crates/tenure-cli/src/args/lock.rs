@@ -1,4 +1,5 @@
 //! The arguments of commands that take a lock: which, of what kind, for how long, and what then.
+#![expect(clippy::doc_markdown, reason = "the help shows these words as they stand")]
 
 use std::ffi::OsString;
 use std::time::Duration;

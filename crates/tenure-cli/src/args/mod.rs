@@ -102,7 +102,10 @@ Exit codes: 0 it is yours; 75 (or -E) not obtained; 69 the store cannot be reach
     )]
     Acquire(AcquireArgs),
     /// Keep a lock of `tenure acquire` for another lease: exit code 0, or 1 if it is gone
-    #[command(help_template = HELP, before_help = "Examples:\n  tenure renew \"$handle\" || exit 1")]
+    #[command(
+        help_template = HELP,
+        before_help = "Examples:\n  tenure renew \"$handle\" || exit 1"
+    )]
     Renew(HandleArgs),
     /// Give a lock of `tenure acquire` back: exit code 0, or 1 if it was gone already
     #[command(help_template = HELP, before_help = "Examples:\n  tenure release \"$handle\"")]
@@ -151,7 +154,11 @@ seen. The locks themselves pay nothing for it."
     /// List the processes that hold or wait, and for what
     #[command(
         help_template = HELP,
-        before_help = "Examples:\n  tenure sessions\n  tenure sessions 3f9a\n  tenure sessions --json"
+        before_help = "\
+Examples:
+  tenure sessions
+  tenure sessions 3f9a
+  tenure sessions --json"
     )]
     Sessions(SessionsArgs),
     /// Release by force exactly one grant; its holder learns the reason
@@ -167,7 +174,10 @@ released."
     )]
     Break(BreakArgs),
     /// Check configuration, store and clock, and say what is wrong
-    #[command(help_template = HELP, before_help = "Examples:\n  tenure doctor\n  tenure doctor --json")]
+    #[command(
+        help_template = HELP,
+        before_help = "Examples:\n  tenure doctor\n  tenure doctor --json"
+    )]
     Doctor,
     /// Print what each built-in engine promises
     #[command(
@@ -215,7 +225,10 @@ Examples:
     /// Print the manual page, or write all of them into a directory
     #[command(
         help_template = HELP,
-        before_help = "Examples:\n  tenure man | man -l -\n  tenure man --dir ~/.local/share/man/man1"
+        before_help = "\
+Examples:
+  tenure man | man -l -
+  tenure man --dir ~/.local/share/man/man1"
     )]
     Man(ManArgs),
     /// Print the version and the engines that are built in

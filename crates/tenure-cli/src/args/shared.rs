@@ -1,4 +1,5 @@
 //! The arguments that every command takes: which store, which namespace, how to show answers.
+#![expect(clippy::doc_markdown, reason = "the help shows these words as they stand")]
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -44,9 +44,9 @@ pub(super) fn run(
     };
     let until = wanted.max_hold.map(|most| Instant::now() + most);
     print(&wanted, &guard, form, out)?;
-    let mut lost = guard.lost();
-    let mut lost: Pin<&mut dyn Future<Output = Loss>> = pin!(&mut lost);
-    let code = match reactor.next(lost.as_mut(), None, until).map_err(trouble)? {
+    let mut ended = guard.lost();
+    let mut ended: Pin<&mut dyn Future<Output = Loss>> = pin!(&mut ended);
+    let code = match reactor.next(ended.as_mut(), None, until).map_err(trouble)? {
         Woken::Signal(_) | Woken::Readable => 0,
         Woken::Late => failure::MAX_HOLD,
         Woken::Done(loss) => {

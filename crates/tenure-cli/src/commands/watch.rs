@@ -14,6 +14,7 @@ use crate::settings::Settings;
 
 /// One thing that happened.
 #[derive(Debug, Serialize)]
+#[expect(clippy::struct_field_names, reason = "it is the name in the JSON")]
 struct Event {
     at: String,
     /// `granted`, `ended`, `queued`, `left`; `holds` and `waits` for what stood at the beginning.
@@ -54,9 +55,9 @@ pub(super) fn run(
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         for event in changes(before.as_ref(), &now, &at) {
             if people || form == OutputArg::Plain {
-                line(&event, out)?
+                line(&event, out)?;
             } else {
-                output::json(&event, out)?
+                output::json(&event, out)?;
             }
         }
         out.flush()?;

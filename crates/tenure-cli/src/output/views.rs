@@ -1,4 +1,4 @@
-//! Locks, holders, waiters and sessions as rows and as JSON. Knows fields, not where they come from.
+//! Locks, holders, waiters and sessions as rows and as JSON. Knows fields, not their origin.
 
 use std::time::{Duration, SystemTime};
 

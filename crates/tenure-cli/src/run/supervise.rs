@@ -25,6 +25,7 @@ use crate::reactor::{Reactor, Woken};
 const KILL_PACE: Duration = Duration::from_millis(5);
 
 /// Watches over a running command.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Supervisor<'a> {
     front: &'a Front,
     reactor: &'a Reactor,
@@ -119,7 +120,7 @@ impl<'a> Supervisor<'a> {
                 Woken::Done(_) => lost = None,
                 // What is meant for the command reaches it, whichever of us is told.
                 Woken::Signal(caught) => self.pass_on(caught.signal),
-                Woken::Readable => self.told(self.front.receive().map_err(trouble)?),
+                Woken::Readable => self.told(self.front.receive().map_err(trouble)?.as_ref()),
                 Woken::Late => {}
             }
             self.look_at_the_clock();
@@ -264,14 +265,14 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn told(&mut self, message: Option<ToGuardian>) {
+    fn told(&mut self, message: Option<&ToGuardian>) {
         match message {
             None => {
                 self.front_gone = true;
                 self.end(Cause::FrontGone, false);
             }
             Some(ToGuardian::Signal(number)) => {
-                if let Ok(signal) = Signal::try_from(number) {
+                if let Ok(signal) = Signal::try_from(*number) {
                     self.pass_on(signal);
                 }
             }
