@@ -115,7 +115,8 @@ fn an_interactive_shell_can_be_the_command() {
     let mut terminal = Terminal::new(&place);
     terminal.line("tenure run x -- env PS1='inner> ' bash --norc --noediting -i");
     terminal.expect("inner> ");
-    terminal.line("sleep 600");
+    terminal.line("sh -c 'echo sleeping; exec sleep 600'");
+    terminal.expect("sleeping");
     terminal.keys(CTRL_Z);
     terminal.expect("Stopped");
     terminal.expect("inner> ");
