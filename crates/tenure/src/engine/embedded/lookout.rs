@@ -31,6 +31,9 @@ const LETTERS: usize = 4_096;
 /// How long a letterbox that callers have left stays without anybody who listens.
 const TAKE_BACK: Duration = Duration::from_millis(10);
 
+/// How long a process lives before it watches the files of its store. To close such a watch takes
+/// the kernel 8 ms, most of the life of a short command.
+const SETTLED: Duration = Duration::from_millis(200);
 /// How many watches are nothing to worry about.
 const PRUNE_FROM: usize = 64;
 /// How often a process is looked for that seems to keep a session alive and is not there.
@@ -122,20 +125,16 @@ impl Desk {
 
 /// Starts the thread.
 pub(super) fn start(desk: Arc<Desk>, sessions: Weak<Sessions>) -> io::Result<()> {
-    let place = sessions.upgrade().and_then(|sessions| match watch_place(&sessions) {
-        Ok(place) => Some(place),
-        Err(error) => {
-            // Every step looks for itself now and then; it only takes longer.
-            tracing::warn!(%error, "cannot watch the store's directory");
-            None
-        }
-    });
-    if let Some(place) = &place {
-        desk.add(place, PLACE)?;
-    }
-    let (watches, late) = (HashMap::new(), IdMap::default());
-    let lookout =
-        Lookout { desk, sessions, place, watches, late, left: None, prune_at: PRUNE_FROM };
+    let lookout = Lookout {
+        desk,
+        sessions,
+        place: None,
+        settles_at: Some(SystemClock.now() + SETTLED),
+        watches: HashMap::new(),
+        late: IdMap::default(),
+        left: None,
+        prune_at: PRUNE_FROM,
+    };
     thread::Builder::new().name("tenure-lookout".to_owned()).spawn(move || lookout.run())?;
     Ok(())
 }
@@ -145,6 +144,8 @@ struct Lookout {
     sessions: Weak<Sessions>,
     /// Tells when files of the store are removed.
     place: Option<OwnedFd>,
+    /// When the process has lived long enough to watch them.
+    settles_at: Option<Tick>,
     watches: HashMap<u64, Watch>,
     late: IdMap<SessionId, VecDeque<Vec<u8>>>,
     /// Some letterbox is left to callers; when that was last looked at.
@@ -166,6 +167,7 @@ impl Lookout {
         loop {
             let late = (!self.late.is_empty()).then_some(AGAIN);
             let timeout = late.or(self.left.map(|_| TAKE_BACK));
+            let timeout = timeout.or(self.settles_at.map(|_| SETTLED));
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
@@ -173,6 +175,9 @@ impl Lookout {
             let Some(sessions) = self.sessions.upgrade() else { return };
             let ready: Vec<u64> = events.drain(..).map(|event| event.data.u64()).collect();
             self.take_back(&sessions);
+            if self.settles_at.is_some_and(|at| SystemClock.now() >= at) {
+                self.settle(&sessions);
+            }
             // A panic of whoever hears a signal must not leave everybody else without ears.
             let done = catch_unwind(AssertUnwindSafe(|| self.attend_to(&sessions, &ready)));
             if let Ok(false) = done {
@@ -196,6 +201,21 @@ impl Lookout {
         }
         self.deliver_late(sessions);
         true
+    }
+
+    /// Watches the files of the store from now on, and looks whether they are still there.
+    fn settle(&mut self, sessions: &Sessions) {
+        self.settles_at = None;
+        match watch_place(sessions) {
+            Ok(place) => {
+                let _ = self.desk.add(&place, PLACE);
+                self.place = Some(place);
+            }
+            // Every step looks for itself now and then; it only takes longer.
+            Err(error) => tracing::warn!(%error, "cannot watch the store's directory"),
+        }
+        // They may have gone before, which is also why they cannot be watched.
+        self.look_at_place(sessions);
     }
 
     /// Does what was asked. Whether to go on.
