@@ -25,6 +25,7 @@ use crate::run::{Bench, Run};
 #[command(
     help_template = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}",
     before_help = "Examples:\n  \
+        tenure-bench command\n  \
         tenure-bench embedded\n  \
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
@@ -38,6 +39,8 @@ struct Arguments {
 /// What is measured.
 #[derive(Debug, Subcommand)]
 enum Engine {
+    /// The command `tenure run`, beside `flock`
+    Command(Options),
     /// The embedded engine, in directories of its own
     Embedded(Options),
     /// The memory engine, in this process
@@ -64,6 +67,7 @@ struct Options {
 fn main() -> ExitCode {
     let Arguments { engine } = Arguments::parse();
     let done = match engine {
+        Engine::Command(options) => measure(&options, benches::command::benches()),
         Engine::Embedded(options) => measure(&options, engines::embedded::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, engines::memory::benches()),

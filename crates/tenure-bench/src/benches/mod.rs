@@ -1,6 +1,7 @@
 //! The benchmarks. They know the contract and the primitives, not which engine they measure.
 
 mod bare;
+pub(crate) mod command;
 mod counting;
 pub(crate) mod handoff;
 pub(crate) mod held;
