@@ -21,12 +21,16 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use crate::args::{Arguments, ColorArg, Command};
+use crate::args::{Arguments, ColorArg, Command, RunArgs, Shared};
+use crate::failure::Failure;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     if words.next().is_some_and(|word| word == run::ARGV0) {
         return ExitCode::from(run::guardian_main(words));
+    }
+    if let Some(Line { shared, run }) = Line::of_run() {
+        return exit(run::run(&shared, &run));
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -46,6 +50,10 @@ fn main() -> ExitCode {
             done.and_then(|code| Ok(out.flush().map(|()| code)?))
         }
     };
+    exit(done)
+}
+
+fn exit(done: Result<u8, Failure>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         // Whoever read our output has seen enough, as `head` does.
@@ -54,6 +62,26 @@ fn main() -> ExitCode {
             failure.tell();
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// A whole line that begins with `tenure run`: most are, and it is read without the words of all
+/// the other commands, which is half of the time it takes.
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    shared: Shared,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+impl Line {
+    /// None if it is another command, or if it is not understood: then the whole is asked, which
+    /// explains itself better.
+    fn of_run() -> Option<Self> {
+        let mut words = std::env::args_os().skip(1).peekable();
+        let is_run = words.peek().is_some_and(|word| word == "run");
+        is_run.then(|| Self::try_parse_from(words).ok())?
     }
 }
 

@@ -54,14 +54,28 @@ impl Settings {
             .call_limit(self.op_timeout)
     }
 
-    /// A session with the store.
-    pub(crate) fn connect(&self) -> Result<Tenure, Error> {
-        self.connect_for(std::process::id())
-    }
-
-    /// A session with the store, for the process that people know.
-    pub(crate) fn connect_for(&self, pid: u32) -> Result<Tenure, Error> {
-        tenure::blocking::wait(self.builder().on_behalf_of(pid).connect(&self.url))
+    /// Works in a session with the store, for the process that people know. Afterwards nothing of
+    /// the session stays behind.
+    pub(crate) fn session<T>(
+        &self,
+        pid: u32,
+        work: impl FnOnce(&Tenure) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let engine = self.engine()?;
+        let tenure = self.builder().on_behalf_of(pid).open(Arc::clone(&engine))?;
+        let done = work(&tenure);
+        tenure::blocking::wait(tenure.close());
+        drop(tenure);
+        // The keeper lets go of the store on a thread of its own. If we ended before it did, the
+        // session's files would stay; whoever has to hurry was told already.
+        let pause = Duration::from_micros(100);
+        for _ in 0..100 {
+            if Arc::strong_count(&engine) == 1 {
+                break;
+            }
+            std::thread::sleep(pause);
+        }
+        done
     }
 
     /// The store without a session, for claims that belong to no process.

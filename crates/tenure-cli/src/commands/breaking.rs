@@ -18,8 +18,16 @@ pub(super) fn run(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let tenure = settings.connect()?;
-    let shape = shape(&tenure, &args.name)?;
+    settings.session(std::process::id(), |tenure| evict(tenure, args, form, out))
+}
+
+fn evict(
+    tenure: &Tenure,
+    args: &BreakArgs,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let shape = shape(tenure, &args.name)?;
     if !args.yes && io::stdin().is_terminal() && io::stderr().is_terminal() && !sure(args)? {
         return Err(Failure::new(failure::NO, "nothing was released"));
     }

@@ -59,13 +59,15 @@ pub(super) fn run(shared: &Shared, out: &mut impl Write) -> Result<u8, Failure> 
 /// The store, from the door to a lock and back.
 fn store(settings: &Settings, findings: &mut Vec<Finding>) -> Result<(), Failure> {
     let began = Instant::now();
-    let tenure = settings.connect()?;
-    let took = began.elapsed();
+    settings.session(std::process::id(), |tenure| inside(tenure, began.elapsed(), findings))
+}
+
+fn inside(tenure: &Tenure, took: Duration, findings: &mut Vec<Finding>) -> Result<(), Failure> {
     let promises = tenure.promises().clone();
     let what = format!("{} answers, opened in {took:.1?}", promises.engine);
     findings.push(finding("store", State::Ok, what));
-    findings.push(round_trip(&tenure)?);
-    findings.push(a_lock(&tenure)?);
+    findings.push(round_trip(tenure)?);
+    findings.push(a_lock(tenure)?);
     findings.push(match promises.fencing {
         Fencing::Strict => finding("fences", State::Ok, "always grow".to_owned()),
         Fencing::ClockBounded => {
@@ -82,7 +84,6 @@ fn store(settings: &Settings, findings: &mut Vec<Finding>) -> Result<(), Failure
         None => "a holder that dies is noticed when its lease ends",
     };
     findings.push(finding("crashes", State::Ok, noticed.to_owned()));
-    tenure::blocking::wait(tenure.close());
     Ok(())
 }
 

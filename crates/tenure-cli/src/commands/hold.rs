@@ -34,16 +34,27 @@ pub(super) fn run(
     let wanted = Wanted::new(&args.lock, args.max_hold, config)?;
     // Before the session starts its thread, which inherits it.
     let reactor = Reactor::new(Signals::catch_only(&ENDS).map_err(trouble)?).map_err(trouble)?;
-    let tenure = settings.connect()?;
     let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
-    let asking =
-        Asking { tenure: &tenure, settings, wanted: &wanted, owner: &owner, backstop: None };
-    let guard = match asking.obtain(&reactor, None)? {
+    settings.session(std::process::id(), |tenure| {
+        let wanted = &wanted;
+        let asking = Asking { tenure, settings, wanted, owner: &owner, backstop: None };
+        hold(&asking, &reactor, form, out)
+    })
+}
+
+fn hold(
+    asking: &Asking<'_>,
+    reactor: &Reactor,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let wanted = asking.wanted;
+    let guard = match asking.obtain(reactor, None)? {
         Ok(guard) => guard,
         Err(code) => return Ok(code),
     };
     let until = wanted.max_hold.map(|most| Instant::now() + most);
-    print(&wanted, &guard, form, out)?;
+    print(wanted, &guard, form, out)?;
     let mut ended = guard.lost();
     let mut ended: Pin<&mut dyn Future<Output = Loss>> = pin!(&mut ended);
     let code = match reactor.next(ended.as_mut(), None, until).map_err(trouble)? {
@@ -54,7 +65,6 @@ pub(super) fn run(
         }
     };
     tenure::blocking::wait(guard.release())?;
-    tenure::blocking::wait(tenure.close());
     Ok(code)
 }
 

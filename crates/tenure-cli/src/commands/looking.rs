@@ -17,7 +17,8 @@ pub(super) fn ls(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let mut slots = all(&settings.connect()?, args.pattern.as_deref())?.slots;
+    let pattern = args.pattern.as_deref();
+    let mut slots = settings.session(std::process::id(), |tenure| Ok(all(tenure, pattern)?))?.slots;
     slots.retain(|slot| wanted(args, slot));
     match args.sort {
         SortArg::Name => {}
@@ -57,8 +58,10 @@ pub(super) fn show(
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
     let name = Name::try_from(args.name.as_str())?;
-    let tenure = settings.connect()?;
-    let seen = tenure::blocking::wait(tenure.inspect(&Query::Slot(name)))?;
+    let query = Query::Slot(name);
+    let seen = settings.session(std::process::id(), |tenure| {
+        Ok(tenure::blocking::wait(tenure.inspect(&query))?)
+    })?;
     let Some(slot) = seen.slots.first() else {
         let message = format!("nobody holds or waits for {:?}", args.name);
         return Err(Failure::new(failure::NO, message));
@@ -121,7 +124,7 @@ pub(super) fn sessions(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let seen = all(&settings.connect()?, None)?;
+    let seen = settings.session(std::process::id(), |tenure| Ok(all(tenure, None)?))?;
     let mut rows: Vec<SessionRow> = seen.sessions().iter().map(SessionRow::new).collect();
     if let Some(id) = &args.id {
         rows.retain(|row| row.session.as_ref().is_some_and(|session| session.starts_with(id)));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::contract::SlotView;
-use tenure::{Error, ErrorKind, Name, Query};
+use tenure::{Error, ErrorKind, Name, Query, Tenure};
 
 use crate::args::WaitArgs;
 use crate::failure::Failure;
@@ -15,8 +15,11 @@ const PACE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 
 /// Looks until nobody holds the lock.
 pub(super) fn run(settings: &Settings, args: &WaitArgs) -> Result<u8, Failure> {
+    settings.session(std::process::id(), |tenure| until_free(tenure, settings, args))
+}
+
+fn until_free(tenure: &Tenure, settings: &Settings, args: &WaitArgs) -> Result<u8, Failure> {
     let name = Name::try_from(args.name.as_str())?;
-    let tenure = settings.connect()?;
     let deadline = args.wait.map(|limit| Instant::now() + limit);
     let mut line = WaitingLine::new(&args.name, settings);
     let mut pause = PACE.0;

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
+use tenure::Tenure;
 
 use super::looking::all;
 use crate::args::{OutputArg, WatchArgs};
@@ -46,12 +47,20 @@ pub(super) fn run(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let tenure = settings.connect()?;
+    settings.session(std::process::id(), |tenure| events(tenure, args, form, out))
+}
+
+fn events(
+    tenure: &Tenure,
+    args: &WatchArgs,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
     let people = form != OutputArg::Json && form != OutputArg::Ndjson && io::stdout().is_terminal();
     let end = args.long.map(|long| Instant::now() + long);
     let mut before: Option<Look> = None;
     loop {
-        let now = look(all(&tenure, args.pattern.as_deref())?.slots.iter().map(LockRow::new));
+        let now = look(all(tenure, args.pattern.as_deref())?.slots.iter().map(LockRow::new));
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         for event in changes(before.as_ref(), &now, &at) {
             if people || form == OutputArg::Plain {

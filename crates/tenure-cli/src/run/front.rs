@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::prctl::set_child_subreaper;
@@ -42,8 +42,6 @@ pub(super) fn run(
     // If the guardian is killed, what it guarded comes to us.
     set_child_subreaper(true).map_err(|error| failed(error.into()))?;
     let (line, theirs) = words::pair().map_err(failed)?;
-    let guardian = start_guardian(&theirs, &name, command).map_err(failed)?;
-    drop(theirs);
     let on_terminal = has_terminal();
     let request = Request {
         settings,
@@ -57,9 +55,10 @@ pub(super) fn run(
     };
     let lost_exit_code = request.rules.lost_exit_code;
     let request = ToGuardian::Request(Box::new(request));
-    let stdin = rustix::stdio::stdin();
-    // An error means that it is gone already, which the loop notices and reports.
-    let _ = line.send_with(&request, &[stdin]);
+    // Before it is there, so that it need not wait for us once it is.
+    line.send_with(&request, &[rustix::stdio::stdin()]).map_err(failed)?;
+    let guardian = start_guardian(&theirs, &name, command).map_err(failed)?;
+    drop(theirs);
     let reactor = Reactor::new(signals).map_err(failed)?;
     let front = Front {
         line,
@@ -94,8 +93,7 @@ impl Front {
                 Woken::Readable => match self.line.receive()? {
                     Some(message) => {
                         if let Some(code) = self.told(message) {
-                            // It has nothing left to do; nothing of us stays behind.
-                            let _ = waitpid(self.guardian, None);
+                            self.see_guardian_off()?;
                             return Ok(code);
                         }
                     }
@@ -129,7 +127,7 @@ impl Front {
             ToFront::Granted { liveness } => {
                 self.running = true;
                 match liveness.as_deref().map(share_liveness).transpose() {
-                    Ok(file) => self.liveness = file,
+                    Ok(file) => self.liveness = file.flatten(),
                     Err(error) => {
                         eprintln!("tenure: cannot lock the session's liveness file: {error}");
                         let _ = self.line.send(&ToGuardian::GiveUp(failure::OWN));
@@ -143,6 +141,19 @@ impl Front {
             ToFront::Exit(code) => return Some(code),
         }
         None
+    }
+
+    /// The guardian only tidies up and ends. Whoever inherits it will see it off if that takes
+    /// longer than a moment: nobody should have to wait for it.
+    fn see_guardian_off(&self) -> io::Result<()> {
+        let until = Instant::now() + Duration::from_millis(2);
+        while let Ok(WaitStatus::StillAlive) = waitpid(self.guardian, Some(WaitPidFlag::WNOHANG)) {
+            let mut nothing = pin!(pending::<Infallible>());
+            if let Woken::Late = self.reactor.next(nothing.as_mut(), None, Some(until))? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// A guardian that is stopped renews nothing while its command runs on. Whoever wants to
@@ -189,11 +200,15 @@ fn has_terminal() -> bool {
     open("/dev/tty", flags, rustix::fs::Mode::empty()).is_ok()
 }
 
-/// Takes a shared lock on the file whose lock says that the session lives.
-fn share_liveness(path: &Path) -> io::Result<File> {
-    let file = File::open(path)?;
+/// Takes a shared lock on the file whose lock says that the session lives. If it is gone, the
+/// session is over already.
+fn share_liveness(path: &Path) -> io::Result<Option<File>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
     fcntl_lock(&file, FlockOperation::NonBlockingLockShared)?;
-    Ok(file)
+    Ok(Some(file))
 }
 
 /// Starts this same program as the guardian, in a process group of its own, so that a signal to

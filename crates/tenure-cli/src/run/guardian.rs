@@ -27,13 +27,18 @@ pub(super) type Front = Line<BorrowedFd<'static>>;
 pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
     let front = words::from_standard_input();
     let command: Vec<OsString> = arguments.skip_while(|word| word != "--").skip(1).collect();
-    let code = match watch_over(&front, &command) {
+    match watch_over(&front, &command) {
         Ok(code) => code,
-        Err(failure) => {
-            failure.tell();
-            failure.code
-        }
-    };
+        Err(failure) => finish(&front, Err(failure)),
+    }
+}
+
+/// Tells the front the exit code, and whoever reads standard error why.
+fn finish(front: &Front, done: Result<u8, Failure>) -> u8 {
+    let code = done.unwrap_or_else(|failure| {
+        failure.tell();
+        failure.code
+    });
     // If the front is gone, nobody needs to know.
     let _ = front.send(&ToFront::Exit(code));
     code
@@ -56,9 +61,7 @@ fn watch_over(front: &Front, command: &[OsString]) -> Result<u8, Failure> {
     set_name(c"tenure-guardian").map_err(|error| failed(error.into()))?;
     let reactor = Reactor::new(signals).map_err(failed)?;
     let guardian = Guardian { front, reactor: &reactor, request: &request };
-    guardian.run(command, &stdin).map_err(|failure| {
-        failure.conflict(request.wanted.conflict, request.settings.quiet).of_run()
-    })
+    guardian.run(command, &stdin).map_err(|failure| guardian.as_of_run(failure))
 }
 
 struct Guardian<'a> {
@@ -69,14 +72,20 @@ struct Guardian<'a> {
 
 impl Guardian<'_> {
     fn run(&self, command: &[OsString], stdin: &OwnedFd) -> Result<u8, Failure> {
-        let tenure = self.request.settings.connect_for(self.request.front)?;
         let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
-        let code = match self.obtain(&tenure, &owner)? {
-            Ok(guard) => self.hold(command, stdin, &tenure, &owner, guard),
-            Err(code) => Ok(code),
-        };
-        tenure::blocking::wait(tenure.close());
-        code
+        self.request.settings.session(self.request.front, |tenure| {
+            let done = self.obtain(tenure, &owner).and_then(|obtained| match obtained {
+                Ok(guard) => self.hold(command, stdin, tenure, &owner, guard),
+                Err(code) => Ok(code),
+            });
+            // The lock is free; what is left to tidy up need not keep anybody waiting.
+            Ok(finish(self.front, done.map_err(|failure| self.as_of_run(failure))))
+        })
+    }
+
+    fn as_of_run(&self, failure: Failure) -> Failure {
+        let Request { wanted, settings, .. } = self.request;
+        failure.conflict(wanted.conflict, settings.quiet).of_run()
     }
 
     /// Waits for the lock. Without it, the answer is an exit code.
