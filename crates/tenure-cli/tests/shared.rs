@@ -418,3 +418,12 @@ fn a_holder_that_ends_at_once_leaves_nothing_behind() {
     }
     eventually("nothing is held", || place.code(&["show", "x"]) == 1);
 }
+
+#[test]
+fn a_command_ends_when_the_store_is_gone() {
+    let place = Place::shared();
+    let mut holder = place.start(&["run", "x", "--lease", "2s", "-c", "echo in; exec sleep 600"]);
+    assert_eq!(holder.line(), "in");
+    std::fs::rename(place.file("store"), place.file("elsewhere")).unwrap();
+    assert_eq!(holder.ends(), 123);
+}
