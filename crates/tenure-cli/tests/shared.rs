@@ -385,6 +385,24 @@ fn somebody_at_a_terminal_sees_what_they_wait_for() {
 }
 
 #[test]
+fn somebody_at_a_terminal_is_asked_before_a_lock_is_broken() {
+    let place = Place::shared();
+    let mut holder = place.held("x");
+    let fence = fence_of(&place, "x");
+    let mut terminal = Terminal::new(&place);
+    let line = format!("tenure break x --fence {fence} --reason test");
+    terminal.line(&line);
+    terminal.expect("[y/N] ");
+    terminal.line("n");
+    terminal.expect("nothing was released");
+    terminal.line(&line);
+    terminal.expect("[y/N] ");
+    terminal.line("y");
+    terminal.expect("released x from ");
+    assert_eq!(holder.ends(), 123);
+}
+
+#[test]
 fn nobody_else_sees_a_waiting_line() {
     let place = Place::shared();
     let mut holder = place.held("x");
