@@ -82,7 +82,17 @@ impl Settings {
     pub(crate) fn engine(&self) -> Result<Arc<dyn Engine>, Error> {
         let namespace = Namespace::try_from(self.namespace.as_str())?;
         let terms = Terms { namespace, max_lease: self.max_lease, clock: Arc::new(SystemClock) };
-        tenure::blocking::wait(engine::connect(&self.url, terms))
+        let mut tries = 1;
+        loop {
+            // When a hundred processes start at once, the door may be too narrow for a moment.
+            match tenure::blocking::wait(engine::connect(&self.url, terms.clone())) {
+                Err(error) if error.is_retryable() && tries < limits::CLAIM_TRIES => {
+                    std::thread::sleep(Duration::from_millis(20 << tries));
+                    tries += 1;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// The store's scheme, for people: the rest of a URL may hold a password.

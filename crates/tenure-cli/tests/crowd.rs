@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{Place, Running, eventually};
@@ -14,6 +15,9 @@ const APPEND: &str = "\
     for piece in 1 2 3; do echo \"$TENURE_FENCE $piece\" >> log; done
     sleep 0.00$(( $$ % 10 ))
     echo \"end $TENURE_FENCE\" >> log";
+
+/// One crowd at a time is enough for a small machine.
+static ROOM: Mutex<()> = Mutex::new(());
 
 fn crowd(place: &Place, size: usize) -> Vec<Running> {
     (0..size).map(|_| place.start(&["run", "x", "--kill-after", "100ms", "-c", APPEND])).collect()
@@ -49,6 +53,7 @@ fn grow(fences: &[(u64, bool)]) {
 
 #[test]
 fn a_hundred_processes_write_one_after_the_other() {
+    let _alone = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::shared();
     for mut running in crowd(&place, 100) {
         assert_eq!(running.ends(), 0);
@@ -61,6 +66,7 @@ fn a_hundred_processes_write_one_after_the_other() {
 
 #[test]
 fn a_hundred_processes_of_which_a_quarter_is_killed() {
+    let _alone = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Place::shared();
     let mut crowd = crowd(&place, 100);
     // Killed one after the other, while some wait, some write, and some have written.
