@@ -107,6 +107,19 @@ fn readers_share_and_a_writer_among_them_is_found() {
 }
 
 #[test]
+fn a_grant_heard_of_too_late_counts_from_its_renewal() {
+    for (used, breaches) in [(3_003, vec![]), (3_001, vec![4])] {
+        let mut forge = Forge::default();
+        let one = forge.sent(1_000, Shape::Mutex, 1);
+        forge.granted(3_000, one, 7, 2_000);
+        forge.note(3_002, one, What::Renewed(millis(4_000)));
+        forge.note(used, one, What::Used(Fence::new(7)));
+        forge.note(3_500, one, What::Released);
+        assert_eq!(forge.judge(), breaches, "used at {used}");
+    }
+}
+
+#[test]
 fn permits_beyond_the_capacity_are_found_and_nested_owners_count_once() {
     let mut forge = Forge::default();
     for (at, fence) in [(1_000, 1), (1_001, 2), (1_002, 3)] {

@@ -57,6 +57,11 @@ impl Life {
         self.queued.is_none() && self.granted.is_none() && !self.refused
     }
 
+    /// Whether its safe-until had passed when it heard that it holds.
+    fn never_believed(&self) -> bool {
+        self.granted.as_ref().is_some_and(|(at, _)| *at >= self.believed_until)
+    }
+
     /// Whether it was over before the end of the run, one way or the other.
     pub(super) fn ended(&self) -> bool {
         self.gave_up.is_some() || self.refused || self.lost
@@ -105,6 +110,11 @@ fn live(life: &mut Life, entry: &Entry) {
         // A renewal counts only for what was still believed.
         What::Renewed(until) if !life.ended() && entry.at <= life.believed_until => {
             life.believed_until = life.believed_until.max(*until);
+        }
+        // A grant heard of too late was never believed: it is renewed before it is handed out.
+        What::Renewed(until) if !life.ended() && life.never_believed() => {
+            life.granted = life.granted.take().map(|(_, fences)| (entry.at, fences));
+            life.believed_until = *until;
         }
         What::Sent { .. } | What::Renewed(_) => {}
         What::Refused => life.refused = true,
