@@ -2,11 +2,13 @@
 
 mod common;
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{World, millis, now, poll_once, secs};
-use tenure::contract::{Engine, Verdict};
+use tenure::conformance::{Link, Trouble};
+use tenure::contract::{Engine, Signal, Verdict};
 use tenure::{Error, ErrorKind, Guard, Tenure};
 
 type Waiting = Pin<Box<dyn Future<Output = Result<Guard, Error>> + Send>>;
@@ -252,4 +254,28 @@ fn of_two_readers_that_want_to_write_the_second_gives_way_at_once() {
     assert!(writer.check().is_ok(), "the replaced claim is not renewed and not missed");
     now(writer.release()).unwrap();
     world.assert_empty("upgraded");
+}
+
+/// A process was killed between letting go and telling the next one, and was found dead while the
+/// answer to that one's claim was on its way: the call to ask again met nobody who waited, and the
+/// lock stood idle for a third of the lease.
+#[test]
+fn a_claim_on_its_way_when_signals_were_missed_asks_again() {
+    let world = World::new();
+    let guard = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    let link = Link::new(Arc::new(world.store.clone()) as Arc<dyn Engine>);
+    let clock = Arc::new(world.clock.clone());
+    let tenure = Tenure::builder().clock(clock).open(Arc::clone(&link) as _).unwrap();
+    link.trouble_push(0, Trouble::LosePush);
+    link.hold_replies(true);
+    let mut waiting = pin!(tenure.mutex("a").unwrap().lock());
+    assert!(poll_once(waiting.as_mut()).is_none(), "it waits for the answer");
+    now(guard.release()).unwrap();
+    link.forge(&Signal::Resync);
+    link.hold_replies(false);
+    // The answer is that it waits, which is no news; the keeper may have more by now, or soon.
+    let served = poll_once(waiting.as_mut());
+    world.settle();
+    let served = served.or_else(|| poll_once(waiting.as_mut()));
+    served.expect("no time had to pass").unwrap().check().unwrap();
 }

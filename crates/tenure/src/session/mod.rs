@@ -246,6 +246,7 @@ impl Ear for Core {
             Signal::Resync => {
                 for id in table.ids() {
                     table.update(id, |entry| {
+                        entry.missed_at = Some(now);
                         if matches!(entry.phase, Phase::Waiting { .. }) {
                             entry.renew_at = now;
                         }
