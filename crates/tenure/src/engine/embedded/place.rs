@@ -27,7 +27,7 @@ use crate::contract::{Error, ErrorKind};
 pub(super) const FORMAT: u32 = 1;
 
 /// How long another process may take to open the store before we say that it is stuck.
-const SETUP_TRIES: u32 = 10_000;
+const SETUP_TRIES: u32 = 40_000;
 const SETUP_STEP: Duration = Duration::from_micros(500);
 
 /// A store's place, checked.
