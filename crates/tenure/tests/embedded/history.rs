@@ -83,7 +83,8 @@ pub(crate) fn judge_all(directory: &Path, deaths: &Deaths) -> Verdicts {
 /// the signal was sent, as its last line tells.
 fn with_its_end(history: &History, killed: Tick) -> History {
     let mut entries = history.entries().to_vec();
-    let end = entries.last().map_or(killed, |last| last.at.max(killed));
+    // Just after the last line, which may tell of a use.
+    let end = entries.last().map_or(killed, |last| killed.max(last.at + Duration::from_nanos(1)));
     let mut open: HashSet<ClaimId> = HashSet::new();
     let mut answered: HashSet<ClaimId> = HashSet::new();
     for entry in &entries {
