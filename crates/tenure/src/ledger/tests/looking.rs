@@ -168,6 +168,23 @@ fn old_tombstones_are_forgotten() {
 }
 
 #[test]
+fn many_tombstones_stand_until_their_time_and_are_forgotten_after_it() {
+    let mut world = World::new();
+    let claim = |number| ask(number, &owner(number), [mutex("a")]);
+    for number in 1..=3_000 {
+        world.release_uncertain(&claim(number));
+    }
+    for number in 1..=3_000 {
+        assert_eq!(world.refused(&claim(number)), Refusal::Withdrawn, "a late copy");
+    }
+    world.pass(LEASE);
+    for number in 3_001..=6_000 {
+        world.release_uncertain(&claim(number));
+    }
+    assert_eq!(world.ledger.shelf.tombs(Tick::ZERO), 3_000, "the others are gone");
+}
+
+#[test]
 fn the_census_counts_the_living() {
     let mut world = World::new();
     world.granted(&ask(1, &owner(1), [mutex("a")]));
