@@ -227,6 +227,24 @@ async fn another_task_that_holds_is_no_self_wait() {
     drop(guard);
 }
 
+#[test]
+fn a_thread_that_blocks_for_its_own_lock_is_reported() {
+    let tenure = blocking::Tenure::connect("memory:").unwrap();
+    let _guard = tenure.mutex("a").unwrap().lock().unwrap();
+    let error = tenure.mutex("a").unwrap().wait(millis(10)).lock().unwrap_err();
+    assert!(error.to_string().contains("taken by this same task or thread"), "{error}");
+}
+
+#[tokio::test]
+async fn tasks_on_a_thread_that_has_blocked_before_are_still_told_apart() {
+    let tenure = blocking::wait(Tenure::connect("memory:")).unwrap();
+    let mutex = tenure.mutex("a").unwrap();
+    let _guard = tokio::spawn(async move { mutex.lock().await.unwrap() }).await.unwrap();
+    let mutex = tenure.mutex("a").unwrap().wait(millis(10));
+    let error = tokio::spawn(async move { mutex.lock().await.unwrap_err() }).await.unwrap();
+    assert!(!error.to_string().contains("taken by this same task or thread"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_on_many_names_never_overlap() {
     let engine = MemoryEngine::new();

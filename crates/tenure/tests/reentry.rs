@@ -192,3 +192,13 @@ fn the_same_owner_waiting_twice_is_served_together() {
     world.settle();
     assert!(poll_once(stranger.as_mut()).is_some());
 }
+
+#[test]
+fn what_is_held_as_one_kind_of_lock_is_not_entered_as_another() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let owner = Owner::new();
+    let _guard = now(tenure.mutex("a").unwrap().owner(&owner).lock()).unwrap();
+    let error = now(tenure.rwlock("a").unwrap().owner(&owner).read()).unwrap_err();
+    assert_eq!(error.kind(), tenure::ErrorKind::Shape);
+}

@@ -243,3 +243,83 @@ impl Wakers {
         self.next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+    use crate::contract::{About, ClaimId, Lineage, OwnerId, Part, Parts, Patience};
+    use crate::time::ManualClock;
+
+    fn grant(arrival: u64, fence: u64) -> Grant {
+        Grant { fences: [Fence::new(fence)].into_iter().collect(), arrival: Arrival(arrival) }
+    }
+
+    /// A grant with arrival 1 and fence 10, to be trusted for a second.
+    fn hold() -> Arc<Hold> {
+        let claim = Arc::new(Claim {
+            id: ClaimId::new(),
+            session: None,
+            lineage: Lineage::root(OwnerId::new()),
+            parts: Parts::one(Part::mutex("a".parse().unwrap())),
+            lease: Duration::from_secs(1),
+            lock_delay: Duration::ZERO,
+            patience: Patience::Wait,
+            replaces: None,
+            about: About { host: "host".into(), pid: 1, place: None, label: None },
+        });
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
+        let safe_until = clock.now() + Duration::from_secs(1);
+        Hold::new(&claim, grant(1, 10), &clock, safe_until, Tick::NEVER)
+    }
+
+    #[test]
+    fn a_renewal_counts_only_for_the_same_arrival_and_fences_that_do_not_fall() {
+        let hold = hold();
+        let later = hold.safe_until() + Duration::from_secs(1);
+        assert_eq!(hold.renewed(later, &grant(2, 11)), Err(Loss::Forgotten), "another grant");
+        assert_eq!(hold.renewed(later, &grant(1, 9)), Err(Loss::Forgotten), "a fence that falls");
+        assert_eq!(hold.remaining(), Duration::from_secs(1), "neither put off the end");
+        assert_eq!(hold.renewed(later, &grant(1, 12)), Ok(()));
+        assert_eq!(hold.fence().unwrap(), Fence::new(12));
+        assert_eq!(hold.remaining(), Duration::from_secs(2));
+    }
+
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    fn poll(lost: &mut Lost, bell: &Arc<Bell>) -> Poll<Loss> {
+        let waker = Waker::from(Arc::clone(bell));
+        Pin::new(lost).poll(&mut Context::from_waker(&waker))
+    }
+
+    #[test]
+    fn whoever_waits_for_the_loss_is_woken_once_and_whoever_leaves_is_forgotten() {
+        let hold = hold();
+        let bells: [Arc<Bell>; 3] = Default::default();
+        let mut waiting = [hold.lost(), hold.lost(), hold.lost()];
+        for (lost, bell) in waiting.iter_mut().zip(&bells) {
+            assert!(poll(lost, bell).is_pending() && poll(lost, bell).is_pending());
+        }
+        let [first, _second, mut third] = waiting;
+        drop(first);
+        // The third has moved to another task.
+        let moved = Arc::<Bell>::default();
+        assert!(poll(&mut third, &moved).is_pending());
+        let kept = |bell: &Arc<Bell>| Arc::strong_count(bell) - 1;
+        assert_eq!(bells.each_ref().map(kept), [0, 1, 0]);
+        hold.end(Loss::Closed);
+        let woken = |bell: &Arc<Bell>| bell.0.load(std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(bells.each_ref().map(woken), [0, 1, 0]);
+        assert_eq!(woken(&moved), 1);
+        assert_eq!(poll(&mut third, &moved), Poll::Ready(Loss::Closed));
+    }
+}

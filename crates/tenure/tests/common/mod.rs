@@ -86,6 +86,8 @@ pub struct Meddler {
     pub refuse: AtomicBool,
     /// Pass every call on but never answer it.
     pub swallow: AtomicBool,
+    /// Answer every renewal for one claim less than it was asked for.
+    pub short: AtomicBool,
     /// Lose all signals.
     pub deaf: AtomicBool,
     /// The promises to show instead of the engine's own.
@@ -102,6 +104,7 @@ impl Meddler {
             suspend: AtomicBool::new(false),
             refuse: AtomicBool::new(false),
             swallow: AtomicBool::new(false),
+            short: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
             promises: Mutex::new(None),
             claims: AtomicUsize::new(0),
@@ -142,7 +145,14 @@ impl Engine for Meddler {
 
     fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
         self.renews.fetch_add(1, Ordering::SeqCst);
-        self.call(self.inner.renew(batch))
+        let renewal = self.call(self.inner.renew(batch));
+        Box::pin(async move {
+            let mut answers = renewal.await?;
+            if self.short.load(Ordering::SeqCst) {
+                answers.pop();
+            }
+            Ok(answers)
+        })
     }
 
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
