@@ -167,3 +167,22 @@ fn nested_claims_of_an_unknown_ancestor_wait_like_strangers() {
     world.queued(&ask(2, &owner(2), [mutex("a")]));
     assert_eq!(world.queued(&ask(3, &nested(3, &[8]), [mutex("a")])).place, 2);
 }
+
+#[test]
+fn a_child_stays_ahead_of_the_line_while_its_parent_holds_at_all() {
+    let mut world = World::new();
+    let (one, again) = (ask(1, &owner(1), [mutex("a")]), ask(2, &owner(1), [mutex("a")]));
+    let sibling = ask(3, &nested(3, &[1]), [mutex("a")]);
+    for holder in [&one, &again, &sibling] {
+        world.granted(holder);
+    }
+    world.queued(&ask(4, &owner(4), [mutex("a")]));
+    let child = ask(5, &nested(5, &[1]), [mutex("a")]).session(5);
+    world.queued(&child);
+    assert_eq!(world.line("a"), [5, 4]);
+    world.release(&again);
+    assert_eq!(world.line("a"), [5, 4], "the parent has another hold");
+    world.release(&sibling);
+    assert_eq!(world.told(), [5]);
+    assert_eq!(world.holders("a"), [1, 5]);
+}

@@ -127,3 +127,17 @@ fn the_first_expiry_of_a_set_is_that_of_whichever_part_may_come_first() {
     let queued = world.queued(&ask(3, &owner(3), [mutex("a"), mutex("b")]));
     assert_eq!(queued.first_expiry, Some(millis(300)));
 }
+
+#[test]
+fn a_lock_delay_that_has_just_ended_is_nothing_to_wait_for() {
+    let mut world = World::new();
+    world.granted(&ask(1, &owner(1), [read("a")]).delay(500));
+    world.granted(&ask(2, &owner(2), [read("a")]).lease(10_000));
+    let writer = ask(3, &owner(3), [write("a")]).lease(10_000);
+    world.queued(&writer);
+    for (passed, first) in [(LEASE, 500), (499, 1), (1, 8_500)] {
+        world.pass(passed);
+        let Renewed::Waiting(queued) = world.renew(&writer) else { panic!("it waits") };
+        assert_eq!(queued.first_expiry, Some(millis(first)));
+    }
+}
