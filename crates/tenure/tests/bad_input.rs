@@ -124,6 +124,8 @@ fn one_name_with_two_shapes() {
     refused(now(tenure.mutex("a").unwrap().try_lock()), ErrorKind::Shape, text);
     refused(now(tenure.rwlock("a").unwrap().read()), ErrorKind::Shape, text);
     refused(now(tenure.semaphore("a", 4).unwrap().acquire(1)), ErrorKind::Shape, text);
+    let advice = "state the same number of permits everywhere";
+    refused(now(tenure.semaphore("a", 4).unwrap().acquire(1)), ErrorKind::Shape, advice);
     let set = tenure.all([tenure.mutex("a").unwrap().part(), tenure.mutex("b").unwrap().part()]);
     refused(now(set.unwrap().lock()), ErrorKind::Shape, text);
     now(guard.release()).unwrap();

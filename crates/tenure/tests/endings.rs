@@ -99,7 +99,7 @@ fn closing_waits_for_a_release_that_is_under_way() {
 }
 
 type Chosen = fn(&Event<'_>) -> bool;
-type Ending = fn(&World, Guard, Waiting);
+type Ending = fn(&World, &Tenure);
 
 /// Closes the session in the middle of an event, and remembers whether that was done at once.
 #[derive(Debug)]
@@ -123,11 +123,21 @@ impl Witness for Closer {
 #[test]
 fn what_ends_counts_as_on_its_way_back_from_the_first_moment() {
     let ends: [(Chosen, Ending); 3] = [
-        (|event| matches!(event, Event::Released), |_, guard, _| drop(guard)),
-        (|event| matches!(event, Event::Withdrawn), |_, _guard, waiting| drop(waiting)),
+        (
+            |event| matches!(event, Event::Released),
+            |_, tenure| drop(now(tenure.mutex("a").unwrap().lock()).unwrap()),
+        ),
+        (
+            |event| matches!(event, Event::Withdrawn),
+            |world, tenure| {
+                let _holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+                drop(waiting(tenure));
+            },
+        ),
         (
             |event| matches!(event, Event::Lost { .. }),
-            |world, guard, _waiting| {
+            |world, tenure| {
+                let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
                 now(world.tenure().evict("a", guard.fence().unwrap(), "by hand")).unwrap();
             },
         ),
@@ -139,10 +149,8 @@ fn what_ends_counts_as_on_its_way_back_from_the_first_moment() {
         let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
         let builder = builder.witness(Arc::clone(&closer) as _);
         let tenure = builder.open(Arc::new(world.store.clone())).unwrap();
-        let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
-        let waiting = waiting(&tenure);
-        closer.tenure.set(tenure).unwrap();
-        end(&world, guard, waiting);
+        closer.tenure.set(tenure.clone()).unwrap();
+        end(&world, &tenure);
         assert_eq!(*closer.done.lock().unwrap(), Some(false), "closed before it was given back");
         world.assert_empty("closed in the middle");
     }

@@ -27,7 +27,8 @@ fn an_answer_that_a_push_has_overtaken_does_not_end_the_grant() {
     let mut waiting = Box::pin(tenure.mutex("a").unwrap().lock());
     assert!(poll_once(waiting.as_mut()).is_none());
     link.hold_replies(true);
-    world.advance(millis(9_500));
+    world.advance(millis(10_500));
+    assert_eq!(link.renews(), 1);
     // The renewal was answered "waiting"; before the answer is here, the lock is handed over.
     now(holder.release()).unwrap();
     let guard = poll_once(waiting.as_mut()).expect("pushed").unwrap();
@@ -88,6 +89,38 @@ fn an_upgrade_of_what_the_store_forgot_loses_the_guard() {
 }
 
 #[test]
+fn what_an_exchange_has_replaced_is_forgotten_with_the_push_that_grants_it() {
+    let world = World::new();
+    let (tenure, other) = (world.tenure(), world.tenure());
+    let reader = now(tenure.rwlock("a").unwrap().read()).unwrap();
+    let blocker = now(other.rwlock("a").unwrap().read()).unwrap();
+    let (old, mut upgrade) = (reader.held(), Box::pin(reader.upgrade()));
+    assert!(poll_once(upgrade.as_mut()).is_none());
+    assert!(old.check().is_ok() && tenure.claims() == 2, "it reads while it waits");
+    now(blocker.release()).unwrap();
+    assert_eq!(old.check().unwrap_err().loss(), Some(&Loss::Released));
+    assert_eq!(tenure.claims(), 1);
+    assert!(poll_once(upgrade.as_mut()).expect("alone now").unwrap().check().is_ok());
+}
+
+#[test]
+fn an_exchange_whose_push_was_lost_is_no_loss_of_what_it_replaced() {
+    let world = World::new();
+    world.engine.deaf.store(true, Ordering::SeqCst);
+    let (tenure, other) = (world.tenure(), world.tenure());
+    let reader = now(tenure.rwlock("a").unwrap().read()).unwrap();
+    let blocker = now(other.rwlock("a").unwrap().read()).unwrap();
+    world.advance(secs(5));
+    let (old, mut upgrade) = (reader.held(), Box::pin(reader.upgrade()));
+    assert!(poll_once(upgrade.as_mut()).is_none());
+    now(blocker.release()).unwrap();
+    // The renewal of the read finds it gone: what it was exchanged for is asked about first.
+    world.advance(millis(5_100));
+    assert_eq!(old.check().unwrap_err().loss(), Some(&Loss::Released));
+    assert!(poll_once(upgrade.as_mut()).expect("alone now").unwrap().check().is_ok());
+}
+
+#[test]
 fn a_read_lock_entered_during_an_upgrade_outlives_the_exchange() {
     let world = World::new();
     let lock = world.tenure().rwlock("a").unwrap().owner(&Owner::new());
@@ -99,6 +132,14 @@ fn a_read_lock_entered_during_an_upgrade_outlives_the_exchange() {
     now(other.release()).unwrap();
     let _writer = poll_once(upgrade.as_mut()).expect("alone now").unwrap();
     assert!(second.check().is_ok());
+}
+
+#[test]
+fn a_downgrade_under_an_owner_lets_other_readers_in() {
+    let world = World::new();
+    let lock = world.tenure().rwlock("a").unwrap().owner(&Owner::new());
+    let _reader = now(now(lock.write()).unwrap().downgrade()).unwrap();
+    assert!(now(world.tenure().rwlock("a").unwrap().try_read()).unwrap().is_some());
 }
 
 #[test]
@@ -136,6 +177,29 @@ fn a_copy_of_a_claim_that_was_refused_is_refused_when_it_arrives_late() {
     assert!(answer.expect("answered").unwrap().is_none());
     world.settle();
     now(holder.release()).unwrap();
+    // The copy arrives with these calls at the latest.
+    now(now(tenure.mutex("b").unwrap().lock()).unwrap().release()).unwrap();
+    world.assert_empty("no copy came back");
+}
+
+#[test]
+fn a_copy_of_a_claim_that_was_granted_and_released_is_refused_when_it_arrives_late() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    link.trouble_call(0, Trouble::HangCall);
+    link.trouble_call(1, Trouble::LateCopy);
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().lock());
+    let mut answer = poll_once(lock.as_mut());
+    for _ in 0..40 {
+        if answer.is_some() {
+            break;
+        }
+        world.advance(millis(100));
+        answer = poll_once(lock.as_mut());
+    }
+    now(answer.expect("answered").unwrap().release()).unwrap();
+    // The copy arrives with these calls at the latest.
+    now(now(tenure.mutex("b").unwrap().lock()).unwrap().release()).unwrap();
     world.assert_empty("no copy came back");
 }
 

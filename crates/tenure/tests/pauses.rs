@@ -55,6 +55,28 @@ fn a_claim_that_failed_is_sent_again_twice_after_pauses_that_grow() {
 }
 
 #[test]
+fn a_claim_is_not_sent_again_after_its_callers_limit_has_passed() {
+    let world = World::new();
+    let tenure = world.tenure();
+    world.engine.swallow.store(true, Ordering::SeqCst);
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().wait(secs(1)).lock());
+    assert!(poll_once(lock.as_mut()).is_none());
+    world.advance(millis(1_001));
+    let error = poll_once(lock.as_mut()).expect("the limit passed").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(world.engine.claims.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_try_that_is_refused_costs_one_call() {
+    let world = World::new();
+    let _guard = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    assert!(now(world.tenure().mutex("a").unwrap().try_lock()).unwrap().is_none());
+    world.settle();
+    assert_eq!(world.engine.releases.load(Ordering::SeqCst), 0, "there is nothing to undo");
+}
+
+#[test]
 fn renewals_come_a_little_before_every_third_of_the_lease_and_not_in_step() {
     let one_session = || {
         let world = World::new();
@@ -173,4 +195,21 @@ fn an_answer_that_came_too_late_to_be_trusted_is_renewed_and_kept() {
     let guard = answer.or_else(|| poll_once(lock.as_mut())).expect("renewed").unwrap();
     assert!(guard.check().is_ok());
     assert_eq!(world.engine.claims.load(Ordering::SeqCst), 1, "not claimed anew");
+}
+
+#[test]
+fn a_wait_that_ends_before_a_late_answer_can_be_trusted_names_no_place() {
+    let world = World::new();
+    let tenure = world.tenure();
+    world.engine.suspend.store(true, Ordering::SeqCst);
+    let lock = tenure.mutex("a").unwrap().lease(millis(200)).wait(millis(500));
+    let mut lock = Box::pin(lock.lock());
+    assert!(poll_once(lock.as_mut()).is_none(), "before the call");
+    assert!(poll_once(lock.as_mut()).is_none(), "the answer is on its way");
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    world.clock.jump(millis(400));
+    assert!(poll_once(lock.as_mut()).is_none(), "an outdated answer is not handed out");
+    world.advance(millis(100));
+    let error = poll_once(lock.as_mut()).expect("the limit passed").unwrap_err();
+    assert_eq!((error.kind(), error.place()), (ErrorKind::TimedOut, None));
 }

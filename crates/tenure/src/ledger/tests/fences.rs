@@ -201,3 +201,18 @@ fn a_stranger_after_a_nested_family_has_a_fence_above_all_of_theirs() {
     world.release(&inner);
     assert!(first < fence(&world.granted(&ask(3, &owner(3), [mutex("a")]))));
 }
+
+#[test]
+fn what_shared_a_fence_leaves_nothing_behind() {
+    let mut world = World::new();
+    world.granted(&ask(1, &owner(1), [read("a")]));
+    let (outer, inner) = (ask(2, &owner(2), [read("a")]), ask(3, &owner(2), [read("a")]));
+    assert_eq!(world.granted(&outer).fences, world.granted(&inner).fences);
+    let groups = |world: &World| -> usize {
+        world.ledger.shelf.slots().map(|(_, slot)| slot.groups.len()).sum()
+    };
+    world.release(&inner);
+    assert_eq!(groups(&world), 1, "the outer one still has it");
+    world.release(&outer);
+    assert_eq!(groups(&world), 0);
+}
