@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Wake, Waker};
 
 use common::{Meddler, World, millis, now, poll_once, secs};
-use tenure::conformance::Link;
+use tenure::conformance::{Link, Trouble};
 use tenure::contract::Claim;
 use tenure::{Error, ErrorKind, Event, Guard, Loss, Query, Tenure, Witness};
 
@@ -19,6 +19,14 @@ fn waiting(tenure: &Tenure) -> Waiting {
     let mut lock: Waiting = Box::pin(tenure.mutex("a").unwrap().lock());
     assert!(poll_once(lock.as_mut()).is_none(), "it has to wait");
     lock
+}
+
+/// A session behind a link of its own.
+fn linked(world: &World) -> (Arc<Link>, Tenure) {
+    let link = Link::new(Arc::new(world.store.clone()));
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let tenure = builder.open(Arc::clone(&link) as _).unwrap();
+    (link, tenure)
 }
 
 /// A set has "a" and waits for "b"; somebody takes "a" from it by force. Returns what it is told.
@@ -84,9 +92,7 @@ fn closing_gives_back_a_grant_that_nobody_has_picked_up() {
 #[test]
 fn closing_waits_for_a_release_that_is_under_way() {
     let world = World::new();
-    let link = Link::new(Arc::new(world.store.clone()));
-    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
-    let tenure = builder.open(Arc::clone(&link) as _).unwrap();
+    let (link, tenure) = linked(&world);
     let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
     link.hold_replies(true);
     let mut release = Box::pin(guard.release());
@@ -96,6 +102,47 @@ fn closing_waits_for_a_release_that_is_under_way() {
     link.hold_replies(false);
     poll_once(release.as_mut()).expect("answered").unwrap();
     assert!(poll_once(close.as_mut()).is_some());
+}
+
+#[test]
+fn closing_waits_for_each_of_several_releases() {
+    let world = World::new();
+    let _holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    let (link, tenure) = linked(&world);
+    let guard = now(tenure.mutex("b").unwrap().lock()).unwrap();
+    let _next = waiting(&tenure);
+    link.trouble_call(2, Trouble::HangReply);
+    let mut release = Box::pin(guard.release());
+    assert!(poll_once(release.as_mut()).is_none());
+    let mut close = Box::pin(tenure.close());
+    for _ in 0..2 {
+        assert!(poll_once(close.as_mut()).is_none());
+        world.settle();
+    }
+    assert_eq!(link.calls(), 4, "the wait was withdrawn, which was answered");
+}
+
+#[test]
+fn closing_waits_for_a_release_beside_a_claim_that_was_refused_in_the_end() {
+    let world = World::new();
+    let _holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    let (link, tenure) = linked(&world);
+    let guard = now(tenure.mutex("b").unwrap().lock()).unwrap();
+    link.trouble_call(1, Trouble::HangCall);
+    let mut attempt = Box::pin(tenure.mutex("a").unwrap().try_lock());
+    assert!(poll_once(attempt.as_mut()).is_none());
+    world.advance(millis(1_500));
+    link.trouble_call(2, Trouble::HangReply);
+    let mut release = Box::pin(guard.release());
+    assert!(poll_once(release.as_mut()).is_none());
+    let mut answer = None;
+    for _ in 0..10 {
+        world.advance(millis(100));
+        answer = answer.or_else(|| poll_once(attempt.as_mut()));
+    }
+    assert!(answer.expect("sent again").unwrap().is_none());
+    assert_eq!(link.calls(), 5, "an earlier copy has to be refused too");
+    assert!(poll_once(std::pin::pin!(tenure.close())).is_none());
 }
 
 type Chosen = fn(&Event<'_>) -> bool;

@@ -121,6 +121,27 @@ fn an_exchange_whose_push_was_lost_is_no_loss_of_what_it_replaced() {
 }
 
 #[test]
+fn an_exchange_whose_answer_is_under_way_is_no_loss_of_what_it_replaced() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    let reader = now(tenure.rwlock("a").unwrap().read()).unwrap();
+    world.advance(secs(9));
+    link.trouble_call(1, Trouble::HangReply);
+    let (old, mut upgrade) = (reader.held(), Box::pin(reader.upgrade()));
+    assert!(poll_once(upgrade.as_mut()).is_none(), "exchanged in the store");
+    world.advance(millis(1_500));
+    assert_eq!(link.renews(), 1, "it was said to be gone");
+    assert!(old.check().is_ok(), "the answer may still come");
+    let mut answer = None;
+    for _ in 0..10 {
+        answer = answer.or_else(|| poll_once(upgrade.as_mut()));
+        world.advance(millis(100));
+    }
+    assert!(answer.expect("sent again").unwrap().check().is_ok());
+    assert_eq!(old.check().unwrap_err().loss(), Some(&Loss::Released));
+}
+
+#[test]
 fn a_read_lock_entered_during_an_upgrade_outlives_the_exchange() {
     let world = World::new();
     let lock = world.tenure().rwlock("a").unwrap().owner(&Owner::new());

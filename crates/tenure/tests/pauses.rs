@@ -213,3 +213,15 @@ fn a_wait_that_ends_before_a_late_answer_can_be_trusted_names_no_place() {
     let error = poll_once(lock.as_mut()).expect("the limit passed").unwrap_err();
     assert_eq!((error.kind(), error.place()), (ErrorKind::TimedOut, None));
 }
+
+#[test]
+fn a_release_that_took_longer_than_its_lease_is_no_loss() {
+    let world = World::new();
+    let guard = now(world.tenure().mutex("a").unwrap().lease(secs(1)).lock()).unwrap();
+    world.engine.suspend.store(true, Ordering::SeqCst);
+    let mut release = Box::pin(guard.release());
+    assert!(poll_once(release.as_mut()).is_none(), "before the call");
+    world.clock.jump(millis(1_100));
+    world.engine.suspend.store(false, Ordering::SeqCst);
+    poll_once(release.as_mut()).expect("answered").expect("the right had ended in time");
+}

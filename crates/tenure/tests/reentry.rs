@@ -202,3 +202,18 @@ fn what_is_held_as_one_kind_of_lock_is_not_entered_as_another() {
     let error = now(tenure.rwlock("a").unwrap().owner(&owner).read()).unwrap_err();
     assert_eq!(error.kind(), tenure::ErrorKind::Shape);
 }
+
+#[test]
+fn a_hold_can_still_be_entered_after_another_owner_has_left_the_name() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let [one, two] = [Owner::new(), Owner::new()].map(|owner| {
+        let lock = tenure.rwlock("a").unwrap().owner(&owner);
+        let guard = now(lock.read()).unwrap();
+        (lock, guard)
+    });
+    drop(one);
+    let again = now(two.0.read()).unwrap();
+    assert_eq!(again.fence().unwrap(), two.1.fence().unwrap());
+    assert_eq!(world.engine.claims.load(Ordering::SeqCst), 2, "entered without a call");
+}

@@ -393,3 +393,32 @@ impl Work {
         self.wake.drain(..).for_each(Waker::wake);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{About, Claim, Lineage, Parts, Patience};
+    use crate::time::{Clock, ManualClock};
+
+    #[test]
+    fn a_claim_that_never_held_leaves_nothing_behind() {
+        let claim = Arc::new(Claim {
+            id: ClaimId::new(),
+            session: None,
+            lineage: Lineage::root(OwnerId::new()),
+            parts: Parts::one(Part::mutex("a".parse().unwrap())),
+            lease: std::time::Duration::from_secs(1),
+            lock_delay: std::time::Duration::ZERO,
+            patience: Patience::Wait,
+            replaces: None,
+            about: About { host: "host".into(), pid: 1, place: None, label: None },
+        });
+        let clock = ManualClock::new();
+        let mut table = Table::new(clock.alarm());
+        table.insert(Entry::new(Arc::clone(&claim), false, None, clock.now()));
+        table.update(claim.id, |entry| entry.phase = Phase::Waiting { place: 1 });
+        table.update(claim.id, |entry| entry.renew_at = clock.now());
+        assert!(table.remove(claim.id).is_some());
+        assert!(table.is_empty() && table.due.is_empty() && table.held.is_empty());
+    }
+}

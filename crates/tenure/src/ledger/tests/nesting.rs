@@ -186,3 +186,20 @@ fn a_child_stays_ahead_of_the_line_while_its_parent_holds_at_all() {
     assert_eq!(world.told(), [5]);
     assert_eq!(world.holders("a"), [1, 5]);
 }
+
+#[test]
+fn after_a_lock_delay_a_child_passes_whoever_waits_for_its_parent() {
+    let mut world = World::new();
+    for n in [1, 2] {
+        world.granted(&ask(n, &owner(n), [read("a")]).lease(10 * LEASE));
+    }
+    world.granted(&ask(3, &owner(3), [read("a")]).delay(LEASE));
+    world.pass(LEASE);
+    // Nobody new comes in until the delay is over.
+    world.queued(&ask(4, &nested(4, &[1]), [write("a")]).lease(10 * LEASE));
+    world.queued(&ask(5, &nested(5, &[2]), [read("a")]).lease(10 * LEASE).session(5));
+    world.pass(LEASE);
+    assert_eq!(world.line("a"), [4], "it waits for the second reader, and so not for its child");
+    assert_eq!(world.told(), [5]);
+    assert_eq!(world.holders("a"), [1, 2, 5]);
+}
