@@ -6,6 +6,7 @@ mod common;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::thread;
 
 use common::{World, millis, now, secs};
@@ -225,6 +226,25 @@ async fn another_task_that_holds_is_no_self_wait() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(witness.0.lock().unwrap().is_empty());
     drop(guard);
+}
+
+#[test]
+fn a_thread_that_blocks_sleeps_until_it_is_woken() {
+    let (done, mut polls) = (Arc::new(AtomicBool::new(false)), 0);
+    blocking::wait(std::future::poll_fn(|cx| {
+        polls += 1;
+        if polls == 1 {
+            let (done, waker) = (Arc::clone(&done), cx.waker().clone());
+            thread::spawn(move || {
+                // Long enough for a thread that does not sleep to look again.
+                thread::sleep(millis(20));
+                done.store(true, Ordering::SeqCst);
+                waker.wake();
+            });
+        }
+        if done.load(Ordering::SeqCst) { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    assert_eq!(polls, 2);
 }
 
 #[test]
