@@ -50,7 +50,7 @@ fn a_hand_off_costs_one_call_and_no_renewal() {
     };
     assert_eq!(calls(), [2, 0, 0]);
     now(guard.release()).unwrap();
-    assert!(poll_once(next.as_mut()).is_some());
+    let _next = poll_once(next.as_mut()).expect("handed over").unwrap();
     assert_eq!(calls(), [2, 0, 1]);
 }
 
