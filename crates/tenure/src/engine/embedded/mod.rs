@@ -72,7 +72,7 @@ const LOOKED_AT: usize = 64;
 /// for it.
 const AT_ONCE: usize = 64;
 /// How many slots a sweep looks at.
-const SWEPT: usize = 8;
+const SWEPT: usize = 256;
 
 /// The embedded engine, bound to one namespace of one store.
 pub struct EmbeddedEngine {

@@ -24,7 +24,7 @@ use crate::contract::{Error, ErrorKind, SessionId, Signal};
 use crate::ledger::seam::Mint;
 use crate::ledger::{Ledger, Now};
 use crate::limits;
-use crate::time::Clock;
+use crate::time::{Clock, Tick};
 
 /// How large the map may become.
 const LAST_MAP: usize = 4 << 30;
@@ -35,6 +35,9 @@ const AHEAD: u64 = 3_600_000_000;
 
 /// How often a step looks whether the files are still in their place, in nanoseconds.
 const LOOK_EVERY: u64 = 100_000_000;
+
+/// Every so many claims a few slots are looked through: rarely, because it wakes a thread.
+const SWEEP_EVERY: u64 = 4_096;
 
 /// How long anybody waits for the gate.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
@@ -287,7 +290,9 @@ impl Store {
     ) -> Result<Done<T>, Error> {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.lost())?;
-        self.still_there(clock)?;
+        // Read inside the gate, so that time never goes back from one step to the next.
+        let mut tick = clock.now();
+        self.still_there(tick)?;
         self.follow_map(env, inside)?;
         if appetite == Appetite::Takes {
             self.keep_spare(env, inside)?;
@@ -296,8 +301,7 @@ impl Store {
         loop {
             let txn = env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
             let txn = Txn::new(txn, self.table);
-            // Read inside the gate, so that time never goes back from one step to the next.
-            let now = Now { tick: clock.now(), wall_micros: clock.wall_micros() };
+            let now = Now { tick, wall_micros: clock.wall_micros() };
             let mint = Mint {
                 floor: counters.floor.load(Ordering::Relaxed),
                 arrivals: counters.arrivals.load(Ordering::Relaxed),
@@ -315,6 +319,7 @@ impl Store {
                 Ok(()) => return Ok((answer, signals)),
                 Err(Trouble::Store(heed::Error::Mdb(MdbError::MapFull))) => {
                     self.grow(env, inside)?;
+                    tick = clock.now();
                 }
                 Err(trouble) => return Err(self.trouble(trouble)),
             }
@@ -323,12 +328,12 @@ impl Store {
 
     /// Whether the files are still where others look for them. Asked often enough that nobody goes
     /// on for long in a store that was replaced, even if nobody tells.
-    fn still_there(&self, clock: &dyn Clock) -> Result<(), Error> {
+    fn still_there(&self, now: Tick) -> Result<(), Error> {
         if self.guard.counters().closed.load(Ordering::Acquire) != 0 {
             let _ = self.gone.set("the store was found damaged and set aside".to_owned());
             return Err(self.lost());
         }
-        let now = clock.now().as_nanos();
+        let now = now.as_nanos();
         let looked = self.looked.load(Ordering::Relaxed);
         if now.abs_diff(looked) < LOOK_EVERY {
             return Ok(());
@@ -351,7 +356,7 @@ impl Store {
 
     /// Whether this claim is the one that looks through a few slots for what is dead.
     pub(super) fn sweeps(&self) -> bool {
-        self.claims.fetch_add(1, Ordering::Relaxed) % 64 == 63
+        self.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1
     }
 
     /// Whether a claim found no room. Says so to one caller.
