@@ -18,7 +18,8 @@ use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 use super::files::{is_damage, until_closed};
 use super::guard::{Guard, Room};
 use super::place::{self, Root, cannot};
-use super::store::{WAIT, stuck};
+use super::refusals::stuck;
+use super::store::WAIT;
 use super::txn::{Table, Trouble, Txn};
 use crate::contract::{Error, ErrorKind};
 

@@ -9,7 +9,7 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use super::guard::forks;
-use super::store::forked;
+use super::refusals::forked;
 use crate::contract::{Error, ErrorKind};
 
 type Job = Box<dyn FnOnce() + Send>;

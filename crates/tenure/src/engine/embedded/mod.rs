@@ -24,6 +24,7 @@ mod long;
 mod lookout;
 mod place;
 mod post;
+mod refusals;
 mod sessions;
 mod shelf;
 mod short;

@@ -18,6 +18,7 @@ use super::files::{
 use super::guard::{self, Busy, Guard, Inside, Room};
 use super::liveness;
 use super::place::{self, Root, SetUp, cannot};
+use super::refusals::{foreign, forked, stuck};
 use super::shelf::Pages;
 use super::txn::{Table, Trouble, Txn};
 use crate::contract::{Error, ErrorKind, SessionId, Signal};
@@ -474,29 +475,4 @@ impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("at", &self.file_set).finish_non_exhaustive()
     }
-}
-
-/// Others use the store, and we cannot.
-fn foreign(what: &str) -> Error {
-    let what = format!("the store is in use by another build of Tenure ({what})");
-    Error::new(ErrorKind::Unsupported, what)
-        .next("use one build for all programs that share a store, or a directory for each")
-}
-
-/// Somebody stands in the gate and does not move.
-pub(super) fn stuck(busy: Busy) -> Error {
-    let what = match busy.pid {
-        None => "another process has been inside the store too long".to_owned(),
-        Some(pid) => {
-            let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let command = command.trim();
-            format!("process {pid} ({command}) has been inside the store too long; is it stopped?")
-        }
-    };
-    Error::new(ErrorKind::Unavailable, what).next("let it go on (kill -CONT) or end it")
-}
-
-pub(super) fn forked() -> Error {
-    Error::new(ErrorKind::Closed, "this process was forked from one that had the store open")
-        .next("start the child with exec, or connect after the fork only")
 }
