@@ -76,7 +76,10 @@ pub(crate) struct Core {
     alarm: Arc<dyn Alarm>,
     settings: Settings,
     host: Arc<str>,
+    /// The process that others are told of.
     pid: u32,
+    /// The process that the keeper is in.
+    process: u32,
     table: Mutex<Table>,
     noise: AtomicU64,
 }
@@ -99,6 +102,7 @@ impl Session {
             settings,
             host: host_name(),
             pid,
+            process: std::process::id(),
             table: Mutex::new(Table::new(alarm)),
             noise: AtomicU64::new(seed(id)),
         });

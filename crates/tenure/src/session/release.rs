@@ -211,6 +211,12 @@ impl Session {
     /// store has confirmed, or its leases have run out.
     pub(crate) async fn close(&self) {
         let core = self.core();
+        if core.process != std::process::id() {
+            // A child that was forked without `exec`: the keeper stayed with the parent, whose
+            // locks these are.
+            core.abandon();
+            return;
+        }
         core.close_table();
         poll_fn(|cx| {
             let mut table = core.lock();

@@ -48,6 +48,7 @@ pub(crate) fn meddle(worker: &mut Worker, name: &str) {
         let guard = worker.guards.remove(name).unwrap();
         let released = wait(guard.release());
         say(&format!("child {}", if released.is_err() { "cannot release" } else { "released" }));
+        wait(tenure.close());
         drop(tenure);
         worker.session = None;
         say("child leaves");
