@@ -182,3 +182,22 @@ fn a_killed_process_has_no_say_in_the_longest_lease() {
     first.kill();
     host.worker_with("max_lease=40000 lease=1000");
 }
+
+#[test]
+fn another_pid_namespace_is_refused_while_anybody_is_there_and_makes_the_store_its_own_after() {
+    let host = Host::new();
+    let mut holder = host.worker();
+    holder.take("a");
+    // As the file set would look to a process in another namespace.
+    let about = host.file_set().join("about");
+    let ours = fs::read_to_string(&about).unwrap();
+    fs::write(&about, "1").unwrap();
+    let error = wait(Tenure::connect(&host.url())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("another pid namespace"), "{error}");
+    holder.ask("fence a", "fence");
+    holder.dismiss();
+    let guard = wait(host.tenure().mutex("a").unwrap().try_lock()).unwrap();
+    assert!(guard.is_some());
+    assert_eq!(fs::read_to_string(&about).unwrap(), ours);
+}
