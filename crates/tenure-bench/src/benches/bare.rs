@@ -42,11 +42,12 @@ impl Bare {
         open().map_err(trouble)
     }
 
-    pub(super) fn pair(&self) -> Result<(), Error> {
+    pub(super) fn pair(&self, keep: impl Fn()) -> Result<(), Error> {
         let pair = || {
             if !self.claim()? {
                 self.socket.recv(&mut [0; 64])?;
             }
+            keep();
             if let Some(next) = self.release()? {
                 self.socket.send_to(&[1; 40], self.directory.join(format!("s{next}")))?;
             }

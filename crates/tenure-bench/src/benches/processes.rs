@@ -23,13 +23,16 @@ use crate::stats::median;
 
 const WORKERS: u32 = 16;
 
+/// What the hand-offs are called.
+pub(crate) const HANDOFF: [&str; 2] = ["handoff_16_procs", "handoff_16_procs_2ms"];
+
 /// What a worker does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Worker {
-    /// Takes a lock and gives it back, so many times
-    Locks { url: String, times: u32 },
+    /// Takes a lock, keeps it for so many microseconds and gives it back, so many times
+    Locks { url: String, times: u32, hold: u64 },
     /// The same with bare transactions and datagrams
-    Bare { directory: String, number: u32, times: u32 },
+    Bare { directory: String, number: u32, times: u32, hold: u64 },
     /// Takes a lock and keeps it
     Holds { url: String },
 }
@@ -37,19 +40,21 @@ pub(crate) enum Worker {
 impl Worker {
     pub(crate) fn work(&self) -> Result<(), Error> {
         match self {
-            Self::Locks { url, times } => {
+            Self::Locks { url, times, hold } => {
                 let tenure = blocking::Tenure::connect(url)?;
                 let mutex = tenure.mutex("handoff")?;
                 ready();
                 for _ in 0..*times {
-                    mutex.lock()?.release()?;
+                    let guard = mutex.lock()?;
+                    keep(*hold);
+                    guard.release()?;
                 }
                 Ok(())
             }
-            Self::Bare { directory, number, times } => {
+            Self::Bare { directory, number, times, hold } => {
                 let bare = Bare::open(Path::new(directory), *number)?;
                 ready();
-                (0..*times).try_for_each(|_| bare.pair())
+                (0..*times).try_for_each(|_| bare.pair(|| keep(*hold)))
             }
             Self::Holds { url } => {
                 let tenure = blocking::Tenure::connect(url)?;
@@ -61,30 +66,50 @@ impl Worker {
     }
 }
 
+/// Does nothing for so many microseconds.
+fn keep(hold: u64) {
+    if hold > 0 {
+        std::thread::sleep(Duration::from_micros(hold));
+    }
+}
+
 /// Says that it is ready, and waits until it may go on.
 fn ready() {
     println!("ready");
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// Hand-offs per second among sixteen processes that all want one lock, beside the bare loop.
+/// Hand-offs per second among sixteen processes that all want one lock, beside the bare loop: with
+/// nothing to do under the lock, and with two milliseconds of it.
 pub(crate) fn handoff(run: &Run, directory: &TempDir) -> Result<Vec<Figure>, Error> {
-    let (blocks, times) = (run.count(1, 7), run.count(20, 1_000));
+    let free = beside_bare(run, directory, run.count(20, 1_000), 0)?;
+    let held = beside_bare(run, directory, run.count(2, 25), 2_000)?;
+    let note = "x bare transactions and datagrams; aim >= 0.6";
+    let free = Figure::new(HANDOFF[0], free.0, "1/s", note).relative_to(free.1);
+    let note = "the same, each holds 2 ms";
+    Ok(vec![free, Figure::new(HANDOFF[1], held.0, "1/s", note).relative_to(held.1)])
+}
+
+/// Our rate and the bare one, interleaved.
+fn beside_bare(run: &Run, directory: &TempDir, times: u32, hold: u64) -> Result<(f64, f64), Error> {
+    let blocks = run.count(1, 7);
     let url = format!("embedded://{}/store", directory.path().display());
+    let (times_text, hold_text) = (times.to_string(), hold.to_string());
     let (mut ours, mut bares) = (Vec::new(), Vec::new());
     for block in 0..blocks {
-        ours.push(rate(times, |_| vec!["locks".into(), url.clone(), times.to_string()])?);
-        let bare = directory.path().join(format!("bare{block}"));
+        ours.push(rate(times, |_| {
+            vec!["locks".into(), url.clone(), times_text.clone(), hold_text.clone()]
+        })?);
+        let bare = directory.path().join(format!("bare-{hold}-{block}"));
         std::fs::create_dir(&bare).map_err(|error| failed("cannot make a directory", error))?;
         let bare = bare.display().to_string();
         bares.push(rate(times, |number| {
-            vec!["bare".into(), bare.clone(), number.to_string(), times.to_string()]
+            let number = number.to_string();
+            vec!["bare".into(), bare.clone(), number, times_text.clone(), hold_text.clone()]
         })?);
         run.progress.step(block + 1, blocks);
     }
-    let note = "x bare transactions and datagrams; aim >= 0.6";
-    let figure = Figure::new("handoff_16_procs", median(&ours), "1/s", note);
-    Ok(vec![figure.relative_to(median(&bares))])
+    Ok((median(&ours), median(&bares)))
 }
 
 /// How often a second the lock changes hands.

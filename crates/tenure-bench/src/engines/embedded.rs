@@ -28,7 +28,7 @@ pub(crate) fn benches() -> Vec<Bench> {
             let directory = directory()?;
             reentry::measure(run, Arc::new(open(&directory, Arc::new(SystemClock))?))
         }),
-        Bench::new(&["handoff_16_procs"], |run| processes::handoff(run, &directory()?)),
+        Bench::new(&processes::HANDOFF, |run| processes::handoff(run, &directory()?)),
         Bench::new(&["takeover_kill9"], |run| processes::takeover(run, &directory()?)),
         Bench::new(&["held_10k_renew_calls"], |run| {
             let directory = directory()?;

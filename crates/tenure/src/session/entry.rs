@@ -33,9 +33,8 @@ pub(super) struct Entry {
     /// A renewal is under way.
     pub(super) renewing: bool,
     pub(super) renew_at: Tick,
-    /// Signals up to here may have been missed: an answer to what was sent before does not count
-    /// as news.
-    pub(super) missed_at: Option<Tick>,
+    /// Signals may have been missed while a call was under way: its answer is no news, ask again.
+    pub(super) missed: bool,
     /// When to ask at the earliest and not before: the head of a line when a holder's time is up,
     /// anybody after a call that was not answered.
     pub(super) ask_at: Tick,
@@ -110,7 +109,7 @@ impl Entry {
             early: None,
             renewing: false,
             renew_at: Tick::NEVER,
-            missed_at: None,
+            missed: false,
             ask_at: Tick::NEVER,
             failures: 0,
             successor: None,
@@ -159,8 +158,8 @@ impl Entry {
     /// The claim waits: remember its place and when to ask again.
     pub(super) fn queued(&mut self, queued: &Queued, sent: Tick, now: Tick) {
         self.answered_at(sent, queued.arrival);
-        let stale = self.missed_at.is_some_and(|missed| sent <= missed);
-        self.renew_at = if stale { now } else { sent + self.claim.lease / 3 };
+        let missed = std::mem::take(&mut self.missed);
+        self.renew_at = if missed { now } else { sent + self.claim.lease / 3 };
         // The head of the line asks again when the holder's time is up. A millisecond more, so that
         // the store's clock has surely got there too.
         let first = queued.first_expiry.filter(|_| queued.place == 1);

@@ -250,7 +250,7 @@ impl Ear for Core {
             Signal::Resync => {
                 for id in table.ids() {
                     table.update(id, |entry| {
-                        entry.missed_at = Some(now);
+                        entry.missed = entry.renewing || matches!(entry.phase, Phase::Sent);
                         if matches!(entry.phase, Phase::Waiting { .. }) {
                             entry.renew_at = now;
                         }
