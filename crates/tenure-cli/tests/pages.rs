@@ -70,7 +70,10 @@ fn check(command: &str) -> Result<(), String> {
     match words.as_slice() {
         ["cargo", "run", "--release", "--", args @ ..] | ["tenure", args @ ..] => known(args),
         ["cargo", "test", "-p", package, "--test", test, ..] => {
-            exists(&format!("crates/{package}/tests/{test}.rs"))
+            let file = exists(&format!("crates/{package}/tests/{test}.rs"));
+            file.or_else(|why| {
+                exists(&format!("crates/{package}/tests/{test}/main.rs")).or(Err(why))
+            })
         }
         // The benchmark's own test runs it; here it is enough that it is there.
         ["cargo", "run", "--release", "-p", package, "--", ..]

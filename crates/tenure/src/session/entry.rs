@@ -13,6 +13,7 @@ use crate::time::Tick;
 
 /// One claim of this session, from before it is sent until its end.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Entry {
     pub(super) claim: Arc<Claim>,
     pub(super) phase: Phase,
