@@ -33,8 +33,10 @@ const MAGIC: u64 = 0x7465_6e75_7265_0001
 /// How large the page's file is.
 const SIZE: usize = 4096;
 
-/// How often a busy gate is tried again before it counts as busy: about as long as a transaction.
-const SPINS: u32 = 32;
+/// How often a busy gate is tried again before anybody goes to sleep before it, and how long the
+/// pauses are: together a few transactions long, and less than it takes to be woken.
+const TRIES: u32 = 64;
+const PAUSE: u32 = 8;
 
 /// How long a caller stands at a busy gate itself before it leaves the waiting to a helper: less
 /// than it costs to wake one.
@@ -152,11 +154,13 @@ impl Guard {
     /// Comes in if nobody is inside, or will be out in a moment.
     pub(super) fn try_enter(&self, room: Room) -> Result<Inside<'_>, Busy> {
         let gate = self.gate(room);
-        for _ in 0..SPINS {
+        for _ in 0..TRIES {
             if let Some(inside) = gate.try_lock(self.pid) {
                 return Ok(inside);
             }
-            std::hint::spin_loop();
+            for _ in 0..PAUSE {
+                std::hint::spin_loop();
+            }
         }
         gate.lock_within(self.pid, LINGER).ok_or_else(|| gate.busy())
     }
