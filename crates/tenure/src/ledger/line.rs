@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::contract::{Arrival, Claim, ClaimId, IdMap, OwnerId};
+use crate::contract::{Arrival, Claim, ClaimId, IdMap, OwnerId, SessionId};
 use crate::time::Tick;
 
 /// One claim's place in line.
@@ -62,6 +62,11 @@ pub(crate) trait Line {
 
     /// The tickets before this one, the nearest first.
     fn before(&self, id: ClaimId) -> impl Iterator<Item = Self::Seen<'_>>;
+
+    /// The sessions of the `nearest` tickets before this one.
+    fn sessions_before(&self, id: ClaimId, nearest: usize) -> Vec<Option<SessionId>> {
+        self.before(id).take(nearest).map(|ticket| ticket.claim.session).collect()
+    }
 
     /// The place of a ticket, counted from 1.
     fn place(&self, id: ClaimId) -> Option<usize>;

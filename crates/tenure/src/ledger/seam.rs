@@ -50,7 +50,7 @@ impl<S: Shelf> Ledger<S> {
                 }
             };
             slot.holds.iter().take(HOLDERS).for_each(|hold| add(hold.claim.session));
-            slot.line.before(id).take(nearest).for_each(|ticket| add(ticket.claim.session));
+            slot.line.sessions_before(id, nearest).into_iter().for_each(add);
         }
         sessions
     }

@@ -139,6 +139,13 @@ pub(super) fn ticket_facts(bytes: &[u8]) -> Read<TicketFacts> {
     Ok(TicketFacts { claim, arrival, expires: tail.tick()?, kin: tail.u32()? })
 }
 
+/// The session of a ticket, if it has one.
+pub(super) fn session_of(ticket: &[u8]) -> Option<SessionId> {
+    let mut reader = Reader::new(ticket);
+    let _claim = reader.id().ok()?;
+    reader.option(Reader::id).ok()?.map(SessionId::from_u128)
+}
+
 /// Whether a ticket is of this owner or of a descendant.
 pub(super) fn is_kin(ticket: &[u8], owner: OwnerId) -> bool {
     let mut reader = Reader::new(ticket);

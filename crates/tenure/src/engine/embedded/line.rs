@@ -9,7 +9,7 @@ use super::guard::Counters;
 use super::long::LongLine;
 use super::short::ShortLine;
 use super::txn::Txn;
-use crate::contract::{ClaimId, OwnerId};
+use crate::contract::{ClaimId, OwnerId, SessionId};
 use crate::ledger::seam::{Line, Ticket};
 use crate::time::Tick;
 
@@ -162,6 +162,15 @@ impl Line for Rows<'_, '_> {
 
     fn before(&self, id: ClaimId) -> impl Iterator<Item = Seen<'_>> {
         tickets!(&self.kept, kept => kept.before(id))
+    }
+
+    fn sessions_before(&self, id: ClaimId, nearest: usize) -> Vec<Option<SessionId>> {
+        match &self.kept {
+            Kept::Short(short) => short.sessions_before(id, nearest),
+            Kept::Long(long) => {
+                long.before(id).take(nearest).map(|ticket| ticket.claim.session).collect()
+            }
+        }
     }
 
     fn place(&self, id: ClaimId) -> Option<usize> {

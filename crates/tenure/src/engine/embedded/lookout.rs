@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_millis(5);
 const LETTERS: usize = 4_096;
 
 /// How long a letterbox that callers have left stays without anybody who listens.
-const TAKE_BACK: Duration = Duration::from_millis(10);
+const TAKE_BACK: Duration = Duration::from_millis(20);
 
 /// How long a process lives before it watches the files of its store. To close such a watch takes
 /// the kernel 8 ms, most of the life of a short command.

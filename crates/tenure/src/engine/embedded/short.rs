@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::codec::{self, TicketFacts, Writer};
 use super::txn::Txn;
-use crate::contract::{ClaimId, OwnerId};
+use crate::contract::{ClaimId, OwnerId, SessionId};
 use crate::ledger::seam::Ticket;
 use crate::time::Tick;
 
@@ -91,6 +91,13 @@ impl<'t, 'e> ShortLine<'t, 'e> {
     pub(super) fn before(&self, id: ClaimId) -> impl Iterator<Item = &Ticket> {
         let before = &self.seats[..self.position(id).unwrap_or(0)];
         before.iter().rev().filter_map(|seat| self.look(seat))
+    }
+
+    /// Without reading the tickets whole.
+    pub(super) fn sessions_before(&self, id: ClaimId, nearest: usize) -> Vec<Option<SessionId>> {
+        let before = &self.seats[..self.position(id).unwrap_or(0)];
+        let nearest = before.iter().rev().take(nearest);
+        nearest.map(|seat| codec::session_of(self.bytes_of(seat))).collect()
     }
 
     pub(super) fn place(&self, id: ClaimId) -> Option<usize> {
