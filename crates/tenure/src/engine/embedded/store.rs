@@ -12,9 +12,7 @@ use heed::{Env, MdbError, WithoutTls};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fcntl_lock};
 
 use super::durable::Durable;
-use super::files::{
-    FIRST_MAP, Refused, check_namespace, is_damage, make, open_env, refused, set_aside,
-};
+use super::files::{Refused, check_namespace, is_damage, make, open_env, refused, set_aside};
 use super::guard::{self, Busy, Guard, Inside, Room};
 use super::liveness;
 use super::place::{self, Root, SetUp, cannot};
@@ -27,6 +25,8 @@ use crate::ledger::{Ledger, Now};
 use crate::limits;
 use crate::time::{Clock, Tick};
 
+/// No version has begun with a smaller map.
+const LEAST_MAP: u64 = 1 << 20;
 /// How large the map may become.
 const LAST_MAP: usize = 4 << 30;
 /// Kept free for everything but claims, so that a full disk never keeps a lock taken.
@@ -130,7 +130,7 @@ impl Store {
         let about =
             data.metadata().map_err(|error| Refused::Plainly(cannot("read", &path, error)))?;
         let map = guard.counters().map_size.load(Ordering::Acquire);
-        if about.len() < map || map < FIRST_MAP as u64 {
+        if about.len() < map || map < LEAST_MAP {
             return Err(Refused::Damaged(format!("{} was cut short", path.display())));
         }
         let env = {
