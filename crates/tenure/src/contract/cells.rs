@@ -72,6 +72,29 @@ pub enum Expect {
     Fence(Fence),
 }
 
+impl Expect {
+    /// Judges a write to a cell: what is there, and the largest fence that wrote it. If it may be
+    /// written, the fence that the cell has from then on; otherwise the answer to the writer.
+    pub(crate) fn judge(
+        self,
+        present: Option<Cell>,
+        seen: Option<Fence>,
+    ) -> Result<Option<Fence>, PutVerdict> {
+        let holds = match self {
+            Self::Anything => true,
+            Self::Absent => present.is_none(),
+            Self::Version(version) => present.as_ref().is_some_and(|cell| cell.version == version),
+            Self::Fence(given) => {
+                return match seen.filter(|seen| *seen > given) {
+                    Some(larger) => Err(PutVerdict::Stale(larger)),
+                    None => Ok(Some(given)),
+                };
+            }
+        };
+        if holds { Ok(seen) } else { Err(PutVerdict::Refused(present)) }
+    }
+}
+
 /// The answer to a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutVerdict {

@@ -175,22 +175,10 @@ fn write(txn: &Txn<'_>, namespace: &Namespace, change: Change, now: Instant) -> 
     let key = cell_key(&number_of(txn, namespace), &change.name);
     let row = txn.get(&key, "a cell", Row::read);
     let present = row.as_ref().and_then(|row| row.cell(now));
-    let mut fence = row.as_ref().and_then(|row| row.fence);
-    let holds = match change.expect {
-        Expect::Anything => true,
-        Expect::Absent => present.is_none(),
-        Expect::Version(version) => present.as_ref().is_some_and(|cell| cell.version == version),
-        Expect::Fence(given) => {
-            if let Some(seen) = fence.filter(|seen| *seen > given) {
-                return PutVerdict::Stale(seen);
-            }
-            fence = Some(given);
-            true
-        }
+    let fence = match change.expect.judge(present, row.and_then(|row| row.fence)) {
+        Ok(fence) => fence,
+        Err(refused) => return refused,
     };
-    if !holds {
-        return PutVerdict::Refused(present);
-    }
     let version = Version(next_version(txn));
     let expires = change.time_to_live.map(|time| now.expires(time));
     if change.value.is_none() && fence.is_none() {

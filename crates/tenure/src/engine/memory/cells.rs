@@ -94,24 +94,10 @@ impl State {
     ) -> PutVerdict {
         let row = self.rows.get(name);
         let present = row.and_then(|row| row.cell(now));
-        let mut fence = row.and_then(|row| row.fence);
-        let holds = match expect {
-            Expect::Anything => true,
-            Expect::Absent => present.is_none(),
-            Expect::Version(version) => {
-                present.as_ref().is_some_and(|cell| cell.version == version)
-            }
-            Expect::Fence(given) => {
-                if let Some(seen) = fence.filter(|seen| *seen > given) {
-                    return PutVerdict::Stale(seen);
-                }
-                fence = Some(given);
-                true
-            }
+        let fence = match expect.judge(present, row.and_then(|row| row.fence)) {
+            Ok(fence) => fence,
+            Err(refused) => return refused,
         };
-        if !holds {
-            return PutVerdict::Refused(present);
-        }
         self.last_version += 1;
         let version = Version(self.last_version);
         if value.is_none() && fence.is_none() {
