@@ -1,0 +1,33 @@
+//! Real servers for tests and benchmarks: started on demand, tormented, and gone with the process.
+//!
+//! Knows how to run servers and how to stand between a server and its clients; knows nothing of
+//! Tenure. Everything blocks, and everything is on loopback. A server that cannot be started is a
+//! failure that says what to install: no test is skipped.
+//!
+//! - [`Redis`] is a `redis-server` of one's own, with [`Client`] to talk to it.
+//! - [`Proxy`] is a TCP proxy that delays, holds back, loses and cuts.
+//! - [`Clock`] is the clock of a server, moved while it runs.
+//! - [`Certificates`] are an authority and two certificates for one run.
+//!
+//! ```
+//! use servers::{Redis, Reply};
+//!
+//! let redis = Redis::start();
+//! assert_eq!(redis.cmd(&["INCR", "visits"]), Ok(Reply::Int(1)));
+//! ```
+
+mod certificates;
+mod clock;
+mod patience;
+mod ports;
+mod process;
+mod proxy;
+mod redis;
+mod resp;
+
+pub use certificates::Certificates;
+pub use clock::{Clock, Direction};
+pub use patience::eventually;
+pub use proxy::{Counts, Faults, Proxy};
+pub use redis::{Builder as RedisBuilder, Fsync, Redis};
+pub use resp::{Client, Reply};
