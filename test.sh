@@ -4,9 +4,12 @@
 set -uo pipefail
 
 # Debian packages the tests need, one per line: "PACKAGE COMMAND". An engine whose tests talk to a
-# real server adds its line here, e.g. "redis-server redis-server". Where the command is not in
-# PATH, give its full path.
-NEEDED=()
+# real server adds its line here. Where the command is not in PATH, give its full path.
+NEEDED=(
+    "redis-server redis-server"
+    # Servers are started through it, so that they die with the test that started them.
+    "util-linux setpriv"
+)
 
 usage() {
     cat <<'HELP'
@@ -104,8 +107,7 @@ need() {
         root=(sudo -n)
     fi
     echo "installing $package"
-    local install=(env DEBIAN_FRONTEND=noninteractive
-        apt-get install -y -q --no-install-recommends "$package")
+    local install=(env DEBIAN_FRONTEND=noninteractive sh -c "$INSTALL_QUIETLY" install "$package")
     # A fresh machine has no package lists yet; one that has them need not fetch them again.
     if ! "${root[@]}" "${install[@]}"; then
         if ! { "${root[@]}" apt-get update -q && "${root[@]}" "${install[@]}"; }; then
@@ -118,6 +120,22 @@ need() {
         return 1
     fi
 }
+
+# Installs a package without starting the service it brings: a Redis on port 6379, or whatever
+# comes with the next one, is not what whoever runs the tests asked for, and the tests start their
+# own. Debian's packages ask policy-rc.d before they start anything, and 101 means no; there is no
+# switch of apt-get for it (RUNLEVEL=1 is heard by init scripts, but not where systemd runs). The
+# file stands only for as long as this takes. One that is there already is somebody's decision.
+# shellcheck disable=SC2016
+INSTALL_QUIETLY='
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap "rm -f $policy" EXIT
+        trap "exit 1" HUP INT TERM
+        printf "#!/bin/sh\nexit 101\n" >"$policy" && chmod 755 "$policy" || exit 1
+    fi
+    apt-get install -y -q --no-install-recommends "$1"
+'
 
 # total WORD: the sum over all result lines, e.g. of "passed".
 total() {
