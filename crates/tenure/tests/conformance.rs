@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use tenure::conformance::{
-    Absent, EmbeddedHarness, Group, Harness, MemoryHarness, Stage, Standing, all, cases, check,
-    differential,
+    Absent, EmbeddedHarness, Group, Harness, MemoryHarness, RedisHarness, Stage, Standing, all,
+    cases, check, differential,
 };
 use tenure::contract::Promises;
 use tenure::engine;
@@ -14,7 +14,8 @@ use tenure::seeded::Bug;
 
 /// A harness for each engine of this build.
 fn harnesses() -> Vec<Arc<dyn Harness>> {
-    vec![Arc::new(MemoryHarness), Arc::new(EmbeddedHarness)]
+    let redis = RedisHarness::new(&servers::Redis::shared().unix_url());
+    vec![Arc::new(MemoryHarness), Arc::new(EmbeddedHarness), Arc::new(redis)]
 }
 
 fn main() {

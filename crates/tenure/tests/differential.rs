@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use tenure::conformance::{EmbeddedHarness, Harness, MemoryHarness, differential};
+use tenure::conformance::{EmbeddedHarness, Harness, MemoryHarness, RedisHarness, differential};
 
 fn harnesses() -> Vec<Box<dyn Harness>> {
-    vec![Box::new(MemoryHarness), Box::new(EmbeddedHarness)]
+    let redis = RedisHarness::new(&servers::Redis::shared().unix_url());
+    vec![Box::new(MemoryHarness), Box::new(EmbeddedHarness), Box::new(redis)]
 }
 
 /// How many programs a run plays.

@@ -15,7 +15,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("time", &["sync", "limits"]),
     ("contract", &["time", "sync", "limits"]),
     ("ledger", &["contract", "time", "limits", "seeded"]),
-    ("engine", &["contract", "ledger", "time", "limits"]),
+    ("engine", &["contract", "ledger", "time", "sync", "limits"]),
     ("session", &["contract", "time", "sync", "limits", "seeded"]),
     ("primitives", &["session", "contract", "engine", "time", "limits"]),
     ("blocking", &["primitives", "session", "contract", "time", "limits"]),

@@ -71,7 +71,7 @@ impl Redis {
     /// `unix:///path/to/socket`.
     #[must_use]
     pub fn unix_url(&self) -> String {
-        format!("unix://{}", self.place.socket().display())
+        format!("redis+unix://{}", self.place.socket().display())
     }
 
     /// `rediss://localhost:PORT`.

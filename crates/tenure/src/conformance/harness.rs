@@ -24,6 +24,11 @@ pub trait Stage: Send + Sync {
     /// A new client of the namespace, as another process would have one.
     fn client(&self) -> Arc<dyn Engine>;
 
+    /// A client that only looks. Several looks may share one.
+    fn observer(&self) -> Arc<dyn Engine> {
+        self.client()
+    }
+
     /// The clock that sessions on this stage count on.
     fn clock(&self) -> Arc<dyn Clock>;
 

@@ -24,6 +24,8 @@ mod harness;
 mod link;
 mod memory;
 mod raw;
+#[cfg(feature = "redis")]
+mod redis;
 mod registry;
 mod scenarios;
 mod waiting;
@@ -35,6 +37,8 @@ pub use harness::{Absent, Harness, Stage};
 pub use link::{Link, Trouble};
 pub use memory::MemoryHarness;
 pub use raw::{Ask, Raw};
+#[cfg(feature = "redis")]
+pub use redis::RedisHarness;
 pub use registry::{Case, Group, Report, Scenario, Standing, all, cases, check};
 pub use waiting::Waiting;
 pub use world::{Actor, World};

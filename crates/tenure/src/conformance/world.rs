@@ -146,7 +146,7 @@ impl World {
     /// What the store shows.
     #[track_caller]
     pub fn inspect(&self, query: Query) -> Snapshot {
-        let engine = self.stage.client();
+        let engine = self.stage.observer();
         let seen = self.now(async move { engine.inspect(&query).await });
         seen.expect("inspects")
     }

@@ -3,6 +3,8 @@
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 pub mod embedded;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +30,8 @@ pub fn built_in() -> Vec<&'static Promises> {
         #[cfg(all(feature = "embedded", target_os = "linux"))]
         &embedded::PROMISES,
         &memory::PROMISES,
+        #[cfg(feature = "redis")]
+        &redis::PROMISES,
     ]
 }
 
@@ -67,6 +71,10 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
     #[cfg(all(feature = "embedded", target_os = "linux"))]
     if scheme == "embedded" {
         return embedded::connect(&url["embedded:".len()..], terms);
+    }
+    #[cfg(feature = "redis")]
+    if matches!(&*scheme, "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys") {
+        return redis::connect(url, &terms).await;
     }
     let known = KNOWN.iter().find(|(known, _)| *known == scheme);
     let error = if let Some((_, feature)) = known {

@@ -51,6 +51,11 @@ impl ManualClock {
 
     /// Lets `by` pass, stopping at every alarm on the way until the woken threads wait again.
     pub fn advance(&self, by: Duration) {
+        self.advance_with(by, || {});
+    }
+
+    /// The same, where answers come from elsewhere: `quiet` returns when none is under way.
+    pub fn advance_with(&self, by: Duration, quiet: impl Fn()) {
         self.settle();
         let mut state = self.inner.lock();
         let end = state.now + by;
@@ -59,7 +64,9 @@ impl ManualClock {
             let stop = next.max(state.now).min(end);
             state.pass(stop);
             self.inner.changed.notify_all();
-            state = self.inner.settled(state);
+            drop(self.inner.settled(state));
+            quiet();
+            state = self.inner.settled(self.inner.lock());
             let due = state.alarms.iter().any(|(_, alarm)| alarm.at <= end);
             if state.now == end && !due {
                 return;

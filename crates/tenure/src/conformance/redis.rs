@@ -1,0 +1,122 @@
+//! The Redis engine on stage: a namespace of its own in a real server, with a clock that the suite
+//! owns. Knows when nothing is under way between the clients and the server.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::harness::{Absent, Harness, Stage};
+use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
+use crate::engine::Terms;
+use crate::engine::redis::{PROMISES, RedisEngine, WeakEngine};
+use crate::limits;
+use crate::time::{Clock, ManualClock};
+
+/// Opens fresh namespaces in the server that a URL names, on a virtual clock.
+#[derive(Clone, Debug)]
+pub struct RedisHarness {
+    url: String,
+}
+
+impl RedisHarness {
+    /// Stages in the server with this URL.
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self { url: url.to_owned() }
+    }
+}
+
+impl Harness for RedisHarness {
+    fn promises(&self) -> Promises {
+        PROMISES
+    }
+
+    fn open(&self) -> Result<Box<dyn Stage>, Absent> {
+        let namespace = format!("stage-{}", SessionId::new().to_hex());
+        let terms = Terms {
+            namespace: Namespace::try_from(&*namespace).expect("a good name"),
+            max_lease: limits::DEFAULT_MAX_LEASE,
+            clock: Arc::new(ManualClock::new()),
+        };
+        let clock = ManualClock::new();
+        let first = open(&self.url, &terms, &clock).map_err(|error| Absent(error.to_string()))?;
+        let clients = Mutex::new(vec![first.downgrade()]);
+        Ok(Box::new(RedisStage { url: self.url.clone(), terms, clock, first, clients }))
+    }
+}
+
+struct RedisStage {
+    url: String,
+    terms: Terms,
+    clock: ManualClock,
+    /// Looks, and notices an absent server.
+    first: RedisEngine,
+    clients: Mutex<Vec<WeakEngine>>,
+}
+
+fn open(url: &str, terms: &Terms, clock: &ManualClock) -> Result<RedisEngine, Error> {
+    RedisEngine::on_stage(url, terms, Arc::new(clock.clone()))
+}
+
+impl RedisStage {
+    /// The clients that are still there.
+    fn clients(&self) -> Vec<RedisEngine> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|client| client.upgrade().is_some());
+        clients.iter().filter_map(WeakEngine::upgrade).collect()
+    }
+
+    /// Returns when no call, answer or push is under way: round trips on every connection bring
+    /// nothing that anybody acts upon. Two, because what was gathered goes out behind the first.
+    fn quiet(&self) {
+        let mut before = None;
+        loop {
+            self.clock.settle();
+            let clients = self.clients();
+            let now: Vec<u64> = clients.iter().map(RedisEngine::activity).collect();
+            if before.as_ref() == Some(&now) {
+                return;
+            }
+            for _ in 0..2 {
+                let trips: Vec<_> = clients.iter().map(RedisEngine::round_trip).collect();
+                for trip in trips {
+                    drop(trip.blocking_recv());
+                }
+            }
+            before = Some(now);
+        }
+    }
+}
+
+impl Stage for RedisStage {
+    fn client(&self) -> Arc<dyn Engine> {
+        let client = open(&self.url, &self.terms, &self.clock).expect("the server is there");
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push(client.downgrade());
+        Arc::new(client)
+    }
+
+    fn observer(&self) -> Arc<dyn Engine> {
+        Arc::new(self.first.clone())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clock.clone())
+    }
+
+    fn pass(&self, time: Duration) {
+        self.quiet();
+        self.clock.advance_with(time, || self.quiet());
+    }
+
+    fn settle(&self) {
+        self.quiet();
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(6)
+    }
+
+    fn end_session(&self, session: SessionId) {
+        self.first.end_session(session).expect("ends the session");
+    }
+}

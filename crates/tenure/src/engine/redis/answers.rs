@@ -1,0 +1,269 @@
+//! What scripts answer, as the contract says it. Knows replies, not how they came.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::codec::{holders, micros, reason, shape, told, waiter};
+use super::keys::Keys;
+use crate::contract::{
+    Arrival, Cell, ClaimId, Error, ErrorKind, Evicted, Fence, Fences, Grant, Loss, PutVerdict,
+    Queued, Refusal, Released, Renewed, Signal, SlotView, Snapshot, Verdict, Version,
+};
+
+/// The answer to a claim of so many parts.
+pub(super) fn verdict(
+    value: &Value,
+    parts: usize,
+    now: u64,
+    keys: &Keys,
+) -> Result<Verdict, Error> {
+    read_verdict(value, parts, now, keys).unwrap_or_else(|| Err(strange(value)))
+}
+
+fn read_verdict(
+    value: &Value,
+    parts: usize,
+    now: u64,
+    keys: &Keys,
+) -> Option<Result<Verdict, Error>> {
+    let list = list(value)?;
+    let verdict = match text(list.first()?)? {
+        "g" => Verdict::Granted(grant(list, parts)?),
+        "q" => Verdict::Queued(queued(list)?),
+        "h" => {
+            // Of a set, the weight is that on its first slot.
+            let by = holders(list.get(2..)?.iter().map(text), "", now)?;
+            let waiting = usize::try_from(number(list.get(1)?)?).ok()?;
+            Verdict::Refused(Refusal::Held { by, waiting })
+        }
+        "s" => {
+            let name = keys.name_of(bytes(list.get(1)?)?)?;
+            Verdict::Refused(Refusal::Shape { name, stands: shape(text(list.get(2)?)?)? })
+        }
+        "u" => {
+            let by = told(text(list.get(1)?)?, "")?.about;
+            Verdict::Refused(Refusal::Upgrade { by })
+        }
+        "w" => Verdict::Refused(Refusal::Withdrawn),
+        "n" => Verdict::Refused(Refusal::NothingToReplace),
+        "f" => {
+            let name = keys.name_of(bytes(list.get(1)?)?)?;
+            let limit = usize::try_from(number(list.get(2)?)?).ok()?;
+            Verdict::Refused(Refusal::Full { name, limit })
+        }
+        "e" => return Some(Err(said(text(list.get(1)?)?))),
+        _ => return None,
+    };
+    Some(Ok(verdict))
+}
+
+/// The answer to the renewal of a claim of so many parts.
+pub(super) fn renewed(value: &Value, parts: usize) -> Result<Renewed, Error> {
+    let read = || {
+        let list = list(value)?;
+        Some(match text(list.first()?)? {
+            "g" => Ok(Renewed::Held(grant(list, parts)?)),
+            "q" => Ok(Renewed::Waiting(queued(list)?)),
+            "x" => Ok(Renewed::Gone(match text(list.get(1)?)? {
+                "" => Loss::Forgotten,
+                why => Loss::Evicted { reason: reason(why) },
+            })),
+            "e" => Err(said(text(list.get(1)?)?)),
+            _ => return None,
+        })
+    };
+    read().unwrap_or_else(|| Err(strange(value)))
+}
+
+/// The answer to a release.
+pub(super) fn released(value: &Value) -> Result<Released, Error> {
+    match value {
+        Value::Int(1) => Ok(Released::Done),
+        Value::Int(0) => Ok(Released::Gone),
+        Value::Array(list) => match list.get(1).and_then(text) {
+            Some(message) => Err(said(message)),
+            None => Err(strange(value)),
+        },
+        _ => Err(strange(value)),
+    }
+}
+
+/// The answer to a forced release.
+pub(super) fn evicted(value: &Value) -> Result<Evicted, Error> {
+    let read = || {
+        let list = list(value)?;
+        let now = number(list.first()?)?;
+        let holds = holders(list.get(2..)?.iter().map(text), "", now)?;
+        Some(match text(list.get(1)?)? {
+            "d" => Evicted::Done(holds),
+            "n" => Evicted::NoSuchGrant(holds),
+            _ => return None,
+        })
+    };
+    read().ok_or_else(|| strange(value))
+}
+
+/// What was seen of slots.
+pub(super) fn snapshot(value: &Value, keys: &Keys) -> Result<Snapshot, Error> {
+    let read = || {
+        let list = list(value)?;
+        let now = number(list.first()?)?;
+        let truncated = number(list.get(1)?)? == 1;
+        let slots = list.get(2..)?.iter().map(|slot| slot_view(slot, now, keys));
+        let mut slots: Vec<SlotView> = slots.collect::<Option<_>>()?;
+        slots.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(Snapshot { slots, more_after: None, truncated })
+    };
+    read().ok_or_else(|| strange(value))
+}
+
+fn slot_view(value: &Value, now: u64, keys: &Keys) -> Option<SlotView> {
+    let list = list(value)?;
+    let closed = number(list.get(2)?)?;
+    let key = text(list.first()?)?;
+    let holders = holders(self::list(list.get(3)?)?.iter().map(text), key, now)?;
+    let line = self::list(list.get(4)?)?.chunks_exact(3).map(|one| {
+        let expires = text(&one[1])?.parse().ok()?;
+        waiter(text(&one[0])?, key, expires, text(&one[2])? == "1", now)
+    });
+    Some(SlotView {
+        name: keys.name_of(key.as_bytes())?,
+        shape: shape(text(list.get(1)?)?)?,
+        holders,
+        line: line.collect::<Option<_>>()?,
+        closed_for: (closed > 0).then(|| micros(closed)),
+    })
+}
+
+/// What a push says.
+pub(super) fn signal(payload: &[u8]) -> Option<Signal> {
+    let text = std::str::from_utf8(payload).ok()?;
+    let (kind, rest) = text.split_once(' ')?;
+    match kind {
+        "g" => {
+            let mut words = rest.split(' ');
+            let claim: ClaimId = words.next()?.parse().ok()?;
+            let arrival = Arrival(words.next()?.parse().ok()?);
+            let fences = words.map(|word| word.parse().ok().map(Fence::new));
+            let fences = fences.collect::<Option<Fences>>()?;
+            Some(Signal::Granted { claim, grant: Grant { fences, arrival } })
+        }
+        "e" => {
+            let (claim, why) = rest.split_once(' ')?;
+            let loss = Loss::Evicted { reason: reason(why) };
+            Some(Signal::Ended { claim: claim.parse().ok()?, loss })
+        }
+        _ => None,
+    }
+}
+
+/// The answer to a write of a cell.
+pub(super) fn put(value: &Value) -> Result<PutVerdict, Error> {
+    let read = || {
+        let list = list(value)?;
+        Some(match text(list.first()?)? {
+            "d" => PutVerdict::Done(Version(number(list.get(1)?)?)),
+            "r" if list.len() == 1 => PutVerdict::Refused(None),
+            "r" => PutVerdict::Refused(Some(read_cell(&list[1..])?)),
+            "s" => PutVerdict::Stale(Fence::new(number(list.get(1)?)?)),
+            _ => return None,
+        })
+    };
+    read().ok_or_else(|| strange(value))
+}
+
+/// What stands in cells, one for each that was asked for.
+pub(super) fn cells(value: &Value) -> Result<Vec<Result<Option<Cell>, Error>>, Error> {
+    let all = list(value).ok_or_else(|| strange(value))?;
+    let one = |value: &Value| match list(value)? {
+        [] => Some(Ok(None)),
+        [_] => Some(Err(said("TENURE corrupt cell"))),
+        fields => Some(Ok(Some(read_cell(fields)?))),
+    };
+    all.iter().map(|value| one(value).ok_or_else(|| strange(value))).collect()
+}
+
+fn read_cell(fields: &[Value]) -> Option<Cell> {
+    let [value, version, fence, left] = fields else { return None };
+    let some = |value: &Value| match value {
+        Value::Int(-1) => Some(None),
+        other => number(other).map(Some),
+    };
+    Some(Cell {
+        value: bytes(value)?.to_vec(),
+        version: Version(number(version)?),
+        fence: some(fence)?.map(Fence::new),
+        expires_in: some(left)?.map(micros),
+    })
+}
+
+fn grant(list: &[Value], parts: usize) -> Option<Grant> {
+    let arrival = Arrival(number(list.get(1)?)?);
+    let fences = list.get(2..)?.iter().map(|fence| number(fence).map(Fence::new));
+    let fences = fences.collect::<Option<Fences>>()?;
+    (fences.as_slice().len() == parts).then_some(Grant { fences, arrival })
+}
+
+fn queued(list: &[Value]) -> Option<Queued> {
+    let first_expiry = match list.get(2)? {
+        Value::Int(first) => u64::try_from(*first).ok().map(Duration::from_micros),
+        _ => return None,
+    };
+    let place = usize::try_from(number(list.get(1)?)?).ok()?;
+    Some(Queued { place, first_expiry, arrival: Arrival(number(list.get(3)?)?) })
+}
+
+/// The elements of an answer.
+pub(super) fn list(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::Array(list) => Some(list),
+        _ => None,
+    }
+}
+
+/// A whole number.
+pub(super) fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+/// A text.
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::SimpleString(text) => Some(text),
+        _ => std::str::from_utf8(bytes(value)?).ok(),
+    }
+}
+
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// What a script found wrong before it changed anything.
+pub(super) fn said(message: &str) -> Error {
+    // The code of an error is cut off where it comes as one.
+    let Some((_, rest)) = message.split_once("corrupt ") else {
+        let what = format!("a script failed: {}", message.escape_debug());
+        return Error::new(ErrorKind::Corrupt, what)
+            .effect_unknown()
+            .next("look at the keys of this lock; an older or newer Tenure may have made them");
+    };
+    let key: String = rest.split(' ').next().unwrap_or_default().escape_debug().collect();
+    let what = format!("what stands at the key {key} is not of Tenure's making");
+    Error::new(ErrorKind::Corrupt, what)
+        .next("find out who writes there; delete the key once nobody needs it")
+}
+
+/// An answer that makes no sense.
+pub(super) fn strange(value: &Value) -> Error {
+    let shown: String = format!("{value:?}").chars().take(80).collect();
+    Error::new(ErrorKind::Corrupt, format!("the store gave an answer that makes no sense: {shown}"))
+        .effect_unknown()
+        .next("check that nothing between this program and the store changes what they say")
+}

@@ -1,0 +1,330 @@
+//! The task of a connection: connects, greets, reads, writes, and begins again. Knows when; what is
+//! in which order is known by `line.rs`.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use redis::{PushKind, Value};
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+
+use super::greeting;
+use super::line::{Event, Outgoing, Reply, Stage};
+use super::talk::{Talk, Why};
+use super::trouble::Trouble;
+use super::wire::{Greeter, Shared};
+use crate::contract::{Error, ErrorKind};
+use crate::limits;
+
+/// The first pause after a failed attempt; each is twice as long as the one before.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const LONGEST: Duration = Duration::from_secs(1);
+/// A caller who waits ends a pause, but not earlier than this.
+const SHORTEST: Duration = Duration::from_millis(20);
+/// How often the driver reads before it lets others run.
+const READS: usize = 8;
+
+/// Starts the task.
+pub(super) fn start(shared: Arc<Shared>, home: &Handle, fallback: Option<Handle>) {
+    let work = Box::pin(drive(shared.clone()));
+    home.spawn(Errand { shared, work: Some(work), fallback });
+}
+
+/// Hands a push to whom it concerns.
+pub(super) fn deliver(greeter: &dyn Greeter, kind: &PushKind, data: &[Value]) {
+    let told = matches!(kind, PushKind::Message | PushKind::SMessage);
+    if let [Value::BulkString(channel), Value::BulkString(payload)] = data
+        && told
+    {
+        greeter.message(channel, payload);
+    }
+}
+
+/// The whole task. If its runtime drops it half done, or it panics, it moves to another home.
+struct Errand {
+    shared: Arc<Shared>,
+    work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    fallback: Option<Handle>,
+}
+
+impl Future for Errand {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let wanted = self.shared.line().enlist(cx.waker());
+        if wanted
+            && let Some(work) = &mut self.work
+            && work.as_mut().poll(cx).is_pending()
+        {
+            return Poll::Pending;
+        }
+        self.work = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        // The socket closes first: the server should not see two of us.
+        let Some(work) = self.work.take() else { return };
+        drop(work);
+        if matches!(self.shared.line().stage, Stage::Over(_)) {
+            return;
+        }
+        self.shared.fall(&"the runtime of its task ended".into());
+        if let Some(fallback) = self.fallback.take() {
+            start(self.shared.clone(), &fallback, None);
+        } else {
+            let what = "the thread that keeps the connection is gone";
+            let error = Error::new(ErrorKind::Closed, what).next("connect anew");
+            self.shared.end(&Trouble::NotConnected(error));
+        }
+    }
+}
+
+async fn drive(shared: Arc<Shared>) {
+    let mut failures = 0;
+    loop {
+        match attempt(&shared).await {
+            Ok(talk) => {
+                let Some(first) = shared.line().up(talk.pen()) else { return };
+                shared.greeter.ready(first);
+                let mut service = Service::new(talk);
+                let why = poll_fn(|cx| service.poll(&shared, cx)).await;
+                let useful = service.answered_any;
+                // Closed before anybody hears of it.
+                drop(service);
+                shared.fall(&why);
+                if useful {
+                    failures = 0;
+                    continue;
+                }
+            }
+            Err(error) => shared.refuse(&error),
+        }
+        pause(&shared, failures).await;
+        failures += 1;
+    }
+}
+
+async fn attempt(shared: &Shared) -> Result<Talk, Error> {
+    let location = &shared.location;
+    let greeted = async {
+        let mut talk = Talk::connect(location).await?;
+        greeting::exchange(&mut talk, location, &*shared.greeter).await?;
+        Ok(talk)
+    };
+    timeout(limits::CALL, greeted).await.unwrap_or_else(|_| {
+        let what = format!("no answer from {location} within {:?}", limits::CALL);
+        Err(Error::new(ErrorKind::Unavailable, what)
+            .next("check that the server runs and can be reached"))
+    })
+}
+
+/// Waits before the next attempt, longer each time; shorter if somebody calls meanwhile.
+async fn pause(shared: &Shared, failures: u32) {
+    let full = pause_after(failures, uuid::Uuid::new_v4().as_bytes()[0]);
+    let least = full.min(SHORTEST);
+    for (length, may_end) in [(least, false), (full.saturating_sub(least), true)] {
+        let mut over = pin!(sleep(length));
+        poll_fn(
+            |cx| {
+                if is_called(shared, may_end) { Poll::Ready(()) } else { over.as_mut().poll(cx) }
+            },
+        )
+        .await;
+    }
+}
+
+/// Between a half and the whole of a length that doubles, by chance: many clients of a server that
+/// comes back should not come all at once.
+fn pause_after(failures: u32, chance: u8) -> Duration {
+    let whole = PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST);
+    whole / 2 + whole / 2 * u32::from(chance) / 255
+}
+
+/// Whether a caller waits for the next attempt. Where the server does not want us, whatever the
+/// engine queued is told so, and nobody waits.
+fn is_called(shared: &Shared, may_end: bool) -> bool {
+    let mut line = shared.line();
+    if !line.rung {
+        return false;
+    }
+    let Stage::Refused(error) = &line.stage else { return may_end };
+    let trouble = Trouble::NotConnected(error.clone());
+    line.rung = false;
+    drop(line);
+    shared.give_up(Vec::new(), &trouble);
+    false
+}
+
+/// A connection in use.
+struct Service {
+    talk: Talk,
+    values: Vec<Value>,
+    events: Vec<Event>,
+    gathered: Outgoing,
+    /// What is being written, and how far.
+    writing: Vec<u8>,
+    written: usize,
+    /// Whether others were let run since something to write was seen.
+    breathed: bool,
+    flushing: bool,
+    answered_any: bool,
+}
+
+impl Service {
+    fn new(talk: Talk) -> Self {
+        Self {
+            talk,
+            values: Vec::new(),
+            events: Vec::new(),
+            gathered: Outgoing::default(),
+            writing: Vec::new(),
+            written: 0,
+            breathed: false,
+            flushing: false,
+            answered_any: false,
+        }
+    }
+
+    /// Reads, tells, writes; ends only when the connection does.
+    fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Why> {
+        match self.work(shared, cx) {
+            Ok(()) => Poll::Pending,
+            Err(why) => Poll::Ready(why),
+        }
+    }
+
+    fn work(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), Why> {
+        let crowd = self.listen(shared, cx)?;
+        let mut line = shared.line();
+        let (wanted, awaited) = line.demand();
+        // Whoever was just woken is about to call. Its call should leave together with those of
+        // the others, so they all run before we write; tokio puts a task that wakes itself at the
+        // end of the queue.
+        if !self.breathed && (crowd || (wanted && awaited > 1)) {
+            self.breathed = true;
+            line.busy = true;
+            drop(line);
+            cx.waker().wake_by_ref();
+            return Ok(());
+        }
+        self.breathed = false;
+        if !wanted && self.written == self.writing.len() && !self.flushing {
+            line.busy = false;
+            return Ok(());
+        }
+        drop(line);
+        self.write(shared, cx)
+    }
+
+    /// Reads what there is and tells those whom it concerns. Whether these are many.
+    fn listen(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<bool, Why> {
+        let mut told = 0;
+        let mut reads = 0;
+        // The greeting may have read further than its own replies.
+        let mut broken = self.decode().err();
+        loop {
+            told += self.tell(shared, &mut broken);
+            if let Some(why) = broken {
+                return Err(why);
+            }
+            if reads == READS {
+                cx.waker().wake_by_ref();
+                break;
+            }
+            reads += 1;
+            // The end of the connection is found only after all that came before it was told.
+            match self.talk.poll_fill(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(_)) => broken = self.decode().err(),
+                Poll::Ready(Err(why)) => broken = Some(why),
+            }
+        }
+        Ok(told > 1)
+    }
+
+    fn decode(&mut self) -> Result<(), Why> {
+        while let Some(value) = self.talk.next()? {
+            self.values.push(value);
+        }
+        Ok(())
+    }
+
+    /// Tells what the decoded values mean; how many callers are now awake, as a guess.
+    fn tell(&mut self, shared: &Shared, broken: &mut Option<Why>) -> usize {
+        if self.values.is_empty() {
+            return 0;
+        }
+        if let Err(why) = shared.line().sort(&mut self.values, &mut self.events) {
+            *broken = Some(why);
+        }
+        let mut told = 0;
+        for event in self.events.drain(..) {
+            match event {
+                Event::Push(kind, data) => deliver(&*shared.greeter, &kind, &data),
+                Event::Answered(reply, outcome) => {
+                    told += if matches!(reply, Reply::Many(_)) { 2 } else { 1 };
+                    reply.finish(outcome);
+                }
+            }
+        }
+        self.answered_any |= told > 0;
+        told
+    }
+
+    /// Writes everything queued by now, in one piece if the socket takes it.
+    fn write(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), Why> {
+        if self.written == self.writing.len() {
+            // First, so that what is queued from now on rings again.
+            shared.line().rung = false;
+            (shared.gather)(&mut self.gathered);
+            self.writing.clear();
+            self.written = 0;
+            shared.line().hand_out(&mut self.gathered, &mut self.writing);
+        }
+        while self.written < self.writing.len() {
+            let Poll::Ready(written) = self.talk.poll_write(cx, &self.writing[self.written..])
+            else {
+                return Ok(());
+            };
+            let written = written?;
+            self.written += written;
+            self.flushing = true;
+            shared.line().sent(written);
+        }
+        if self.flushing {
+            let Poll::Ready(flushed) = self.talk.poll_flush(cx) else { return Ok(()) };
+            flushed?;
+            self.flushing = false;
+        }
+        let mut line = shared.line();
+        line.busy = false;
+        // Queued while we wrote: the next round takes it, after the others had their turn.
+        if line.demand().0 {
+            line.busy = true;
+            drop(line);
+            cx.waker().wake_by_ref();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_second_with_chance_in_their_second_half() {
+        let millis = |failures, chance| pause_after(failures, chance).as_millis();
+        assert_eq!((millis(0, 0), millis(0, 255)), (5, 10));
+        assert_eq!((millis(3, 0), millis(3, 255)), (40, 80));
+        assert_eq!((millis(7, 0), millis(7, 255)), (500, 1000));
+        assert_eq!((millis(u32::MAX, 0), millis(u32::MAX, 255)), (500, 1000));
+    }
+}

@@ -1,0 +1,105 @@
+//! The first words on a connection: protocol, user, database, then what the engine wants to say.
+//! Knows which refusals are about passwords and versions, not what the engine asks for.
+
+use redis::Value;
+
+use super::location::Location;
+use super::pack::{Answer, pack};
+use super::talk::{Talk, Why};
+use super::trouble::{Trouble, judged};
+use super::wire::Greeter;
+use crate::contract::{Error, ErrorKind};
+
+/// Makes a connection fit for use.
+///
+/// One step after the other: were the database refused after the engine's commands were sent, they
+/// would have run in another one.
+pub(super) async fn exchange(
+    talk: &mut Talk,
+    location: &Location,
+    greeter: &dyn Greeter,
+) -> Result<(), Error> {
+    hello(talk, location, greeter).await?;
+    if location.db() != 0 {
+        let db = location.db().to_string();
+        let command = pack(&[b"SELECT", db.as_bytes()]);
+        let reply = ask(talk, location, greeter, vec![command]).await?.remove(0);
+        judged(reply).map_err(|trouble| match trouble {
+            Trouble::Server { code, .. } if code == "ERR" => Error::new(
+                ErrorKind::InvalidOption,
+                format!("{location} has no database of this number"),
+            )
+            .next("use a smaller one, or none: a cluster has only 0"),
+            trouble => trouble.into_error(),
+        })?;
+    }
+    let commands = greeter.greeting();
+    let replies = ask(talk, location, greeter, commands).await?;
+    greeter.judge(replies)
+}
+
+async fn hello(talk: &mut Talk, location: &Location, greeter: &dyn Greeter) -> Result<(), Error> {
+    let credentials = location.credentials()?;
+    let name = format!("tenure-{}", std::process::id());
+    let mut command: Vec<&[u8]> = vec![b"HELLO", b"3"];
+    if let Some((user, password)) = &credentials {
+        command.extend([&b"AUTH"[..], user.as_bytes(), password.as_bytes()]);
+    }
+    command.extend([&b"SETNAME"[..], name.as_bytes()]);
+    let reply = ask(talk, location, greeter, vec![pack(&command)]).await?.remove(0);
+    match judged(reply) {
+        Ok(Value::Map(_)) => Ok(()),
+        Ok(_) => Err(too_old(location)),
+        Err(Trouble::Server { code, message }) => Err(match &*code {
+            "NOPROTO" => too_old(location),
+            "ERR" if message.contains("unknown command") => too_old(location),
+            // Too many clients, above all: it passes. The server's own words are not repeated,
+            // because ours had the password among them.
+            "ERR" => Error::new(ErrorKind::Unavailable, format!("{location} does not let us in"))
+                .next("check its limit of clients and its log"),
+            _ => Trouble::Server { code, message }.into_error(),
+        }),
+        Err(trouble) => Err(trouble.into_error()),
+    }
+}
+
+fn too_old(location: &Location) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!("{location} does not speak RESP3: Redis 6 or later is needed"),
+    )
+    .next("upgrade the server, or connect to it without the proxy in between")
+}
+
+/// Sends commands in one piece and collects one value for each. Errors are values here.
+async fn ask(
+    talk: &mut Talk,
+    location: &Location,
+    greeter: &dyn Greeter,
+    commands: Vec<Vec<u8>>,
+) -> Result<Vec<Value>, Error> {
+    let lost = |why: Why| {
+        Error::new(ErrorKind::Unavailable, format!("{location} was lost while greeting it: {why}"))
+            .next("check the server's log")
+    };
+    talk.say(&commands.concat()).await.map_err(lost)?;
+    let mut replies = Vec::with_capacity(commands.len());
+    for command in &commands {
+        let mut left = Answer::to(command);
+        let reply = loop {
+            let value = talk.hear().await.map_err(lost)?;
+            let Value::Push { kind, data } = &value else { break value };
+            match &mut left {
+                Answer::Pushes(wanted, count) if wanted == kind => {
+                    *count -= 1;
+                    if *count == 0 {
+                        break value;
+                    }
+                }
+                _ => super::driver::deliver(greeter, kind, data),
+            }
+        };
+        replies.push(reply);
+    }
+    Ok(replies)
+}

@@ -1,0 +1,153 @@
+//! How things are called in the store. Knows names of keys and channels, not what they hold.
+//!
+//! Everything outside `A-Z a-z 0-9 - _ . ~` in a namespace or name is percent-encoded, so that no
+//! two names can meet; the braces around them keep all keys of a name in one slot of a cluster.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
+
+use crate::contract::{Name, Namespace, SessionId};
+
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The keys and channels of one namespace.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    /// What the key of a lock begins with.
+    locks: String,
+    /// What the key of a cell begins with.
+    cells: String,
+    /// What a session's channel begins with. Scripts make it from the name of the top.
+    channels: String,
+    /// The largest number given out.
+    pub(super) top: String,
+    /// What all clients have agreed on.
+    pub(super) terms: String,
+}
+
+impl Keys {
+    pub(super) fn new(namespace: &Namespace) -> Self {
+        let space = encode(namespace.as_str());
+        Self {
+            locks: format!("tenure:{{{space}/"),
+            cells: format!("tenure:{{{space}}}:cell:"),
+            channels: format!("tenure:{{{space}}}:to:"),
+            top: format!("tenure:{{{space}}}:top"),
+            terms: format!("tenure:{{{space}}}:terms"),
+        }
+    }
+
+    /// The key of a lock, and what its other keys begin with.
+    pub(super) fn slot(&self, name: &Name) -> String {
+        let mut key = String::with_capacity(self.locks.len() + name.as_str().len() + 1);
+        key.push_str(&self.locks);
+        key.extend(utf8_percent_encode(name.as_str(), ENCODED));
+        key.push('}');
+        key
+    }
+
+    /// The name of the lock that a key belongs to, if it is one of a lock's two main keys.
+    pub(super) fn name_of(&self, key: &[u8]) -> Option<Name> {
+        let rest = key.strip_prefix(self.locks.as_bytes())?;
+        let rest = rest.strip_suffix(b":s").unwrap_or(rest);
+        decode(rest.strip_suffix(b"}")?)
+    }
+
+    /// The key of a cell.
+    pub(super) fn cell(&self, name: &Name) -> String {
+        format!("{}{}", self.cells, encode(name.as_str()))
+    }
+
+    /// The name of the cell with this key.
+    pub(super) fn cell_name(&self, key: &[u8]) -> Option<Name> {
+        decode(key.strip_prefix(self.cells.as_bytes())?)
+    }
+
+    /// What finds the keys of all locks. Encoded names hold nothing that a pattern would take for
+    /// more than itself.
+    pub(super) fn all_locks(&self) -> String {
+        format!("{}*", self.locks)
+    }
+
+    /// What finds the keys of all cells.
+    pub(super) fn all_cells(&self) -> String {
+        format!("{}*", self.cells)
+    }
+
+    /// The channel of a session.
+    pub(super) fn channel(&self, session: SessionId) -> String {
+        format!("{}{}", self.channels, session.to_hex())
+    }
+
+    /// The session of a channel.
+    pub(super) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
+        let hex = channel.strip_prefix(self.channels.as_bytes())?;
+        std::str::from_utf8(hex).ok()?.parse().ok()
+    }
+}
+
+/// Text in which only harmless characters are left.
+pub(super) fn encode(text: &str) -> String {
+    utf8_percent_encode(text, ENCODED).to_string()
+}
+
+fn decode(text: &[u8]) -> Option<Name> {
+    let text = percent_decode(text).decode_utf8().ok()?;
+    Name::try_from(&*text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn keys(namespace: &str) -> Keys {
+        Keys::new(&Namespace::try_from(namespace).unwrap())
+    }
+
+    /// The part of a key that decides its slot in a cluster.
+    fn tag(key: &str) -> &str {
+        let open = key.find('{').unwrap() + 1;
+        &key[open..open + key[open..].find('}').unwrap()]
+    }
+
+    #[test]
+    fn names_that_look_like_keys_do_not_meet() {
+        let (a, b) = (keys("a"), keys("a:b"));
+        let name = |text: &str| Name::try_from(text).unwrap();
+        assert_ne!(a.slot(&name("b:c")), b.slot(&name("c")));
+        assert_ne!(a.slot(&name("x:s")), a.slot(&name("x")) + ":s");
+        assert_eq!(a.name_of(a.slot(&name("x}:s")).as_bytes()), Some(name("x}:s")));
+        assert_eq!(a.name_of(b"tenure:{a/x}:l"), None);
+        assert_eq!(a.name_of(b"tenure:{b/x}"), None);
+        assert_eq!(a.name_of(b"tenure:{a/%ff}"), None);
+    }
+
+    #[test]
+    fn a_channel_names_its_session() {
+        let session = SessionId::new();
+        let keys = keys("default");
+        assert_eq!(keys.session_of(keys.channel(session).as_bytes()), Some(session));
+        assert_eq!(keys.session_of(b"tenure:{default}:to:x"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_has_a_key_of_its_own_and_all_its_keys_one_tag(
+            one in "[^\\p{C}]{1,40}", other in "[^\\p{C}]{1,40}",
+        ) {
+            let keys = keys("n{s}/*");
+            let (Ok(one), Ok(other)) = (Name::try_from(&*one), Name::try_from(&*other)) else {
+                return Ok(());
+            };
+            let (key, second) = (keys.slot(&one), keys.slot(&other));
+            prop_assert_eq!(key == second, one == other);
+            prop_assert_eq!(keys.name_of(key.as_bytes()), Some(one.clone()));
+            prop_assert_eq!(keys.name_of(format!("{key}:s").as_bytes()), Some(one.clone()));
+            let other = format!("{key}:d:0");
+            prop_assert_eq!(tag(&key), tag(&other));
+            prop_assert!(key.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';'));
+            prop_assert_eq!(keys.cell_name(keys.cell(&one).as_bytes()), Some(one));
+        }
+    }
+}

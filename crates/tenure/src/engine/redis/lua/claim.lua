@@ -1,0 +1,170 @@
+-- claim: asks for weight on one slot or on a set of slots.
+--
+-- KEYS   the top, then the slots of each claim in turn
+-- ARGV   see head.lua; then the text of each claim (see slot.lua). Its mode says how it waits, and on
+--        how many slots: "t" not at all, "w" in line, "y" and "x" the same instead of another claim
+-- out    now, then for each claim one of
+--        {"g", arrival, fence..}                granted
+--        {"q", place, first expiry, arrival}    in line
+--        {"h", waiting, hold..}                 refused: held
+--        {"s", slot, shape} {"u", text} {"w"} {"n"} {"f", slot, limit}    refused for another reason
+--        {"e", message}                         what stands at its keys is not ours
+--#include clock
+if #ARGV == 2 and #KEYS == 2 and not string.find(ARGV[1], ' ', 1, true) then
+  local mode = string.sub(ARGV[2], 1, 1)
+  if mode == 'w' or mode == 't' then
+    -- The short way for one claim on a slot where nobody is: three calls. The top becomes the clock,
+    -- which is the fence, unless the top was ahead of it or says more than a number.
+    local was = redis.call('SET', KEYS[1], now_text, 'GET')
+    local top = not was and 0 or tonumber(was)
+    if top and top < now then
+      local lease, delay = string.match(ARGV[2], '^%w+ (%d+) %x+ %S+ %S+ (%d+)')
+      local group = delay == '0' and ' - 0 ' or ' + 0 '
+      local stands = redis.call('SET', KEYS[2], now_text .. ' ' .. now_text .. ' ' .. now_text ..
+        ' ' .. now_text .. group .. ARGV[2], 'NX', 'PX', math.ceil((lease + delay) / 1000))
+      if stands then return { now, { 'g', now, now } } end
+    else
+      redis.call('SET', KEYS[1], was)
+    end
+  end
+end
+--#include head
+local answers, later = { now }, nil
+local k = 2
+for n = 2, #ARGV do
+  local text = ARGV[n]
+  local mode, parts, lease, id, delay =
+    string.match(text, '^(%w)(%d+) (%d+) (%x+) %S+ %S+ (%d+)')
+  parts = tonumber(parts)
+  local free = (mode == 'w' or mode == 't') and grace <= now
+  local i = 0
+  while free and i < parts do
+    free = call('EXISTS', KEYS[k + i]) == 0
+    i = i + 1
+  end
+  if free and tombs > now then free = call('EXISTS', KEYS[k] .. ':d:' .. id) == 0 end
+  if free then
+    -- Nobody is there: one key for each slot.
+    local finish = ' ' .. now_text .. (delay == '0' and ' - 0 ' or ' + 0 ') .. text
+    local px = math.ceil((lease + delay) / 1000) + (delay == '0' and 0 or spare)
+    local answer, arrival = { 'g' }, nil
+    for i = 0, parts - 1 do
+      local fence = now_text
+      top = top + 1
+      if clock >= top then
+        top = clock
+      else
+        fence = fmt('%08d%08d', top / 100000000, top % 100000000)
+      end
+      if i == 0 then arrival, answer[2] = fence, top end
+      answer[i + 3] = top
+      call('SET', KEYS[k + i], now_text .. ' ' .. fence .. ' ' .. arrival .. finish, 'PX', px)
+    end
+    answers[n] = answer
+  else
+    later = later or {}
+    later[#later + 1] = n
+  end
+  k = k + parts
+end
+if not later then
+  --#include tail
+  return answers
+end
+--#include slot
+--#include rules
+
+-- Whether a part of a claim is free for it.
+function F.is_free(claim, part)
+  local S = F.open(part.key)
+  if F.vacant(S) then return F.closed_until(S) <= now end
+  return F.admits(S, claim, part.weight)
+end
+
+-- What makes the claim impossible now, whether its parts are free or not.
+function F.refusal(claim, free)
+  local replaces = not claim.replaces
+  for i, part in ipairs(claim.parts) do
+    local S = F.open(part.key)
+    if not F.vacant(S) then
+      if S.shape ~= part.shape then return { 's', S.key, S.shape } end
+      if free[i] and S.holders >= F.HOLDERS then return { 'f', S.key, F.HOLDERS } end
+      if not free[i] and claim.waits and S.waiting >= F.WAITERS then return { 'f', S.key, F.WAITERS } end
+      local old = claim.replaces and F.hold_of(S, claim.replaces)
+      replaces = replaces or (old and old.claim.owner == claim.owner)
+      local rival = claim.waits and F.rival_upgrade(S, claim, part.weight)
+      if rival then return { 'u', rival.claim.text } end
+    end
+  end
+  if not replaces then return { 'n' } end
+end
+
+-- Who holds what a try could not get.
+function F.held(claim)
+  local answer = { 'h', 0 }
+  for _, part in ipairs(claim.parts) do
+    local S = F.open(part.key)
+    answer[2] = answer[2] + S.waiting
+    if S.lone and #answer < 2 + F.NAMED then answer[#answer + 1] = F.hold_view(S, S.lone) end
+    if S.full and S.holders > 0 and #answer < 2 + F.NAMED then
+      for _, id in ipairs(call('ZRANGE', S.x, 0, F.NAMED + 1 - #answer)) do
+        local hold = F.hold_of(S, id)
+        if hold then answer[#answer + 1] = F.hold_view(S, hold) end
+      end
+    end
+  end
+  return answer
+end
+
+-- Grants the parts that are free, and queues or refuses the rest.
+function F.admit(claim, free)
+  local all, waiting = true, false
+  for i = 1, #claim.parts do all = all and free[i] end
+  if not all and not claim.waits then return F.held(claim) end
+  local arrival = F.mint()
+  for i, part in ipairs(claim.parts) do
+    local S = F.open(part.key)
+    if F.vacant(S) then F.take_shape(S, part.shape) end
+    -- Who waits for the end of a grace is served then.
+    if not free[i] and now < grace then S.closed = max(S.closed, grace) end
+    if free[i] then
+      F.grant(S, claim, part.weight, arrival, now + claim.lease)
+    else
+      F.insert_ticket(S, claim, part.weight, arrival)
+    end
+    waiting = waiting or S.waiting > 0
+  end
+  if (not all and #claim.parts > 1) or claim.replaces then F.settle(claim, false) end
+  if waiting then
+    -- A new holder moves its kin ahead of the line.
+    for _, part in ipairs(claim.parts) do F.touch(F.open(part.key)) end
+  end
+  return F.queued(claim.id, claim.parts) or F.grant_of(claim.id, claim.parts) or { 'w' }
+end
+
+function F.claim_one(text)
+  local claim = F.claim_of(text, 'claim')
+  local id = claim.id
+  for _, part in ipairs(claim.parts) do F.open(part.key, id, claim.owner) end
+  for _, part in ipairs(claim.parts) do F.touch(F.open(part.key)) end
+  if F.epitaph(id, claim.parts) then return { 'w' } end
+  for _, part in ipairs(claim.parts) do
+    local S = F.open(part.key)
+    if F.hold_of(S, id) or F.ticket_of(S, id) then
+      local answer = F.renew_one(id, claim.parts, claim.lease)
+      if answer[1] ~= 'x' then return answer end
+      break
+    end
+  end
+  local free = {}
+  for i, part in ipairs(claim.parts) do free[i] = F.is_free(claim, part) end
+  return F.refusal(claim, free) or F.admit(claim, free)
+end
+
+for _, n in ipairs(later) do
+  local fine, answer = pcall(F.claim_one, ARGV[n])
+  answers[n] = fine and answer or { 'e', type(answer) == 'table' and answer.err or tostring(answer) }
+end
+F.put_away()
+--#include tail
+return answers

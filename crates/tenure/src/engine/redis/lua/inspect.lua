@@ -1,0 +1,88 @@
+-- inspect: looks at slots, without changing anything but what time has ended already.
+--
+-- KEYS   the top, then the slots to look at
+-- ARGV   see head.lua; then "", or an owner: then everything that can be reached from it is looked
+--        at, as far as ARGV[3] slots
+-- out    now, 1 if there was more to be reached, then for each slot {slot, shape, for how much
+--        longer it is closed, {hold..}, {waiter, expiry, "1" if ahead ..}}
+--#include clock
+--#include head
+--#include slot
+--#include rules
+
+function F.view(S)
+  local holds, line = {}, {}
+  if S.lone then holds[1] = F.hold_view(S, S.lone) end
+  if S.full and not F.vacant(S) then
+    local all, fields = {}, call('HGETALL', S.s)
+    for i = 1, #fields, 2 do all[fields[i]] = fields[i + 1] end
+    local rows = call('ZRANGE', S.x, 0, -1, 'WITHSCORES')
+    for i = 1, #rows, 2 do
+      local hold = all['h' .. rows[i]]
+            if hold then
+        holds[#holds + 1] = F.number(rows[i + 1]) .. ' ' .. hold
+      end
+    end
+    local expiries = {}
+    rows = call('ZRANGE', S.y, 0, -1, 'WITHSCORES')
+    for i = 1, #rows, 2 do expiries[rows[i]] = rows[i + 1] end
+    rows = call('ZRANGE', S.l, 0, -1, 'WITHSCORES')
+    for i = 1, #rows, 2 do
+      local ticket = all['t' .. rows[i]]
+      if ticket then
+        line[#line + 1] = ticket
+        line[#line + 1] = F.number(expiries[rows[i]] or 0)
+        line[#line + 1] = tonumber(rows[i + 1]) < 0 and '1' or '0'
+      end
+    end
+  end
+  return { S.key, S.shape, max(0, S.closed - now), holds, line }
+end
+
+-- Everything that can be reached from an owner: the slots it waits for, who holds them and waits
+-- there, what those wait for, and so on.
+function F.reach(owner, most)
+  local found, seen, owners, at = {}, {}, { owner }, 1
+  local known = { [owner] = true }
+  while owners[at] do
+    for _, key in ipairs(call('SMEMBERS', F.waits .. owners[at])) do
+      local S = F.open(key)
+      F.touch(S)
+      local stands = false
+      for _, ticket in ipairs(F.kin_of(S, owners[at])) do
+        stands = stands or ticket.claim.owner == owners[at]
+      end
+      if stands and not seen[key] then
+        if #found == most then return found, 1 end
+        seen[key], found[#found + 1] = true, S
+        local ids = {}
+        for _, id in ipairs(call('ZRANGE', S.x, 0, -1)) do ids[#ids + 1] = F.hold_of(S, id) end
+        for _, id in ipairs(call('ZRANGE', S.l, 0, -1)) do ids[#ids + 1] = F.ticket_of(S, id) end
+        for _, one in ipairs(ids) do
+          if one and not known[one.claim.owner] then
+            known[one.claim.owner], owners[#owners + 1] = true, one.claim.owner
+          end
+        end
+      end
+    end
+    at = at + 1
+  end
+  return found, 0
+end
+
+local answer, list = { now, 0 }, {}
+if ARGV[2] ~= '' then
+  list, answer[2] = F.reach(ARGV[2], tonumber(ARGV[3]))
+else
+  for i = 2, #KEYS do
+    list[#list + 1] = F.open(KEYS[i])
+    F.touch(list[#list])
+  end
+end
+F.put_away()
+for _, S in ipairs(list) do
+  local shown = S.shape and (not F.vacant(S) or S.closed > now)
+  if shown then answer[#answer + 1] = F.view(S) end
+end
+--#include tail
+return answer

@@ -1,0 +1,53 @@
+-- release: gives claims back or withdraws them.
+--
+-- KEYS   the top, then the slots of each claim in turn
+-- ARGV   see head.lua; then for each claim "PARTS LEASE CLAIM", with " 1" behind it if a copy of the
+--        claim may still arrive
+-- out    for each claim 1 if it held or waited, 0 if it was not known, or {"e", message}
+--#include keyclock
+local answers, later = {}, nil
+local k = 2
+for n = 2, #ARGV do
+  local parts, id = string.match(ARGV[n], '^(%d+) %d+ (%x+)$')
+  local lone, i = id, 0
+  parts = tonumber(parts) or tonumber(string.match(ARGV[n], '^%d+'))
+  while lone and i < parts do
+    local value = redis.call('GET', KEYS[k + i])
+    -- One holder, nobody in line, no lock delay: its key lives exactly as long as it does.
+    lone = value and string.sub(value, 69, 72) == '- 0 ' and string.sub(value, 89, 120) == id
+      and (not now or string.sub(value, 1, 16) + string.sub(value, 77, 87) > now)
+    i = i + 1
+  end
+  if lone then
+    for i = 0, parts - 1 do redis.call('DEL', KEYS[k + i]) end
+    answers[n - 1] = 1
+  else
+    later = later or {}
+    later[#later + 1] = { n - 1, k, parts }
+  end
+  k = k + parts
+end
+if not later then return answers end
+--#include clock
+--#include head
+--#include slot
+--#include rules
+
+function F.release(item, from, count)
+  local lease, id, uncertain = match(item, '^%d+ (%d+) (%x+)(.*)$')
+  local parts = {}
+  for i = 1, count do parts[i] = { key = KEYS[from + i - 1] } end
+  for _, part in ipairs(parts) do F.open(part.key, id) end
+  for _, part in ipairs(parts) do F.expire(F.open(part.key)) end
+  if uncertain ~= '' then F.bury(id, parts, tonumber(lease), '') end
+  return F.remove(id, parts) and 1 or 0
+end
+
+for _, one in ipairs(later) do
+  local fine, answer = pcall(F.release, ARGV[one[1] + 1], one[2], one[3])
+  answers[one[1]] =
+    fine and answer or { 'e', type(answer) == 'table' and answer.err or tostring(answer) }
+end
+F.put_away()
+--#include tail
+return answers

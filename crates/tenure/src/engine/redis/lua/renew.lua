@@ -1,0 +1,59 @@
+-- renew: keeps claims alive, holders and waiters alike.
+--
+-- KEYS   the top, then the slots of each claim in turn
+-- ARGV   see head.lua; then for each claim "PARTS LEASE CLAIM": on how many slots, in microseconds
+-- out    now, then for each claim {"g", arrival, fence..}, {"q", place, first expiry, arrival},
+--        {"x", reason of a forced release or ""} if it is gone, or {"e", message}
+--#include clock
+local answers, later = { now }, nil
+local k = 2
+for n = 2, #ARGV do
+  local parts, lease, id = string.match(ARGV[n], '^(%d+) (%d+) (%x+)$')
+  parts = tonumber(parts)
+  local lone, i = {}, 0
+  while lone and i < parts do
+    local value = redis.call('GET', KEYS[k + i])
+    -- One holder, nobody in line, no lock delay: its key lives exactly as long as it does.
+    if value and string.sub(value, 69, 72) == '- 0 ' and string.sub(value, 89, 120) == id
+      and string.sub(value, 77, 87) == lease and string.sub(value, 1, 16) + lease > now then
+      lone[i + 1] = value
+    else
+      lone = nil
+    end
+    i = i + 1
+  end
+  if lone then
+    local answer, px = { 'g', tonumber(string.sub(lone[1], 35, 50)) }, math.ceil(lease / 1000)
+    for i = 0, parts - 1 do
+      local value = lone[i + 1]
+      redis.call('SET', KEYS[k + i], now_text .. string.sub(value, 17), 'PX', px)
+      answer[i + 3] = tonumber(string.sub(value, 18, 33))
+    end
+    answers[n] = answer
+  else
+    later = later or {}
+    later[#later + 1] = { n, id, k, parts, tonumber(lease) }
+  end
+  k = k + parts
+end
+if not later then return answers end
+--#include head
+--#include slot
+--#include rules
+
+function F.renew(id, from, count, lease)
+  local parts = {}
+  for i = 1, count do parts[i] = { key = KEYS[from + i - 1] } end
+  for _, part in ipairs(parts) do F.open(part.key, id) end
+  for _, part in ipairs(parts) do F.touch(F.open(part.key)) end
+  return F.renew_one(id, parts, lease)
+end
+
+for _, one in ipairs(later) do
+  local fine, answer = pcall(F.renew, one[2], one[3], one[4], one[5])
+  answers[one[1]] =
+    fine and answer or { 'e', type(answer) == 'table' and answer.err or tostring(answer) }
+end
+F.put_away()
+--#include tail
+return answers

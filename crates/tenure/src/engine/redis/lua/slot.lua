@@ -1,0 +1,384 @@
+-- One slot: how its holders and its line are kept. Knows keys, not who may come in.
+--
+-- T     string. One holder and nobody in line: "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"; it
+--       expires a lease after FROM. GROUP is "-", or "+" if there is a lock delay. Anything more is
+--       kept in the others, and then T is "+":
+-- T:s   hash: what META lists; h<claim> holders (as above, but T:x has the expiry, and GROUP may be
+--       a number), o<owner> "WEIGHT:CLAIM;..." what it holds, t<claim> "ARRIVAL SINCE TEXT" who
+--       waits, g<group> "FENCE SPENT MEMBERS" who shares a fence
+-- T:x   holders by expiry   T:y  waiters by expiry   T:l  waiters by place, those ahead below zero
+-- T:k   waiters by owner and ancestors, "OWNER ARRIVAL CLAIM", lexically
+-- TEXT  "MODE LEASE CLAIM SESSION OWNER[,ANCESTOR..] DELAY REPLACES SHAPE:WEIGHT:T[;..] ...", made
+--       by clients; numbers of time are microseconds
+local match, gmatch, max = string.match, string.gmatch, math.max
+-- A store that is full, or a replica, refuses this first write: then nothing has been changed yet.
+call('SET', KEYS[1], raw or '0', 'KEEPTTL')
+-- Fields of one table, not locals: to make a function in Lua costs by the locals it can see.
+local F = {
+  HOLDERS = 10000, WAITERS = 10000, NAMED = 8,
+  -- Places ahead of the line are this much lower.
+  AHEAD = 9000000000000000,
+  -- How far ahead of need the keys' time to live is set, so that few calls have to: a minute.
+  STEP = 60000000,
+  slots = {}, opened = {}, signals = {},
+  -- Where sessions are told, and where it is written what an owner waits for.
+  channels = sub(KEYS[1], 1, -4) .. 'to:', waits = sub(KEYS[1], 1, -4) .. 'waits:',
+}
+
+function F.corrupt(key) error('TENURE corrupt ' .. key, 0) end
+
+function F.number(n) return fmt('%08d%08d', n / 100000000, n % 100000000) end
+
+-- The next number: above everything given out, and not below the clock.
+function F.mint()
+  top = max(top + 1, clock)
+  return top
+end
+
+-- The claim that a text speaks of.
+function F.claim_of(text, key)
+  local mode, lease, id, session, owners, delay, replaces, parts =
+    match(text, '^(%w)%d+ (%d+) (%x+) (%S+) (%S+) (%d+) (%S+) (%S+)')
+  if not mode then F.corrupt(key) end
+  local claim = { id = id, text = text, session = session, lineage = {}, parts = {} }
+  claim.waits = mode == 'w' or mode == 'x'
+  for owner in gmatch(owners, '%x+') do claim.lineage[#claim.lineage + 1] = owner end
+  claim.owner = claim.lineage[1]
+  claim.lease, claim.delay = tonumber(lease), tonumber(delay)
+  claim.replaces = replaces ~= '-' and replaces or nil
+  for shape, weight, slot in gmatch(parts, '([^:;]+):(%d+):([^;]+)') do
+    claim.parts[#claim.parts + 1] = { shape = shape, weight = tonumber(weight), key = slot }
+  end
+  return claim
+end
+
+-- The weight that a claim has or asks for on a slot, and the shape it takes it for.
+function F.part_at(claim, key)
+  for _, part in ipairs(claim.parts) do
+    if part.key == key then return part.weight, part.shape end
+  end
+  F.corrupt(key)
+end
+
+function F.read_hold(value, key)
+  local from, fence, arrival, since, group, reserved, text =
+    match(value, '^(%d+) (%d+) (%d+) (%d+) (%S+) (%d) (.+)$')
+  if not from then F.corrupt(key) end
+  local claim = F.claim_of(text, key)
+  return {
+    claim = claim, weight = F.part_at(claim, key), fence = tonumber(fence),
+    expires = tonumber(from) + claim.lease, arrival = tonumber(arrival), since = tonumber(since),
+    group = tonumber(group), reserved = reserved == '1',
+  }
+end
+
+function F.hold_text(hold)
+  local group = hold.group and F.number(hold.group) or hold.claim.delay > 0 and '+' or '-'
+  return F.number(hold.expires - hold.claim.lease) .. ' ' .. F.number(hold.fence) .. ' ' ..
+    F.number(hold.arrival) .. ' ' .. F.number(hold.since) .. ' ' .. group .. ' ' ..
+    (hold.reserved and '1' or '0') .. ' ' .. hold.claim.text
+end
+
+-- What can be seen of a hold: its expiry, then the hold.
+function F.hold_view(S, hold) return F.number(F.expiry(S, hold)) .. ' ' .. F.hold_text(hold) end
+
+function F.take_shape(S, shape)
+  S.shape, S.reentrant = shape, sub(shape, 1, 1) ~= 's'
+  S.capacity = shape == 'm' and 1 or shape == 'rw' and 2147483647 or tonumber(sub(shape, 2))
+  if not S.capacity then F.corrupt(S.key) end
+end
+
+-- Refuses what is not of our making, before anything is written.
+function F.check_kind(key, wanted)
+  local kind = call('TYPE', key).ok
+  if kind ~= 'none' and kind ~= wanted then F.corrupt(key) end
+  return kind ~= 'none'
+end
+
+-- The slot of this key, and what is known there of a claim and its owner.
+function F.open(key, id, owner)
+  local S = F.slots[key]
+  if S then return S end
+  S = { key = key, s = key .. ':s', x = key .. ':x', y = key .. ':y', l = key .. ':l', k = key .. ':k' }
+  S.h, S.o, S.t = {}, {}, {}
+  S.weight, S.closed, S.keep, S.holders, S.waiting, S.calm, S.delay, S.need = 0, 0, 0, 0, 0, 0, 0, 0
+  F.check_kind(key, 'string')
+  local value = call('GET', key)
+  if value == '+' then
+    F.read_slot(S, id or '', owner or '')
+  else
+    S.remains = F.check_kind(S.s, 'hash')
+    for _, part in ipairs({ S.x, S.y, S.l, S.k }) do
+      S.remains = F.check_kind(part, 'zset') or S.remains
+    end
+    if value then
+      local hold = F.read_hold(value, key)
+      local _, shape = F.part_at(hold.claim, key)
+      F.take_shape(S, shape)
+      S.lone, S.weight, S.holders = hold, hold.weight, 1
+      S.h[hold.claim.id] = hold
+      if S.reentrant then S.o[hold.claim.owner] = { { hold.weight, hold.claim.id } } end
+    end
+  end
+  F.slots[key] = S
+  F.opened[#F.opened + 1] = S
+  return S
+end
+
+function F.read_slot(S, id, owner)
+  local meta = call('HMGET', S.s, 'shape', 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm',
+    'delay', 'h' .. id, 't' .. id, 'o' .. owner)
+  if not meta[1] then
+    -- An evicting store has taken a part of the slot: what it held is lost.
+    S.remains = true
+    return
+  end
+  S.full = true
+  F.take_shape(S, meta[1])
+  for i, field in ipairs({ 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm', 'delay' }) do
+    S[field] = tonumber(meta[i + 1])
+    if not S[field] then F.corrupt(S.s) end
+  end
+  S.had_holders, S.had_line = S.holders > 0, S.waiting > 0
+  if not S.had_line then
+    F.check_kind(S.y, 'zset')
+    F.check_kind(S.k, 'zset')
+  end
+  S.h[id] = meta[9] and F.read_hold(meta[9], S.key)
+  if S.h[id] then S.h[id].expires = nil end
+  S.t[id] = meta[10] and F.read_ticket(S, meta[10])
+  S.o[owner] = F.read_owner(meta[11])
+end
+
+-- From here on the slot is kept in the larger way.
+function F.unfold(S)
+  if S.full then return end
+  S.full, S.calm = true, now + 86400000000
+  if S.remains then call('DEL', S.s, S.x, S.y, S.l, S.k) end
+  call('SET', S.key, '+')
+  local hold = S.lone
+  if not hold then return end
+  S.lone = nil
+  local id = hold.claim.id
+  call('HSET', S.s, 'h' .. id, F.hold_text(hold))
+  if S.reentrant then F.save_owner(S, hold.claim.owner) end
+  F.set_expiry(S, hold, hold.expires)
+end
+
+function F.vacant(S) return S.holders == 0 and S.waiting == 0 end
+
+-- The hold of a claim, if it has one.
+function F.hold_of(S, id)
+  local hold = S.h[id]
+  if hold == nil then
+    local value = S.full and S.holders > 0 and call('HGET', S.s, 'h' .. id)
+    hold = value and F.read_hold(value, S.key)
+    if hold then hold.expires = nil end
+    S.h[id] = hold
+  end
+  return hold
+end
+
+-- When a hold expires.
+function F.expiry(S, hold)
+  if not hold.expires then hold.expires = tonumber(call('ZSCORE', S.x, hold.claim.id) or 0) end
+  return hold.expires
+end
+
+function F.set_expiry(S, hold, expires)
+  hold.expires = expires
+  call('ZADD', S.x, F.number(expires), hold.claim.id)
+  S.calm, S.delay = math.min(S.calm, expires), max(S.delay, hold.claim.delay)
+  S.need = max(S.need, expires + hold.claim.delay)
+end
+
+function F.save_hold(S, hold)
+  F.unfold(S)
+  F.expiry(S, hold)
+  call('HSET', S.s, 'h' .. hold.claim.id, F.hold_text(hold))
+end
+
+-- What an owner holds: {weight, claim} in the order in which it came in.
+function F.holds_of(S, owner)
+  local list = S.o[owner]
+  if not list then
+    list = F.read_owner(S.full and S.holders > 0 and call('HGET', S.s, 'o' .. owner))
+    S.o[owner] = list
+  end
+  return list
+end
+
+function F.read_owner(text)
+  local list = {}
+  for weight, id in gmatch(text or '', '(%d+):(%x+);') do list[#list + 1] = { tonumber(weight), id } end
+  return list
+end
+
+function F.save_owner(S, owner)
+  local list, text = S.o[owner], {}
+  if #list == 0 then return call('HDEL', S.s, 'o' .. owner) end
+  for i, one in ipairs(list) do text[i] = one[1] .. ':' .. one[2] .. ';' end
+  call('HSET', S.s, 'o' .. owner, table.concat(text))
+end
+
+-- The weight of an owner's heaviest hold, and that claim, the latest among equals.
+function F.owner_weight(S, owner)
+  local weight, id = 0, nil
+  for _, one in ipairs(F.holds_of(S, owner)) do
+    if one[1] >= weight then weight, id = one[1], one[2] end
+  end
+  return weight, id
+end
+
+function F.insert_hold(S, hold)
+  F.unfold(S)
+  local id, owner = hold.claim.id, hold.claim.owner
+  if S.reentrant then
+    S.weight = S.weight + max(0, hold.weight - F.owner_weight(S, owner))
+    local list = F.holds_of(S, owner)
+    list[#list + 1] = { hold.weight, id }
+    F.save_owner(S, owner)
+  else
+    S.weight = S.weight + hold.weight
+  end
+  S.h[id], S.holders, S.dirty = hold, S.holders + 1, true
+  call('HSET', S.s, 'h' .. id, F.hold_text(hold))
+  F.set_expiry(S, hold, hold.expires)
+end
+
+function F.remove_hold(S, hold)
+  F.unfold(S)
+  local id, owner = hold.claim.id, hold.claim.owner
+  call('HDEL', S.s, 'h' .. id)
+  call('ZREM', S.x, id)
+  S.h[id], S.holders, S.dirty = false, S.holders - 1, true
+  if S.reentrant then
+    local list = F.holds_of(S, owner)
+    for i, one in ipairs(list) do
+      if one[2] == id then table.remove(list, i) break end
+    end
+    F.save_owner(S, owner)
+    S.weight = S.weight - max(0, hold.weight - F.owner_weight(S, owner))
+  else
+    S.weight = S.weight - hold.weight
+  end
+end
+
+-- The ticket of a claim, if it waits here.
+function F.ticket_of(S, id)
+  local ticket = S.t[id]
+  if ticket == nil then
+    local value = S.waiting > 0 and call('HGET', S.s, 't' .. id)
+    ticket = value and F.read_ticket(S, value)
+    S.t[id] = ticket
+  end
+  return ticket
+end
+
+function F.read_ticket(S, value)
+  local arrival, since, text = match(value, '^(%d+) (%d+) (.+)$')
+  if not arrival then F.corrupt(S.s) end
+  local claim = F.claim_of(text, S.s)
+  return { claim = claim, weight = F.part_at(claim, S.key), arrival = tonumber(arrival) }
+end
+
+-- The ticket at this place, counted from 0.
+function F.ticket_at(S, place)
+  if place >= S.waiting then return nil end
+  local row = call('ZRANGE', S.l, place, place, 'WITHSCORES')
+  local ticket = row[1] and F.ticket_of(S, row[1])
+  if ticket then ticket.ahead = tonumber(row[2]) < 0 end
+  return ticket
+end
+
+-- Whether a ticket stands ahead of the line.
+function F.is_ahead(S, ticket)
+  if ticket.ahead == nil then
+    ticket.ahead = tonumber(call('ZSCORE', S.l, ticket.claim.id) or 0) < 0
+  end
+  return ticket.ahead
+end
+
+-- The tickets of an owner and its descendants, by arrival.
+function F.kin_of(S, owner)
+  local kin = {}
+  if S.waiting == 0 then return kin end
+  for _, member in ipairs(call('ZRANGEBYLEX', S.k, '[' .. owner .. ' ', '(' .. owner .. '!')) do
+    local ticket = F.ticket_of(S, sub(member, -32))
+    if ticket then kin[#kin + 1] = ticket end
+  end
+  return kin
+end
+
+function F.place_ticket(S, ticket, ahead)
+  ticket.ahead, S.dirty = ahead, true
+  call('ZADD', S.l, fmt('%.0f', ahead and ticket.arrival - F.AHEAD or ticket.arrival), ticket.claim.id)
+end
+
+-- How many of a claim's owner and ancestors hold the slot.
+function F.kin(S, claim)
+  if not S.reentrant or S.holders == 0 then return 0 end
+  local count = 0
+  for _, owner in ipairs(claim.lineage) do
+    if #F.holds_of(S, owner) > 0 then count = count + 1 end
+  end
+  return count
+end
+
+function F.insert_ticket(S, claim, weight, arrival)
+  F.unfold(S)
+  local id = claim.id
+  local ticket = { claim = claim, arrival = arrival, weight = weight }
+  call('HSET', S.s, 't' .. id, F.number(arrival) .. ' ' .. now_text .. ' ' .. claim.text)
+  F.place_ticket(S, ticket, F.kin(S, claim) > 0)
+  for _, owner in ipairs(claim.lineage) do
+    call('ZADD', S.k, 0, owner .. ' ' .. F.number(arrival) .. ' ' .. id)
+  end
+  S.t[id], S.waiting = ticket, S.waiting + 1
+  call('SADD', F.waits .. claim.owner, S.key)
+  F.renew_ticket(S, ticket, now + claim.lease)
+end
+
+function F.renew_ticket(S, ticket, expires)
+  local claim = ticket.claim
+  call('ZADD', S.y, F.number(expires), claim.id)
+  S.calm, S.need = math.min(S.calm, expires), max(S.need, expires + claim.delay)
+  call('PEXPIRE', F.waits .. claim.owner, math.ceil(claim.lease / 500) + spare)
+end
+
+function F.remove_ticket(S, ticket)
+  local claim = ticket.claim
+  call('HDEL', S.s, 't' .. claim.id)
+  call('ZREM', S.l, claim.id)
+  call('ZREM', S.y, claim.id)
+  for _, owner in ipairs(claim.lineage) do
+    call('ZREM', S.k, owner .. ' ' .. F.number(ticket.arrival) .. ' ' .. claim.id)
+  end
+  S.t[claim.id], S.waiting, S.dirty = false, S.waiting - 1, true
+  for _, other in ipairs(F.kin_of(S, claim.owner)) do
+    if other.claim.owner == claim.owner then return end
+  end
+  call('SREM', F.waits .. claim.owner, S.key)
+end
+
+-- Writes what is known of the slots, forgets those that are idle, and tells who has to be told.
+function F.put_away()
+  for _, S in ipairs(F.opened) do
+    if S.full and F.vacant(S) and S.closed <= now then
+      call('DEL', S.key, S.s, S.x, S.y, S.l, S.k)
+    elseif S.full then
+      local need = max(S.need, S.closed)
+      local keep = need > S.keep or (S.waiting > 0 and not S.had_line) or
+        (S.holders > 0 and not S.had_holders)
+      if keep then S.keep = max(S.keep, need + F.STEP) end
+      call('HSET', S.s, 'shape', S.shape, 'weight', S.weight, 'closed', fmt('%.0f', S.closed),
+        'keep', fmt('%.0f', S.keep), 'holders', S.holders, 'waiting', S.waiting,
+        'calm', fmt('%.0f', S.calm), 'delay', S.delay)
+      if keep then
+        local left = math.ceil((S.keep - now) / 1000) + spare
+        for _, key in ipairs({ S.key, S.s, S.x, S.y, S.l, S.k }) do call('PEXPIRE', key, left) end
+      end
+    end
+  end
+  for _, signal in ipairs(F.signals) do call('PUBLISH', F.channels .. signal[1], signal[2]) end
+end

@@ -1,0 +1,327 @@
+//! Locks between hosts, in a Redis or Valkey server. One script per verb, one round trip each; the
+//! rules are those of the `ledger` room, in Lua.
+//!
+//! ```text
+//! callers ─> lane.rs ─> wire.rs ═══ store       front: on the callers' runtime, if there is one
+//! keeper ──> lane.rs ─> wire.rs ═══ store       back: on a thread of the engine's own
+//! ears <──── reception.rs <──── pushes          RESP3, on the connection that sends commands
+//! ```
+//!
+//! Calls by callers go out on a connection that lives on their own runtime, so that no other thread
+//! has to be woken; the keeper's go out on one that no busy runtime can hold up. A session hears on
+//! one channel; after every reconnection it is told that it may have missed something.
+
+mod answers;
+mod cells;
+mod codec;
+mod driver;
+mod greeting;
+mod keys;
+mod lane;
+mod line;
+mod location;
+mod looking;
+mod manner;
+mod pack;
+mod reception;
+mod runtime;
+mod scripts;
+#[cfg(feature = "conformance")]
+mod stage;
+mod stream;
+mod talk;
+mod trouble;
+mod wire;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+
+use self::codec::{claim_text, ref_text};
+use self::keys::Keys;
+use self::lane::{Item, Joint, Lane};
+use self::location::Location;
+use self::manner::Manner;
+use self::reception::{Clerk, Reception};
+use self::runtime::Own;
+use self::scripts::Script;
+#[cfg(feature = "conformance")]
+pub(crate) use self::stage::WeakEngine;
+use self::trouble::Trouble;
+use self::wire::Home;
+use super::Terms;
+use crate::contract::{
+    Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fencing, Name, Parts, Pending,
+    Promises, Query, Release, Released, Renewed, SessionId, Snapshot, Survives, Verb, Verdict,
+    Wake,
+};
+
+/// What the Redis engine promises.
+pub const PROMISES: Promises = Promises {
+    engine: "redis",
+    fencing: Fencing::ClockBounded,
+    fencing_rests_on: "a counter in the store; after a loss of its memory the store's wall clock",
+    queue: true,
+    sharing: true,
+    counting: true,
+    atomic_sets: true,
+    wake: Wake::Push,
+    survives: &[Survives::ClientCrash],
+    drift_percent: 10,
+};
+
+/// The Redis engine.
+#[derive(Clone)]
+pub struct RedisEngine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    keys: Arc<Keys>,
+    manner: Arc<Manner>,
+    reception: Arc<Reception>,
+    front: Option<Front>,
+    back: Lane,
+    /// The thread that the back lane lives on. Last, so that the lanes end first.
+    #[allow(dead_code, reason = "it lives as long as we do")]
+    own: Own,
+}
+
+/// A lane on the runtime of the callers.
+struct Front {
+    lane: Lane,
+    runtime: Id,
+    /// Its runtime has threads of its own, which go on whatever a caller does.
+    always_runs: bool,
+}
+
+impl std::fmt::Debug for RedisEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let location = &self.inner.reception.location;
+        f.debug_struct("RedisEngine").field("location", location).finish_non_exhaustive()
+    }
+}
+
+/// Opens the store that a URL names.
+pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
+    let during = |error: Error| error.during(Verb::Connect);
+    let location = Location::parse(url).map_err(during)?;
+    let grace = if location.grace() { terms.max_lease } else { Duration::ZERO };
+    let engine = RedisEngine::open(location, terms, Manner::new(grace)).map_err(during)?;
+    engine.greet().await.map_err(during)?;
+    Ok(Arc::new(engine))
+}
+
+impl RedisEngine {
+    fn open(location: Location, terms: &Terms, manner: Manner) -> Result<Self, Error> {
+        let (location, manner) = (Arc::new(location), Arc::new(manner));
+        let keys = Arc::new(Keys::new(&terms.namespace));
+        let own = Own::start()?;
+        let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
+        let reception = Reception::new(all, how, Arc::clone(&location), terms.max_lease);
+        let reception = Arc::new(reception);
+        let lane = |hears: bool, first: Handle| {
+            let clerk = Clerk { reception: Arc::clone(&reception), hears };
+            let home = Home { first, fallback: own.handle().clone() };
+            Lane::open(Arc::clone(&location), Arc::new(clerk), &keys, &manner, home)
+        };
+        let front = Handle::try_current().ok().map(|here| {
+            let always_runs = here.runtime_flavor() != RuntimeFlavor::CurrentThread;
+            Front { runtime: here.id(), always_runs, lane: lane(always_runs, here) }
+        });
+        let front_hears = front.as_ref().is_some_and(|front| front.always_runs);
+        let back = lane(!front_hears, own.handle().clone());
+        let inner = Inner { keys, manner, reception, front, back, own };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Waits until the store has been greeted on all connections.
+    async fn greet(&self) -> Result<(), Error> {
+        let lanes = [Some(&self.inner.back), self.inner.front.as_ref().map(|front| &front.lane)];
+        for lane in lanes.into_iter().flatten() {
+            lane.wire().call(&pack::pack(&[b"PING"])).await.map_err(Trouble::into_error)?;
+        }
+        Ok(())
+    }
+
+    /// The lane that suits whoever calls.
+    fn lane(&self) -> &Lane {
+        let here = || Handle::try_current().ok().map(|here| here.id());
+        match &self.inner.front {
+            Some(front) => match here() {
+                Some(_) if front.always_runs => &front.lane,
+                Some(runtime) if runtime == front.runtime => &front.lane,
+                _ => &self.inner.back,
+            },
+            None => &self.inner.back,
+        }
+    }
+
+    /// The lane that hears pushes.
+    fn hearing(&self) -> &Lane {
+        match &self.inner.front {
+            Some(front) if front.always_runs => &front.lane,
+            _ => &self.inner.back,
+        }
+    }
+
+    /// Makes one claim or gives one back, together with others that are on their way.
+    async fn send(&self, joint: Joint, item: impl Fn() -> Item) -> Result<(u64, Value), Trouble> {
+        let lane = self.lane();
+        match lane.send(joint, item()).await {
+            Err(trouble) if trouble.is_unknown_script() => {}
+            answer => return answer,
+        }
+        // The store had forgotten the script and did not run it. This teaches it again.
+        let scripts = self.inner.manner.scripts();
+        let script = match joint {
+            Joint::Claim => &scripts.claim,
+            Joint::Release => &scripts.release,
+        };
+        lane.wire().call(&pack::pack(&[b"SCRIPT", b"LOAD", script.text.as_bytes()])).await?;
+        lane.send(joint, item()).await
+    }
+
+    /// Runs a script with a call of its own.
+    async fn run(
+        &self,
+        verb: Verb,
+        script: &Script,
+        keys: &[&str],
+        items: &[&[u8]],
+    ) -> Result<Value, Error> {
+        let answer = self.lane().run(script, keys, items).await;
+        answer.map_err(|trouble| to_error(trouble, verb))
+    }
+
+    fn slots(&self, parts: &Parts) -> Vec<String> {
+        parts.names().map(|name| self.inner.keys.slot(name)).collect()
+    }
+
+    /// Runs a script over the slots of a batch of claims, each told of by a text.
+    async fn run_batch(
+        &self,
+        verb: Verb,
+        script: &Script,
+        batch: &[(&ClaimRef, &str)],
+    ) -> Result<Value, Error> {
+        let slots: Vec<String> = batch.iter().flat_map(|(one, _)| self.slots(&one.parts)).collect();
+        let texts = batch
+            .iter()
+            .map(|(one, more)| ref_text(one.id, one.parts.as_slice().len(), one.lease) + more);
+        let texts: Vec<String> = texts.collect();
+        let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+        let texts: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
+        self.run(verb, script, &slots, &texts).await
+    }
+
+    async fn release_one(&self, release: &Release) -> Result<Released, Error> {
+        let claim = &release.claim;
+        let item = || {
+            let mut text = ref_text(claim.id, claim.parts.as_slice().len(), claim.lease);
+            if release.uncertain {
+                text.push_str(" 1");
+            }
+            Item { slots: self.slots(&claim.parts), text }
+        };
+        let answer = self.send(Joint::Release, item).await;
+        let (_, value) = answer.map_err(|trouble| to_error(trouble, Verb::Release))?;
+        answers::released(&value)
+    }
+}
+
+/// What a script says of damage has words of its own.
+fn to_error(trouble: Trouble, verb: Verb) -> Error {
+    let error = match trouble.script_message() {
+        Some(message) => answers::said(message),
+        None => trouble.into_error(),
+    };
+    error.during(verb)
+}
+
+impl Engine for RedisEngine {
+    fn promises(&self) -> &Promises {
+        &PROMISES
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        Box::pin(async move {
+            let keys = &self.inner.keys;
+            let item = || Item { slots: self.slots(&claim.parts), text: claim_text(claim, keys) };
+            let answer = self.send(Joint::Claim, item).await;
+            let (now, value) = answer.map_err(|trouble| to_error(trouble, Verb::Claim))?;
+            answers::verdict(&value, claim.parts.as_slice().len(), now, keys)
+        })
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        Box::pin(async move {
+            let script = &self.inner.manner.scripts().renew;
+            let claims: Vec<_> = batch.iter().map(|claim| (claim, "")).collect();
+            let value = self.run_batch(Verb::Renew, script, &claims).await?;
+            let all = answers::list(&value).unwrap_or_default();
+            if all.len() != batch.len() + 1 {
+                return Err(answers::strange(&value));
+            }
+            let one = |(claim, answer): (&ClaimRef, &Value)| {
+                answers::renewed(answer, claim.parts.as_slice().len())
+            };
+            batch.iter().zip(&all[1..]).map(one).collect()
+        })
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        Box::pin(async move {
+            if let [release] = batch {
+                return Ok(vec![self.release_one(release).await?]);
+            }
+            let script = &self.inner.manner.scripts().release;
+            let mark = |release: &Release| if release.uncertain { " 1" } else { "" };
+            let claims: Vec<_> =
+                batch.iter().map(|release| (&release.claim, mark(release))).collect();
+            let value = self.run_batch(Verb::Release, script, &claims).await?;
+            match answers::list(&value) {
+                Some(all) if all.len() == batch.len() => {
+                    all.iter().map(answers::released).collect()
+                }
+                _ => Err(answers::strange(&value)),
+            }
+        })
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        Box::pin(async move { self.look(query).await })
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        Box::pin(async move {
+            let (key, fence) = (self.slot_key(&eviction.name), eviction.fence.get().to_string());
+            let items: [&[u8]; 2] = [fence.as_bytes(), eviction.reason.as_bytes()];
+            let script = &self.inner.manner.scripts().evict;
+            let value = self.run(Verb::Evict, script, &[&key], &items).await;
+            answers::evicted(&value.map_err(|error| error.on(&eviction.name))?)
+        })
+    }
+
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        let (wire, keys) = (self.hearing().wire(), &self.inner.keys);
+        for gone in self.inner.reception.gone() {
+            drop(wire.unsubscribe(keys.channel(gone).as_bytes()));
+        }
+        // In order with later claims on this connection; a reconnection names it by itself.
+        self.inner.reception.listen(session, ear);
+        drop(wire.subscribe(keys.channel(session).as_bytes()));
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        self
+    }
+}
+
+impl RedisEngine {
+    fn slot_key(&self, name: &Name) -> String {
+        self.inner.keys.slot(name)
+    }
+}

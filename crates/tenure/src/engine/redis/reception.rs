@@ -1,0 +1,236 @@
+//! What is said on each new connection, what the server says of itself, and who hears its pushes.
+//! Knows terms and sessions, not claims.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use redis::Value;
+
+use super::answers::{list, number, said, signal, strange, text};
+use super::keys::Keys;
+use super::location::Location;
+use super::manner::Manner;
+use super::pack::pack;
+use super::trouble::judged;
+use super::wire::Greeter;
+use crate::contract::{Ear, Error, ErrorKind, IdMap, SessionId, Signal, Verb};
+
+/// The version of what scripts keep in the store.
+const LAYOUT: &str = "1";
+/// The oldest server that has what scripts use.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// What all connections of an engine say and hear.
+pub(super) struct Reception {
+    pub(super) keys: Arc<Keys>,
+    pub(super) manner: Arc<Manner>,
+    pub(super) location: Arc<Location>,
+    pub(super) max_lease: Duration,
+    ears: RwLock<IdMap<SessionId, Weak<dyn Ear>>>,
+    server: Mutex<Option<Server>>,
+}
+
+/// What the server says of itself.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    info: Arc<str>,
+}
+
+impl Reception {
+    pub(super) fn new(
+        keys: Arc<Keys>,
+        manner: Arc<Manner>,
+        location: Arc<Location>,
+        max_lease: Duration,
+    ) -> Self {
+        let (ears, server) = (RwLock::default(), Mutex::default());
+        Self { keys, manner, location, max_lease, ears, server }
+    }
+
+    /// Sends a session's signals to this ear.
+    pub(super) fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        let mut ears = self.ears.write().unwrap_or_else(PoisonError::into_inner);
+        ears.insert(session, ear);
+    }
+
+    /// Forgets the sessions that are gone, and says which.
+    pub(super) fn gone(&self) -> Vec<SessionId> {
+        let mut ears = self.ears.write().unwrap_or_else(PoisonError::into_inner);
+        let gone =
+            |(id, ear): (&SessionId, &Weak<dyn Ear>)| (ear.strong_count() == 0).then_some(*id);
+        let gone: Vec<SessionId> = ears.iter().filter_map(gone).collect();
+        for session in &gone {
+            ears.remove(session);
+        }
+        gone
+    }
+
+    fn sessions(&self) -> Vec<SessionId> {
+        let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
+        ears.keys().copied().collect()
+    }
+
+    fn ear(&self, session: SessionId) -> Option<Arc<dyn Ear>> {
+        let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
+        ears.get(&session)?.upgrade()
+    }
+
+    /// The first words on each connection.
+    fn connect(&self) -> Vec<u8> {
+        let script = &self.manner.scripts().connect;
+        let lease = self.max_lease.as_micros().to_string();
+        let new = if self.location.is_new() { "1" } else { "0" };
+        let options = self.manner.options();
+        // By its text: it is short, and a new connection may be to a store that forgot all scripts.
+        pack(&[
+            b"EVAL",
+            script.text.as_bytes(),
+            b"2",
+            self.keys.top.as_bytes(),
+            self.keys.terms.as_bytes(),
+            options.as_bytes(),
+            LAYOUT.as_bytes(),
+            lease.as_bytes(),
+            new.as_bytes(),
+        ])
+    }
+
+    fn judge_connect(&self, reply: Value) -> Result<(), Error> {
+        let reply = judged(reply).map_err(|trouble| match trouble.script_message() {
+            Some(message) => said(message),
+            None => trouble.into_error(),
+        })?;
+        let words = list(&reply).ok_or_else(|| strange(&reply))?;
+        let word = |at: usize| words.get(at).and_then(text).ok_or_else(|| strange(&reply));
+        match word(0)? {
+            "ok" => {}
+            "version" => {
+                let theirs = word(1)?;
+                let what = format!("the namespace has layout {theirs}, this Tenure knows {LAYOUT}");
+                return Err(Error::new(ErrorKind::Unsupported, what)
+                    .next("use one version of Tenure, or another namespace"));
+            }
+            "lease" => {
+                let theirs = word(1)?.parse().unwrap_or_default();
+                let (theirs, ours) = (Duration::from_micros(theirs), self.max_lease);
+                let what =
+                    format!("this namespace was opened with max_lease {theirs:?}, not {ours:?}");
+                return Err(Error::new(ErrorKind::InvalidOption, what)
+                    .next("state the same max_lease in every client of a namespace"));
+            }
+            _ => return Err(strange(&reply)),
+        }
+        let closed = words.get(1).and_then(number).unwrap_or_default();
+        if closed > 0 {
+            let left = Duration::from_micros(closed);
+            tracing::warn!("the store may have lost its memory; nobody comes in for {left:?}");
+        }
+        let server = Server { info: word(2)?.into() };
+        self.check(&server)?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(())
+    }
+
+    /// Refuses a server that cannot keep what it is told.
+    fn check(&self, server: &Server) -> Result<(), Error> {
+        let (major, minor) = server.version();
+        if (major, minor) < OLDEST {
+            let what =
+                format!("the server is version {major}.{minor}; 6.2 is the oldest that does");
+            return Err(
+                Error::new(ErrorKind::Unsupported, what).next("use a newer Redis or Valkey")
+            );
+        }
+        self.manner.version_is(major);
+        if server.field("cluster_enabled") == Some("1") {
+            return Err(Error::new(ErrorKind::Unsupported, "the server is a node of a cluster")
+                .next("name a server that stands alone, or an engine made for clusters"));
+        }
+        if let Some(policy) = server.evicts() {
+            if self.location.eviction_allowed() {
+                tracing::warn!("the server evicts keys ({policy}): locks may be lost at any time");
+                return Ok(());
+            }
+            let what = format!("the server evicts keys when memory is short ({policy})");
+            return Err(Error::new(ErrorKind::Unsupported, what).next(
+                "set maxmemory-policy to noeviction, use another server, or say ?eviction=allow \
+                 to take the risk that held locks vanish",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    /// What stands behind a name in the server's own report.
+    pub(super) fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.info.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    }
+
+    fn version(&self) -> (u32, u32) {
+        let version = self.field("redis_version").unwrap_or_default();
+        let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+
+    /// The policy by which the server throws keys away, if it may.
+    fn evicts(&self) -> Option<&str> {
+        let limited = self.field("maxmemory").is_some_and(|most| most != "0");
+        let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
+        (limited && policy != "noeviction").then_some(policy)
+    }
+}
+
+/// One connection's part in it: only one of an engine's connections hears pushes.
+pub(super) struct Clerk {
+    pub(super) reception: Arc<Reception>,
+    pub(super) hears: bool,
+}
+
+impl Greeter for Clerk {
+    fn greeting(&self) -> Vec<Vec<u8>> {
+        let mut commands = vec![self.reception.connect()];
+        let channels = self.reception.sessions();
+        let channels: Vec<String> =
+            channels.into_iter().map(|session| self.reception.keys.channel(session)).collect();
+        if self.hears && !channels.is_empty() {
+            let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
+            words.extend(channels.iter().map(String::as_bytes));
+            commands.push(pack(&words));
+        }
+        commands
+    }
+
+    fn judge(&self, replies: Vec<Value>) -> Result<(), Error> {
+        let mut replies = replies.into_iter();
+        let connect = replies.next().ok_or_else(|| strange(&Value::Nil))?;
+        self.reception.judge_connect(connect).map_err(|error| error.during(Verb::Connect))?;
+        for reply in replies {
+            judged(reply).map_err(|trouble| trouble.into_error().during(Verb::Connect))?;
+        }
+        Ok(())
+    }
+
+    fn ready(&self, first: bool) {
+        if first || !self.hears {
+            return;
+        }
+        // What was published meanwhile is lost, so everybody who waits asks again.
+        for session in self.reception.sessions() {
+            if let Some(ear) = self.reception.ear(session) {
+                ear.hear(Signal::Resync);
+            }
+        }
+    }
+
+    fn lost(&self) {}
+
+    fn message(&self, channel: &[u8], payload: &[u8]) {
+        let ear = self.reception.keys.session_of(channel);
+        let ear = ear.and_then(|session| self.reception.ear(session));
+        self.reception.manner.active();
+        let (Some(ear), Some(signal)) = (ear, signal(payload)) else { return };
+        ear.hear(signal);
+    }
+}

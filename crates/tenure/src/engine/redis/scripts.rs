@@ -1,0 +1,137 @@
+//! The scripts, put together from their files and known by their digests. Knows texts, not answers.
+
+use std::sync::LazyLock;
+
+/// One verb's script.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    /// The whole text.
+    pub(super) text: String,
+    /// Its digest, by which a store knows it.
+    pub(super) sha: String,
+}
+
+/// The scripts of all verbs.
+#[derive(Clone, Debug)]
+pub(super) struct Scripts {
+    pub(super) claim: Script,
+    pub(super) renew: Script,
+    pub(super) release: Script,
+    pub(super) inspect: Script,
+    pub(super) evict: Script,
+    pub(super) connect: Script,
+    pub(super) put: Script,
+    pub(super) get: Script,
+    #[cfg(feature = "conformance")]
+    pub(super) end_session: Script,
+}
+
+const PARTS: &[(&str, &str)] = &[
+    ("head", include_str!("lua/head.lua")),
+    ("tail", include_str!("lua/tail.lua")),
+    ("slot", include_str!("lua/slot.lua")),
+    ("rules", include_str!("lua/rules.lua")),
+];
+const CLOCK: &str = include_str!("lua/clock.lua");
+const KEY_CLOCK: &str = include_str!("lua/keyclock.lua");
+
+/// The scripts on the store's own clock, for stores that know flags (Redis 7) and for others.
+pub(super) fn on_store_clock(flags: bool) -> &'static Scripts {
+    static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(CLOCK, KEY_CLOCK, false));
+    static FLAGS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(CLOCK, KEY_CLOCK, true));
+    if flags { &FLAGS } else { &PLAIN }
+}
+
+/// The scripts on a clock that is handed in.
+#[cfg(feature = "conformance")]
+pub(super) fn on_given_clock() -> &'static Scripts {
+    const GIVEN: &str = include_str!("../../conformance/lua/clock.lua");
+    static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(GIVEN, GIVEN, true));
+    &SCRIPTS
+}
+
+impl Scripts {
+    fn new(clock: &str, key_clock: &str, flags: bool) -> Self {
+        // To give back, to renew and to look must be possible when memory is full.
+        let any = if flags { "#!lua flags=allow-oom\n" } else { "" };
+        let make = |flags: &str, text: &str| Script::new(flags, text, clock, key_clock);
+        Self {
+            claim: make("", include_str!("lua/claim.lua")),
+            renew: make(any, include_str!("lua/renew.lua")),
+            release: make(any, include_str!("lua/release.lua")),
+            inspect: make(any, include_str!("lua/inspect.lua")),
+            evict: make(any, include_str!("lua/evict.lua")),
+            connect: make(any, include_str!("lua/connect.lua")),
+            put: make("", include_str!("lua/put.lua")),
+            get: make(any, include_str!("lua/get.lua")),
+            #[cfg(feature = "conformance")]
+            end_session: make(any, include_str!("../../conformance/lua/end_session.lua")),
+        }
+    }
+}
+
+impl Script {
+    fn new(flags: &str, verb: &str, clock: &str, key_clock: &str) -> Self {
+        let mut text = flags.to_owned();
+        for line in verb.lines() {
+            match line.trim().strip_prefix("--#include ") {
+                Some("clock") => push(&mut text, clock),
+                Some("keyclock") => push(&mut text, key_clock),
+                Some(part) => push(&mut text, part_called(part)),
+                None => push(&mut text, line),
+            }
+        }
+        let sha = sha1_smol::Sha1::from(&text).digest().to_string();
+        Self { text, sha }
+    }
+}
+
+fn part_called(name: &str) -> &'static str {
+    let part = PARTS.iter().find(|(part, _)| *part == name);
+    part.unwrap_or_else(|| panic!("no script part is called {name}")).1
+}
+
+/// Adds lines without comments and indentation: they travel once per connection, and a store may
+/// have to keep several versions of them.
+fn push(text: &mut String, lines: &str) {
+    for line in lines.lines().map(str::trim) {
+        if !line.is_empty() && !line.starts_with("--") {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits;
+
+    #[test]
+    fn scripts_and_the_rest_of_the_house_agree_on_limits() {
+        let slot = part_called("slot");
+        let line = format!(
+            "HOLDERS = {}, WAITERS = {}, NAMED = {},",
+            limits::HOLDERS,
+            limits::WAITERS,
+            limits::NAMED_HOLDERS
+        );
+        assert!(slot.contains(&line), "{line}");
+        assert!(slot.contains(&format!("and {} or", limits::FULL_WEIGHT)));
+        assert!(part_called("head").contains(&format!("< {}", limits::FENCE)));
+        assert!(part_called("head").contains(&format!("or {}", limits::FENCE / 2)));
+    }
+
+    #[test]
+    fn every_part_is_found_and_nothing_is_included_twice_in_vain() {
+        for scripts in [on_store_clock(false), on_store_clock(true)] {
+            let all = [&scripts.claim, &scripts.renew, &scripts.release, &scripts.inspect];
+            let rest = [&scripts.evict, &scripts.connect, &scripts.put, &scripts.get];
+            for script in all.into_iter().chain(rest) {
+                assert!(!script.text.contains("#include"), "{}", script.text);
+                assert!(script.text.contains("'TIME'"), "the store's own clock");
+                assert_eq!(script.sha.len(), 40);
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Bytes to and from a server: TCP, a Unix socket, or TLS. Knows sockets and certificates; no RESP.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use super::location::{Address, Location, Tls};
+use crate::contract::{Error, ErrorKind};
+
+/// How long a silent connection is left alone before the kernel asks whether the other side lives.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How often it then asks, and how many unanswered questions end the connection.
+const PROBES: (Duration, u32) = (Duration::from_secs(1), 3);
+/// How long sent bytes may stay unacknowledged before the kernel gives the connection up.
+const UNHEARD_MS: u32 = 5_000;
+
+/// One open connection.
+pub(super) struct Stream {
+    ear: Ear,
+    /// None under TLS, where reading and writing are one machine.
+    pen: Option<Arc<Pen>>,
+}
+
+enum Ear {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// The side of a plain connection that any thread may write to.
+#[derive(Debug)]
+pub(super) enum Pen {
+    Tcp(tcp::OwnedWriteHalf),
+    Unix(unix::OwnedWriteHalf),
+}
+
+impl Stream {
+    /// Connects. The caller limits the time.
+    pub(super) async fn connect(location: &Location) -> Result<Self, Error> {
+        let away = |error: io::Error| unreachable(location, error);
+        match (location.address(), location.tls()) {
+            (Address::Unix(path), _) => {
+                let (ear, pen) = UnixStream::connect(path).await.map_err(away)?.into_split();
+                Ok(Self { ear: Ear::Unix(ear), pen: Some(Arc::new(Pen::Unix(pen))) })
+            }
+            (Address::Tcp { host, port }, None) => {
+                let stream = TcpStream::connect((&**host, *port)).await.map_err(away)?;
+                tune(&stream).map_err(away)?;
+                let (ear, pen) = stream.into_split();
+                Ok(Self { ear: Ear::Tcp(ear), pen: Some(Arc::new(Pen::Tcp(pen))) })
+            }
+            (Address::Tcp { host, port }, Some(tls)) => {
+                // Read before connecting: a wrong path should not cost the server a connection.
+                let connector = TlsConnector::from(Arc::new(config(tls)?));
+                let name = ServerName::try_from(host.clone()).map_err(|_| {
+                    bad_file("the host cannot be a name in a certificate", "use another name")
+                })?;
+                let stream = TcpStream::connect((&**host, *port)).await.map_err(away)?;
+                tune(&stream).map_err(away)?;
+                let secured = connector.connect(name, stream).await;
+                let stream = secured.map_err(|error| insecure(location, error))?;
+                Ok(Self { ear: Ear::Tls(Box::new(stream)), pen: None })
+            }
+        }
+    }
+
+    /// Where others may write, if the bytes need no more than a socket.
+    pub(super) fn pen(&self) -> Option<Arc<Pen>> {
+        self.pen.clone()
+    }
+
+    /// Reads what is there; nothing at the end of the connection.
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(room);
+        ready!(match &mut self.ear {
+            Ear::Tcp(ear) => Pin::new(ear).poll_read(cx, &mut room),
+            Ear::Unix(ear) => Pin::new(ear).poll_read(cx, &mut room),
+            Ear::Tls(stream) => Pin::new(stream).poll_read(cx, &mut room),
+        })?;
+        Poll::Ready(Ok(room.filled().len()))
+    }
+
+    /// Writes some of the bytes.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if let Ear::Tls(stream) = &mut self.ear {
+            return Pin::new(stream).poll_write(cx, bytes);
+        }
+        let Some(pen) = &self.pen else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        loop {
+            match pen.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(pen.poll_ready(cx))?;
+                }
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    /// Sends what a layer in between still keeps.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.ear {
+            Ear::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Ear::Tcp(_) | Ear::Unix(_) => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Pen {
+    /// Writes some of the bytes if that needs no waiting.
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(pen) => pen.try_write(bytes),
+            Self::Unix(pen) => pen.try_write(bytes),
+        }
+    }
+
+    /// Waits for room; for one task only, the last to ask is woken.
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(pen) => pen.as_ref().poll_write_ready(cx),
+            Self::Unix(pen) => pen.as_ref().poll_write_ready(cx),
+        }
+    }
+}
+
+/// A lease is at stake: small writes leave at once, and a dead peer is noticed within seconds.
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, PROBES.0)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES.1)?;
+    sockopt::set_tcp_user_timeout(stream, UNHEARD_MS)?;
+    Ok(())
+}
+
+/// Built with a provider of our own choice: with two in one program, the default one panics.
+fn config(tls: &Tls) -> Result<ClientConfig, Error> {
+    let broken = |error: rustls::Error| {
+        bad_file(format!("the certificates cannot be used: {error}"), "check ca=, cert= and key=")
+    };
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().map_err(broken)?;
+    let builder = builder.with_root_certificates(roots(tls.ca.as_deref())?);
+    let Some((cert, key)) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| {
+        bad_file(format!("the file of key= has no private key: {error}"), "give a PEM file")
+    })?;
+    builder.with_client_auth_cert(certificates("cert=", cert)?, key).map_err(broken)
+}
+
+fn roots(ca: Option<&Path>) -> Result<Arc<RootCertStore>, Error> {
+    // Hundreds of files, read once: they do not change while a program reconnects.
+    static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let Some(ca) = ca else {
+        let system = SYSTEM.get_or_init(|| {
+            let mut store = RootCertStore::empty();
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            Arc::new(store)
+        });
+        return Ok(system.clone());
+    };
+    let mut store = RootCertStore::empty();
+    for certificate in certificates("ca=", ca)? {
+        store.add(certificate).map_err(|error| {
+            bad_file(format!("a certificate of ca= cannot be used: {error}"), "give a PEM file")
+        })?;
+    }
+    Ok(Arc::new(store))
+}
+
+fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let bad = |what: String| bad_file(format!("the file of {option} {what}"), "give a PEM file");
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| bad(format!("cannot be read: {error}")))?;
+    if found.is_empty() { Err(bad("has no certificate".to_owned())) } else { Ok(found) }
+}
+
+fn unreachable(location: &Location, error: io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no connection to {location}: {error}"))
+        .next("check that the server runs and can be reached")
+        .caused_by(error)
+}
+
+fn insecure(location: &Location, error: io::Error) -> Error {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(_)) => Error::new(
+            ErrorKind::InvalidOption,
+            format!("the certificate of {location} is not trusted: {error}"),
+        )
+        .next("give the authority that signed it by ca=, and the name it was signed for"),
+        Some(_) => Error::new(ErrorKind::Unavailable, format!("no TLS with {location}: {error}"))
+            .next("check that the port speaks TLS, and whether it wants cert= and key="),
+        None => return unreachable(location, error),
+    }
+    .caused_by(error)
+}
+
+fn bad_file(what: impl Into<std::borrow::Cow<'static, str>>, next: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOption, what).next(next)
+}

@@ -1,0 +1,278 @@
+//! Connections that break, are refused, come back, or are closed.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tokio::runtime::{Builder, Handle};
+
+use super::fake::{Fake, HELLO, bulk, confirm, push};
+use super::{Notes, Told, nothing, open, plain, text};
+use crate::contract::{Effect, Error, ErrorKind};
+use crate::engine::redis::location::Location;
+use crate::engine::redis::pack::pack;
+use crate::engine::redis::runtime::Own;
+use crate::engine::redis::trouble::Trouble;
+use crate::engine::redis::wire::{Home, Wire};
+
+/// Never to be seen in an error.
+const CANARY: &str = "c4n4ry";
+
+fn ping() -> Vec<u8> {
+    pack(&[b"PING"])
+}
+
+#[tokio::test]
+async fn a_break_in_the_middle_of_a_reply_leaves_the_effect_unknown() {
+    let fake = Fake::start().await;
+    let wire = plain(&fake.url());
+    let mut peer = fake.greeted().await;
+    let (one, two, three) = (wire.call(&ping()), wire.call(&ping()), wire.call(&ping()));
+    for _ in 0..3 {
+        peer.command().await;
+    }
+    peer.say("+PONG\r\n$100\r\nhalf").await;
+    drop(peer);
+    assert_eq!(one.await.unwrap(), Value::SimpleString("PONG".into()));
+    for call in [two, three] {
+        let error = call.await.unwrap_err().into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_was_not_wholly_written_had_no_effect() {
+    let fake = Fake::start().await;
+    let wire = plain(&fake.url());
+    let mut peer = fake.greeted().await;
+    let whole = wire.call(&ping());
+    peer.command().await;
+    // More than any socket buffer takes while nobody reads.
+    let huge = wire.call(&pack(&[b"SET", b"key", &vec![b'x'; 32 << 20]]));
+    let behind = wire.call(&ping());
+    drop(peer);
+    assert_eq!(whole.await.unwrap_err().effect(), Effect::Unknown);
+    assert_eq!(huge.await.unwrap_err().effect(), Effect::None);
+    assert_eq!(behind.await.unwrap_err().effect(), Effect::None);
+}
+
+#[tokio::test]
+async fn a_huge_command_arrives_whole_and_in_its_place() {
+    let fake = Fake::start().await;
+    let wire = plain(&fake.url());
+    let mut peer = fake.greeted().await;
+    let huge = "x".repeat(8 << 20);
+    let first = wire.call(&pack(&[b"SET", huge.as_bytes()]));
+    let second = wire.call(&pack(&[b"ECHO", b"2"]));
+    assert_eq!(peer.command().await[1].len(), huge.len());
+    assert_eq!(peer.command().await[1], "2");
+    peer.say(&("+OK\r\n".to_owned() + &bulk("2"))).await;
+    assert_eq!(first.await.unwrap(), Value::Okay);
+    assert_eq!(text(&second.await.unwrap()), "2");
+}
+
+#[tokio::test]
+async fn a_new_connection_is_greeted_like_the_first() {
+    let fake = Fake::start().await;
+    let greeting = vec![pack(&[b"SUBSCRIBE", b"a", b"b"]), pack(&[b"EVAL", b"check", b"0"])];
+    let (notes, mut told) = Notes::new(greeting);
+    let wire = open(&format!("{}/3", fake.url()), &notes);
+    for first in [true, false] {
+        let mut peer = fake.accept().await;
+        let hello = peer.hello().await;
+        assert_eq!(hello[2], "SETNAME");
+        assert!(hello[3].starts_with("tenure-"), "{hello:?}");
+        assert_eq!(peer.command().await, ["SELECT", "3"]);
+        peer.say("+OK\r\n").await;
+        assert_eq!(peer.command().await, ["SUBSCRIBE", "a", "b"]);
+        assert_eq!(peer.command().await[0], "EVAL");
+        let early = push(&["message", "a", "early"]);
+        peer.say(&(confirm("subscribe", "a") + &confirm("subscribe", "b") + &early)).await;
+        peer.say(":7\r\n").await;
+        assert_eq!(told.recv().await, Some(Told::Message("a".into(), "early".into())));
+        let Some(Told::Judged(replies)) = told.recv().await else { panic!("not judged") };
+        assert!(matches!(&replies[..], [Value::Push { .. }, Value::Int(7)]), "{replies:?}");
+        assert_eq!(told.recv().await, Some(Told::Ready(first)));
+        let call = wire.call(&ping());
+        peer.command().await;
+        peer.say("+PONG\r\n").await;
+        call.await.unwrap();
+        drop(peer);
+        assert_eq!(told.recv().await, Some(Told::Lost));
+    }
+}
+
+#[tokio::test]
+async fn a_caller_hears_soon_that_nobody_listens() {
+    let fake = Fake::start().await;
+    let url = fake.url();
+    drop(fake);
+    let wire = plain(&url);
+    for _ in 0..3 {
+        let error = wire.call(&ping()).await.unwrap_err().into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+        assert!(error.to_string().contains("refused"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_stays_the_answer_until_it_is_right() {
+    let fake = Fake::start().await;
+    let url = format!("redis://u:{CANARY}@127.0.0.1:{}", fake.port());
+    let wire = plain(&url);
+    let waiting = wire.call(&ping());
+    let mut peer = fake.accept().await;
+    let hello = peer.command().await;
+    assert_eq!(hello[..5], ["HELLO", "3", "AUTH", "u", CANARY]);
+    peer.say("-WRONGPASS invalid username-password pair or user is disabled.\r\n").await;
+    for call in [waiting, wire.call(&ping()), wire.call(&ping())] {
+        let error = call.await.unwrap_err().into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::InvalidOption, Effect::None));
+        assert!(!error.is_retryable());
+        assert!(!format!("{error} {error:?} {wire:?}").contains(CANARY), "{error}");
+    }
+    let peer = fake.greeted().await;
+    tokio::spawn(peer.echo());
+    while !wire.is_idle() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(text(&wire.call(&pack(&[b"ECHO", b"1"])).await.unwrap()), "1");
+}
+
+#[tokio::test]
+async fn a_server_without_resp3_is_named_as_too_old() {
+    for refusal in [
+        format!("-ERR unknown command `HELLO`, with args beginning with: `3`, `{CANARY}`, \r\n"),
+        "-NOPROTO unsupported protocol version\r\n".to_owned(),
+        "+OK\r\n".to_owned(),
+    ] {
+        let fake = Fake::start().await;
+        let url = format!("redis://:{CANARY}@127.0.0.1:{}", fake.port());
+        let wire = plain(&url);
+        let call = wire.call(&ping());
+        let mut peer = fake.accept().await;
+        peer.command().await;
+        peer.say(&refusal).await;
+        let error = call.await.unwrap_err().into_error();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("Redis 6 or later is needed"), "{error}");
+        assert!(!format!("{error} {error:?}").contains(CANARY), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_engine_is_not_greeted_in_the_wrong_database() {
+    let fake = Fake::start().await;
+    let (notes, _told) = Notes::new(vec![ping()]);
+    let wire = open(&format!("{}/99", fake.url()), &notes);
+    let call = wire.call(&ping());
+    let mut peer = fake.greeted().await;
+    assert_eq!(peer.command().await, ["SELECT", "99"]);
+    peer.say("-ERR DB index is out of range\r\n").await;
+    assert!(peer.is_left().await, "nothing is said in another database");
+    assert_eq!(call.await.unwrap_err().into_error().kind(), ErrorKind::InvalidOption);
+}
+
+#[tokio::test]
+async fn a_verdict_of_the_engine_is_what_callers_hear() {
+    let fake = Fake::start().await;
+    let (notes, _told) = Notes::new(Vec::new());
+    let verdict = Error::new(ErrorKind::InvalidOption, "another max_lease").next("agree");
+    *notes.verdict.lock().unwrap() = Err(verdict);
+    let wire = open(&fake.url(), &notes);
+    let call = wire.call(&ping());
+    let mut peer = fake.greeted().await;
+    let error = call.await.unwrap_err().into_error();
+    assert_eq!(error.to_string(), "another max_lease; agree");
+    assert!(peer.is_left().await);
+}
+
+#[tokio::test]
+async fn an_answer_to_no_question_ends_the_connection() {
+    let fake = Fake::start().await;
+    let (notes, mut told) = Notes::new(Vec::new());
+    let _wire = open(&fake.url(), &notes);
+    let mut peer = fake.greeted().await;
+    peer.say("+OK\r\n").await;
+    assert!(peer.is_left().await);
+    let mut peer = fake.greeted().await;
+    peer.say("what?\r\n").await;
+    assert!(peer.is_left().await);
+    told.close();
+    let mut lost = 0;
+    while let Some(told) = told.recv().await {
+        lost += usize::from(told == Told::Lost);
+    }
+    assert!(lost >= 1);
+}
+
+#[tokio::test]
+async fn dropping_the_wire_closes_it_and_fails_what_waits() {
+    let fake = Fake::start().await;
+    let wire = plain(&fake.url());
+    let mut peer = fake.greeted().await;
+    let call = wire.call(&ping());
+    peer.command().await;
+    drop(wire);
+    assert_eq!(call.await.unwrap_err().effect(), Effect::Unknown);
+    assert!(peer.is_left().await);
+    // Also while the server keeps us waiting for its first word.
+    let wire = plain(&fake.url());
+    let mut peer = fake.accept().await;
+    let call = wire.call(&ping());
+    peer.command().await;
+    drop(wire);
+    assert_eq!(call.await.unwrap_err().effect(), Effect::None);
+    assert!(peer.is_left().await);
+}
+
+#[tokio::test]
+async fn a_connection_whose_runtime_ends_moves_to_another() {
+    let fake = Fake::start().await;
+    let guest = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let own = Own::start().unwrap();
+    let (notes, mut told) = Notes::new(Vec::new());
+    let location = Arc::new(Location::parse(&fake.url()).unwrap());
+    let home = Home { first: guest.handle().clone(), fallback: own.handle().clone() };
+    let wire = Wire::open(location, notes, nothing(), home);
+    let mut peer = fake.greeted().await;
+    let call = wire.call(&ping());
+    peer.command().await;
+    guest.shutdown_background();
+    let error = call.await.unwrap_err().into_error();
+    assert_eq!(error.effect(), Effect::Unknown, "{error}");
+    assert!(peer.is_left().await);
+    let call = wire.call(&pack(&[b"ECHO", b"moved"]));
+    tokio::spawn(fake.greeted().await.echo());
+    assert_eq!(text(&call.await.unwrap()), "moved");
+    let mut heard = Vec::new();
+    while heard.last() != Some(&Told::Ready(false)) {
+        heard.push(told.recv().await.unwrap());
+    }
+    assert!(heard.contains(&Told::Lost), "{heard:?}");
+    // And when there is no other home left, it says so at once.
+    drop(own);
+    loop {
+        match wire.call(&ping()).await {
+            Err(Trouble::NotConnected(error)) => break assert_eq!(error.kind(), ErrorKind::Closed),
+            Ok(_) | Err(Trouble::Broken { .. }) => tokio::task::yield_now().await,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_home_that_is_gone_before_the_start_is_no_home() {
+    let fake = Fake::start().await;
+    let guest = Builder::new_current_thread().build().unwrap();
+    let first = guest.handle().clone();
+    guest.shutdown_background();
+    let location = Arc::new(Location::parse(&fake.url()).unwrap());
+    let home = Home { first, fallback: Handle::current() };
+    let wire = Wire::open(location, Notes::new(Vec::new()).0, nothing(), home);
+    let call = wire.call(&ping());
+    let mut peer = fake.accept().await;
+    peer.command().await;
+    peer.say(&(HELLO.to_owned() + "+PONG\r\n")).await;
+    // The reply came with the greeting, before the call was written: it answers nothing.
+    assert!(matches!(call.await, Err(Trouble::Broken { effect: Effect::None, .. })));
+}

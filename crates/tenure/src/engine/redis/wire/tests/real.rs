@@ -1,0 +1,199 @@
+//! The connection against a real `redis-server`, which has to be installed.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{Notes, Told, open, plain, text};
+use crate::contract::{Effect, ErrorKind};
+use crate::engine::redis::pack::pack;
+use crate::engine::redis::trouble::Trouble;
+
+/// A server on a socket of its own, in a directory that goes with it.
+struct Server {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    fn start(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(folder.path().join("socket"))
+            .arg("--dir")
+            .arg(folder.path())
+            .args(options)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("these tests need redis-server: install it");
+        Self { child, folder }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    fn url(&self, login: &str, db: u32) -> String {
+        format!("redis+unix://{login}{}?db={db}", self.socket().display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Calls until the server has come up.
+async fn patient(wire: &super::Wire, command: &[&[u8]]) -> Result<Value, Trouble> {
+    let answered = async {
+        loop {
+            match wire.call(&pack(command)).await {
+                Err(Trouble::NotConnected(error)) if error.is_retryable() => {}
+                outcome => return outcome,
+            }
+        }
+    };
+    let answered = tokio::time::timeout(Duration::from_secs(60), answered).await;
+    answered.expect("redis-server does not come up")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_scripts_of_many_tasks_are_each_answered() {
+    let server = Server::start(&[]);
+    let wire = Arc::new(plain(&server.url("", 0)));
+    let script = b"return ARGV[1]";
+    let hash = patient(&wire, &[b"SCRIPT", b"LOAD", script]).await.unwrap();
+    let hash: Arc<str> = text(&hash).into();
+    let tasks: Vec<_> = (0..100)
+        .map(|task: usize| {
+            let (wire, hash) = (wire.clone(), hash.clone());
+            tokio::spawn(async move {
+                for round in 0..100 {
+                    let number = (task * 100 + round).to_string();
+                    let call = pack(&[b"EVALSHA", hash.as_bytes(), b"0", number.as_bytes()]);
+                    assert_eq!(text(&wire.call(&call).await.unwrap()), number);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_killed_connection_comes_back_subscribed() {
+    let server = Server::start(&[]);
+    let (notes, mut told) = Notes::new(vec![pack(&[b"SUBSCRIBE", b"mine"])]);
+    let wire = open(&server.url("", 3), &notes);
+    let other = plain(&server.url("", 0));
+    patient(&wire, &[b"PING"]).await.unwrap();
+    for first in [true, false] {
+        while told.recv().await != Some(Told::Ready(first)) {}
+        let told_one = patient(&other, &[b"PUBLISH", b"mine", b"hello"]).await.unwrap();
+        assert_eq!(told_one, Value::Int(1));
+        assert_eq!(told.recv().await, Some(Told::Message("mine".into(), "hello".into())));
+        let id = wire.call(&pack(&[b"CLIENT", b"ID"])).await.unwrap();
+        let Value::Int(id) = id else { panic!("{id:?}") };
+        let info = wire.call(&pack(&[b"CLIENT", b"INFO"])).await.unwrap();
+        let info = match &info {
+            Value::VerbatimString { text, .. } => text.clone(),
+            other => text(other).to_owned(),
+        };
+        assert!(info.contains("name=tenure-") && info.contains("db=3"), "{info}");
+        let id = id.to_string();
+        other.call(&pack(&[b"CLIENT", b"KILL", b"ID", id.as_bytes()])).await.unwrap();
+        assert_eq!(told.recv().await, Some(Told::Lost));
+    }
+}
+
+#[tokio::test]
+async fn publishing_to_oneself_keeps_replies_and_messages_apart() {
+    let server = Server::start(&[]);
+    let (notes, mut told) = Notes::new(Vec::new());
+    let wire = open(&server.url("", 0), &notes);
+    patient(&wire, &[b"PING"]).await.unwrap();
+    let publish = b"redis.call('publish', 'mine', ARGV[1]) return ARGV[1]";
+    let say = |number: &str| wire.call(&pack(&[b"EVAL", publish, b"0", number.as_bytes()]));
+    let calls = [
+        say("0"),
+        wire.subscribe(b"mine"),
+        say("1"),
+        wire.subscribe(b"mine"),
+        say("2"),
+        wire.unsubscribe(b"mine"),
+        say("3"),
+        wire.unsubscribe(b"never"),
+        say("4"),
+    ];
+    for (place, call) in calls.into_iter().enumerate() {
+        let reply = call.await.unwrap();
+        match place % 2 {
+            0 => assert_eq!(text(&reply), (place / 2).to_string()),
+            _ => assert!(matches!(reply, Value::Push { .. }), "{reply:?}"),
+        }
+    }
+    assert!(matches!(told.recv().await, Some(Told::Judged(_))));
+    assert_eq!(told.recv().await, Some(Told::Ready(true)));
+    for payload in ["1", "2"] {
+        assert_eq!(told.recv().await, Some(Told::Message("mine".into(), payload.into())));
+    }
+    assert!(told.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn passwords_and_access_lists_are_answered_with_what_to_do() {
+    let user =
+        ["--requirepass", "right", "--user", "weak", "on", ">weak", "~*", "+@all", "resetchannels"];
+    let server = Server::start(&user);
+    let admin = plain(&server.url(":right@", 0));
+    patient(&admin, &[b"PING"]).await.unwrap();
+    for login in ["", ":wrong@", "nobody:right@"] {
+        let wire = plain(&server.url(login, 0));
+        let error = patient(&wire, &[b"PING"]).await.unwrap_err().into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::InvalidOption, Effect::None));
+        assert!(error.to_string().contains("password"), "{login}: {error}");
+    }
+    let weak = plain(&server.url("weak:weak@", 0));
+    let (before, refused, after) = (
+        weak.call(&pack(&[b"ECHO", b"1"])),
+        weak.subscribe(b"secret"),
+        weak.call(&pack(&[b"ECHO", b"2"])),
+    );
+    assert_eq!(text(&before.await.unwrap()), "1");
+    let refused = refused.await.unwrap_err();
+    assert!(matches!(&refused, Trouble::Server { code, .. } if code == "NOPERM"), "{refused:?}");
+    assert_eq!(text(&after.await.unwrap()), "2");
+    let wire = plain(&server.url(":right@", 99));
+    let error = patient(&wire, &[b"PING"]).await.unwrap_err().into_error();
+    assert!(error.to_string().contains("no database of this number"), "{error}");
+}
+
+#[tokio::test]
+async fn a_script_that_fails_after_a_write_leaves_the_effect_unknown() {
+    let server = Server::start(&[]);
+    let wire = plain(&server.url("", 0));
+    let script = b"redis.call('set', 'a', '1') return redis.call('lpush', 'a', '1')";
+    let trouble = patient(&wire, &[b"EVAL", script, b"0"]).await.unwrap_err();
+    assert!(matches!(&trouble, Trouble::Server { code, .. } if code == "WRONGTYPE"), "{trouble:?}");
+    assert_eq!(trouble.effect(), Effect::Unknown);
+    let absent = wire.call(&pack(&[b"EVALSHA", &[b'0'; 40], b"0"])).await.unwrap_err();
+    assert!(matches!(&absent, Trouble::Server { code, .. } if code == "NOSCRIPT"), "{absent:?}");
+    assert_eq!(absent.effect(), Effect::None);
+}
+
+#[tokio::test]
+async fn a_full_server_had_no_effect() {
+    let server = Server::start(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
+    let wire = plain(&server.url("", 0));
+    let script = b"return redis.call('set', 'a', '1')";
+    let error = patient(&wire, &[b"EVAL", script, b"0"]).await.unwrap_err().into_error();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+    assert!(error.to_string().contains("maxmemory"), "{error}");
+}
