@@ -18,10 +18,6 @@ fn echo(number: usize) -> Vec<u8> {
     pack(&[b"ECHO", number.to_string().as_bytes()])
 }
 
-fn numbers(commands: &[Vec<String>]) -> Vec<usize> {
-    commands.iter().map(|command| command[1].parse().unwrap()).collect()
-}
-
 #[tokio::test]
 async fn an_idle_connection_is_written_to_by_the_caller_itself() {
     let fake = Fake::start().await;
