@@ -250,7 +250,11 @@ fn advice_fits_the_mistake() {
     says(short, "choose a longer one", "max_lease");
     let long = now(tenure.mutex("a").unwrap().lease(secs(61)).lock()).unwrap_err();
     says(long, "set max_lease on every client", "choose a longer one");
-    says(wait(Tenure::connect("memory")).unwrap_err(), "use embedded: or memory: or redis:", "etcd");
+    says(
+        wait(Tenure::connect("memory")).unwrap_err(),
+        "use embedded: or memory: or redis:",
+        "etcd",
+    );
     let preset = Preset::new("long").lease(secs(120));
     let error = wait(Tenure::builder().preset(preset).connect("memory:")).unwrap_err();
     says(error, "above the max_lease of 60s", "choose");

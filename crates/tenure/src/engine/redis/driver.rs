@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::{PushKind, Value};
 use tokio::runtime::Handle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 
 use super::greeting;
 use super::line::{Event, Outgoing, Reply, Stage};
@@ -27,6 +27,9 @@ const LONGEST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_millis(20);
 /// How often the driver reads before it lets others run.
 const READS: usize = 8;
+/// A connection on which answers are awaited and nothing comes for this long is given up: its other
+/// end may be gone without a word. Noticed after once or twice as long.
+const SILENCE: Duration = limits::CALL;
 
 /// Starts the task.
 pub(super) fn start(shared: Arc<Shared>, home: &Handle, fallback: Option<Handle>) {
@@ -175,6 +178,15 @@ struct Service {
     breathed: bool,
     flushing: bool,
     answered_any: bool,
+    /// Runs while answers are awaited; one timer for all calls, set anew only when it is over.
+    patience: Option<Patience>,
+}
+
+/// How long the other end may still be silent.
+struct Patience {
+    until: Pin<Box<Sleep>>,
+    /// Whether anything came since.
+    heard: bool,
 }
 
 impl Service {
@@ -189,14 +201,37 @@ impl Service {
             breathed: false,
             flushing: false,
             answered_any: false,
+            patience: None,
         }
     }
 
     /// Reads, tells, writes; ends only when the connection does.
     fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Why> {
-        match self.work(shared, cx) {
-            Ok(()) => Poll::Pending,
-            Err(why) => Poll::Ready(why),
+        if let Err(why) = self.work(shared, cx) {
+            return Poll::Ready(why);
+        }
+        self.lose_patience(shared, cx)
+    }
+
+    /// Ends a connection that has fallen silent although answers are awaited.
+    fn lose_patience(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<Why> {
+        loop {
+            let Some(patience) = &mut self.patience else {
+                if shared.line().demand().1 == 0 {
+                    return Poll::Pending;
+                }
+                let until = Box::pin(sleep(SILENCE));
+                self.patience = Some(Patience { until, heard: false });
+                continue;
+            };
+            if patience.until.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let heard = patience.heard;
+            self.patience = None;
+            if !heard && shared.line().demand().1 > 0 {
+                return Poll::Ready(format!("no answer within {SILENCE:?}").into());
+            }
         }
     }
 
@@ -242,7 +277,12 @@ impl Service {
             // The end of the connection is found only after all that came before it was told.
             match self.talk.poll_fill(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(_)) => broken = self.decode().err(),
+                Poll::Ready(Ok(_)) => {
+                    if let Some(patience) = &mut self.patience {
+                        patience.heard = true;
+                    }
+                    broken = self.decode().err();
+                }
                 Poll::Ready(Err(why)) => broken = Some(why),
             }
         }

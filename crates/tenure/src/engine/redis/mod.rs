@@ -50,12 +50,12 @@ use self::scripts::Script;
 #[cfg(feature = "conformance")]
 pub(crate) use self::stage::WeakEngine;
 use self::trouble::Trouble;
-use self::wire::Home;
+use self::wire::{Home, Reply};
 use super::Terms;
 use crate::contract::{
     Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fencing, Name, Parts, Pending,
-    Promises, Query, Release, Released, Renewed, SessionId, Snapshot, Survives, Verb, Verdict,
-    Wake,
+    Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Survives, Verb,
+    Verdict, Wake,
 };
 
 /// What the Redis engine promises.
@@ -310,9 +310,17 @@ impl Engine for RedisEngine {
         for gone in self.inner.reception.gone() {
             drop(wire.unsubscribe(keys.channel(gone).as_bytes()));
         }
-        // In order with later claims on this connection; a reconnection names it by itself.
-        self.inner.reception.listen(session, ear);
-        drop(wire.subscribe(keys.channel(session).as_bytes()));
+        self.inner.reception.listen(session, ear.clone());
+        // In order with later claims on this connection; a reconnection names it by itself. On the
+        // other connection a claim may have been faster, and its grant told to nobody.
+        let one_lane = self.inner.front.is_none();
+        let subscribed = move |outcome: Result<Value, Trouble>| {
+            if let Some(ear) = ear.upgrade().filter(|_| outcome.is_ok() && !one_lane) {
+                ear.hear(Signal::Resync);
+            }
+        };
+        let reply = Reply::Many(Box::new(subscribed));
+        wire.subscribe(keys.channel(session).as_bytes(), reply);
     }
 
     fn cells(&self) -> &dyn Cells {

@@ -103,8 +103,8 @@ impl Wire {
 
     /// Subscribes to a channel, in order with other calls. Not remembered: after a reconnection
     /// the greeting has to name it.
-    pub(crate) fn subscribe(&self, channel: &[u8]) -> Call {
-        self.call(&pack(&[b"SUBSCRIBE", channel]))
+    pub(crate) fn subscribe(&self, channel: &[u8], reply: Reply) {
+        self.send(&pack(&[b"SUBSCRIBE", channel]), reply);
     }
 
     /// Unsubscribes from a channel, in order with other calls.

@@ -160,8 +160,8 @@ async fn a_subscription_is_answered_by_its_push_or_by_an_error() {
     let wire = plain(&fake.url());
     let mut peer = fake.greeted().await;
     let before = wire.call(&echo(1));
-    let allowed = wire.subscribe(b"mine");
-    let forbidden = wire.subscribe(b"theirs");
+    let allowed = wire.call(&pack(&[b"SUBSCRIBE", b"mine"]));
+    let forbidden = wire.call(&pack(&[b"SUBSCRIBE", b"theirs"]));
     let ended = wire.unsubscribe(b"mine");
     let after = wire.call(&echo(2));
     for word in ["ECHO", "SUBSCRIBE", "SUBSCRIBE", "UNSUBSCRIBE", "ECHO"] {

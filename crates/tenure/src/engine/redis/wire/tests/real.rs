@@ -123,9 +123,9 @@ async fn publishing_to_oneself_keeps_replies_and_messages_apart() {
     let say = |number: &str| wire.call(&pack(&[b"EVAL", publish, b"0", number.as_bytes()]));
     let calls = [
         say("0"),
-        wire.subscribe(b"mine"),
+        wire.call(&pack(&[b"SUBSCRIBE", b"mine"])),
         say("1"),
-        wire.subscribe(b"mine"),
+        wire.call(&pack(&[b"SUBSCRIBE", b"mine"])),
         say("2"),
         wire.unsubscribe(b"mine"),
         say("3"),
@@ -163,7 +163,7 @@ async fn passwords_and_access_lists_are_answered_with_what_to_do() {
     let weak = plain(&server.url("weak:weak@", 0));
     let (before, refused, after) = (
         weak.call(&pack(&[b"ECHO", b"1"])),
-        weak.subscribe(b"secret"),
+        weak.call(&pack(&[b"SUBSCRIBE", b"secret"])),
         weak.call(&pack(&[b"ECHO", b"2"])),
     );
     assert_eq!(text(&before.await.unwrap()), "1");
