@@ -1,74 +1,130 @@
 //! A claim as the text that scripts keep and hand back, and what can be seen of it. Knows the
 //! format that `lua/slot.lua` describes, not connections.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use super::keys::{Keys, encode};
+use super::keys::encoded;
 use crate::contract::{
-    About, Claim, ClaimId, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place, SessionId,
-    Shape, WaiterView,
+    About, Claim, ClaimId, ClaimRef, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place,
+    SessionId, Shape, WaiterView,
 };
 
-/// What a script keeps of a claim and never changes.
-pub(super) fn claim_text(claim: &Claim, keys: &Keys) -> String {
+/// What a script keeps of a claim and never changes. `slots` are the keys of its parts.
+///
+/// Written by hand rather than by formatting: it is made for every claim.
+pub(super) fn claim_text(claim: &Claim, slots: &[String]) -> String {
     let mode = match (claim.patience, claim.replaces) {
         (Patience::Wait, None) => 'w',
         (Patience::Try, None) => 't',
         (Patience::Wait, Some(_)) => 'x',
         (Patience::Try, Some(_)) => 'y',
     };
-    let mut text = String::with_capacity(256);
+    let mut text = String::with_capacity(320);
     text.push(mode);
-    text.push_str(&ref_text(claim.id, claim.parts.as_slice().len(), claim.lease));
-    // Writing to a String cannot fail.
-    match claim.session {
-        Some(session) => _ = write!(text, " {} ", session.to_hex()),
-        None => text.push_str(" - "),
-    }
-    for (at, owner) in claim.lineage.all().enumerate() {
-        let comma = if at == 0 { "" } else { "," };
-        _ = write!(text, "{comma}{}", owner.to_hex());
-    }
-    _ = write!(text, " {} ", claim.lock_delay.as_micros());
-    match claim.replaces {
-        Some(old) => _ = write!(text, "{} ", old.to_hex()),
-        None => text.push_str("- "),
-    }
-    for (at, part) in claim.parts.as_slice().iter().enumerate() {
-        let semicolon = if at == 0 { "" } else { ";" };
-        let shape = shape_text(part.shape());
-        _ = write!(text, "{semicolon}{shape}:{}:{}", part.weight(), keys.slot(part.name()));
-    }
-    let about = &claim.about;
-    _ = write!(text, " ={} {} ", encode(&about.host), about.pid);
-    option(&mut text, about.place.as_ref().map(ToString::to_string).as_deref());
+    push_ref(&mut text, claim.id, slots.len(), claim.lease);
     text.push(' ');
-    option(&mut text, about.label.as_ref().map(Label::as_str));
+    push_option(&mut text, claim.session.map(SessionId::as_u128), push_hex);
+    for (at, owner) in claim.lineage.all().enumerate() {
+        text.push(if at == 0 { ' ' } else { ',' });
+        push_hex(&mut text, owner.as_u128());
+    }
+    text.push(' ');
+    push_number(&mut text, claim.lock_delay.as_micros(), 1);
+    text.push(' ');
+    push_option(&mut text, claim.replaces.map(ClaimId::as_u128), push_hex);
+    for (at, (part, slot)) in claim.parts.as_slice().iter().zip(slots).enumerate() {
+        text.push(if at == 0 { ' ' } else { ';' });
+        push_shape(&mut text, part.shape());
+        text.push(':');
+        push_number(&mut text, part.weight().into(), 1);
+        text.push(':');
+        text.push_str(slot);
+    }
+    push_about(&mut text, &claim.about);
     text
 }
 
-/// What finds a claim again: on how many slots, its lease, its id. The widths are fixed.
-pub(super) fn ref_text(id: ClaimId, parts: usize, lease: Duration) -> String {
-    format!("{parts:02} {:011} {}", lease.as_micros(), id.to_hex())
+/// What finds a claim again: on how many slots, its lease, its id.
+pub(super) fn ref_text(claim: &ClaimRef) -> String {
+    let mut text = String::with_capacity(48);
+    push_ref(&mut text, claim.id, claim.parts.as_slice().len(), claim.lease);
+    text
 }
 
-fn option(text: &mut String, value: Option<&str>) {
+/// The widths are fixed: scripts look for these by their place.
+fn push_ref(text: &mut String, id: ClaimId, parts: usize, lease: Duration) {
+    push_number(text, parts as u128, 2);
+    text.push(' ');
+    push_number(text, lease.as_micros(), 11);
+    text.push(' ');
+    push_hex(text, id.as_u128());
+}
+
+fn push_about(text: &mut String, about: &About) {
+    text.push_str(" =");
+    text.extend(encoded(&about.host));
+    text.push(' ');
+    push_number(text, about.pid.into(), 1);
+    match &about.place {
+        Some(Place::Here(place)) => {
+            text.push_str(" =");
+            text.extend(encoded(place.file()));
+            text.push_str("%3A");
+            push_number(text, place.line().into(), 1);
+        }
+        Some(Place::Told(place)) => {
+            text.push_str(" =");
+            text.extend(encoded(place));
+        }
+        None => text.push_str(" -"),
+    }
+    text.push(' ');
+    push_option(text, about.label.as_ref().map(Label::as_str), |text, label| {
+        text.push('=');
+        text.extend(encoded(label));
+    });
+}
+
+fn push_option<T>(text: &mut String, value: Option<T>, push: impl FnOnce(&mut String, T)) {
     match value {
-        Some(value) => _ = write!(text, "={}", encode(value)),
+        Some(value) => push(text, value),
         None => text.push('-'),
     }
 }
 
+/// 32 hexadecimal digits.
+fn push_hex(text: &mut String, id: u128) {
+    for byte in id.to_be_bytes() {
+        for digit in [byte >> 4, byte & 15] {
+            text.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
+        }
+    }
+}
+
+/// A number with at least so many digits.
+fn push_number(text: &mut String, number: u128, digits: usize) {
+    let mut reversed = [b'0'; 39];
+    let (mut left, mut length) = (number, 0);
+    while left > 0 || length < digits {
+        reversed[length] = b'0' + u8::try_from(left % 10).unwrap_or(0);
+        left /= 10;
+        length += 1;
+    }
+    text.extend(reversed[..length].iter().rev().map(|digit| char::from(*digit)));
+}
+
 /// A shape as scripts write it.
-fn shape_text(shape: Shape) -> String {
+fn push_shape(text: &mut String, shape: Shape) {
     match shape {
-        Shape::Mutex => "m".to_owned(),
-        Shape::ReadWrite => "rw".to_owned(),
-        Shape::Semaphore(permits) => format!("s{permits}"),
+        Shape::Mutex => text.push('m'),
+        Shape::ReadWrite => text.push_str("rw"),
+        Shape::Semaphore(permits) => {
+            text.push('s');
+            push_number(text, permits.into(), 1);
+        }
     }
 }
 
@@ -190,4 +246,52 @@ pub(super) fn micros(micros: u64) -> Duration {
 /// The reason of a forced release, as it was told.
 pub(super) fn reason(text: &str) -> Arc<str> {
     text.chars().filter(|c| !c.is_control()).collect::<String>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{Part, Parts};
+
+    #[test]
+    fn numbers_and_ids_are_written_as_formatting_would() {
+        for (number, digits) in [(0, 1), (7, 1), (10, 2), (86_400_000_000, 11), (5, 11)] {
+            let mut text = String::new();
+            push_number(&mut text, number, digits);
+            assert_eq!(text, format!("{number:0digits$}"));
+        }
+        let id = ClaimId::new();
+        let mut text = String::new();
+        push_hex(&mut text, id.as_u128());
+        assert_eq!(text, id.to_hex());
+    }
+
+    #[test]
+    fn what_is_written_of_a_claim_is_read_again() {
+        let name = |text: &str| crate::contract::Name::try_from(text).unwrap();
+        let lineage = Lineage::nested(OwnerId::new(), &[OwnerId::new()]).unwrap();
+        let parts = [Part::write(name("a b")), Part::permits(name("c"), 2, 9).unwrap()];
+        let label = Some(Label::try_from("- = %\u{e9}").unwrap());
+        let place = Some(Place::Told("src/a b.rs:7".into()));
+        let claim = Claim {
+            id: ClaimId::new(),
+            session: None,
+            lineage,
+            parts: Parts::set(parts).unwrap(),
+            lease: Duration::from_secs(30),
+            lock_delay: Duration::from_millis(5),
+            patience: Patience::Try,
+            replaces: Some(ClaimId::new()),
+            about: About { host: "h-1".into(), pid: 42, place, label },
+        };
+        let slots = ["k{a}".to_owned(), "k{c}".to_owned()];
+        let text = claim_text(&claim, &slots);
+        assert!(text.starts_with(&format!("y{} - ", ref_text(&claim.to_ref()))), "{text}");
+        for (slot, weight) in [("k{a}", crate::limits::FULL_WEIGHT), ("k{c}", 2)] {
+            let told = told(&text, slot).unwrap();
+            assert_eq!((told.claim, told.session, told.weight), (claim.id, None, weight));
+            assert_eq!((&told.lineage, &told.about), (&claim.lineage, &claim.about));
+        }
+        assert!(told(&text, "k{b}").is_none(), "it has no part there");
+    }
 }

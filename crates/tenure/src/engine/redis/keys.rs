@@ -3,7 +3,9 @@
 //! Everything outside `A-Z a-z 0-9 - _ . ~` in a namespace or name is percent-encoded, so that no
 //! two names can meet; the braces around them keep all keys of a name in one slot of a cluster.
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
+use percent_encoding::{
+    AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, utf8_percent_encode,
+};
 
 use crate::contract::{Name, Namespace, SessionId};
 
@@ -26,7 +28,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(namespace: &Namespace) -> Self {
-        let space = encode(namespace.as_str());
+        let space = encoded(namespace.as_str()).to_string();
         Self {
             locks: format!("tenure:{{{space}/"),
             cells: format!("tenure:{{{space}}}:cell:"),
@@ -40,7 +42,7 @@ impl Keys {
     pub(super) fn slot(&self, name: &Name) -> String {
         let mut key = String::with_capacity(self.locks.len() + name.as_str().len() + 1);
         key.push_str(&self.locks);
-        key.extend(utf8_percent_encode(name.as_str(), ENCODED));
+        key.extend(encoded(name.as_str()));
         key.push('}');
         key
     }
@@ -54,7 +56,7 @@ impl Keys {
 
     /// The key of a cell.
     pub(super) fn cell(&self, name: &Name) -> String {
-        format!("{}{}", self.cells, encode(name.as_str()))
+        format!("{}{}", self.cells, encoded(name.as_str()))
     }
 
     /// The name of the cell with this key.
@@ -86,8 +88,8 @@ impl Keys {
 }
 
 /// Text in which only harmless characters are left.
-pub(super) fn encode(text: &str) -> String {
-    utf8_percent_encode(text, ENCODED).to_string()
+pub(super) fn encoded(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, ENCODED)
 }
 
 fn decode(text: &[u8]) -> Option<Name> {

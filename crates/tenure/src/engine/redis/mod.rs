@@ -208,9 +208,7 @@ impl RedisEngine {
         batch: &[(&ClaimRef, &str)],
     ) -> Result<Value, Error> {
         let slots: Vec<String> = batch.iter().flat_map(|(one, _)| self.slots(&one.parts)).collect();
-        let texts = batch
-            .iter()
-            .map(|(one, more)| ref_text(one.id, one.parts.as_slice().len(), one.lease) + more);
+        let texts = batch.iter().map(|(one, more)| ref_text(one) + more);
         let texts: Vec<String> = texts.collect();
         let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
         let texts: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
@@ -220,7 +218,7 @@ impl RedisEngine {
     async fn release_one(&self, release: &Release) -> Result<Released, Error> {
         let claim = &release.claim;
         let item = || {
-            let mut text = ref_text(claim.id, claim.parts.as_slice().len(), claim.lease);
+            let mut text = ref_text(claim);
             if release.uncertain {
                 text.push_str(" 1");
             }
@@ -249,7 +247,10 @@ impl Engine for RedisEngine {
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
         Box::pin(async move {
             let keys = &self.inner.keys;
-            let item = || Item { slots: self.slots(&claim.parts), text: claim_text(claim, keys) };
+            let item = || {
+                let slots = self.slots(&claim.parts);
+                Item { text: claim_text(claim, &slots), slots }
+            };
             let answer = self.send(Joint::Claim, item).await;
             let (now, value) = answer.map_err(|trouble| to_error(trouble, Verb::Claim))?;
             answers::verdict(&value, claim.parts.as_slice().len(), now, keys)
