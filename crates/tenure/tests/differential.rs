@@ -21,8 +21,10 @@ fn programs() -> u64 {
 #[test]
 fn engines_and_ledger_agree_on_random_programs() {
     for harness in harnesses() {
+        // Every step there is a few round trips.
+        let fewer = if harness.promises().engine == "redis" { 6 } else { 1 };
         for (steps, share) in [(12, 2), (40, 3), (120, 20)] {
-            let seeds = 0..programs() / share;
+            let seeds = 0..programs() / share / fewer;
             match differential::run(&*harness, seeds, steps) {
                 Ok(ran) => println!("{}: {ran} steps agree", harness.promises().engine),
                 Err(failure) => panic!("{}: {failure}", harness.promises().engine),

@@ -29,4 +29,5 @@ for i = 2, #KEYS do
 end
 F.put_away()
 --#include tail
+F.tell()
 return 1

@@ -32,8 +32,8 @@ fn read_verdict(
         "g" => Verdict::Granted(grant(list, parts)?),
         "q" => Verdict::Queued(queued(list)?),
         "h" => {
-            // Of a set, the weight is that on its first slot.
-            let by = holders(list.get(2..)?.iter().map(text), "", now)?;
+            let by = list.get(2..)?.chunks_exact(2);
+            let by = holders(by.map(|pair| Some((text(&pair[1])?, text(&pair[0])?))), now)?;
             let waiting = usize::try_from(number(list.get(1)?)?).ok()?;
             Verdict::Refused(Refusal::Held { by, waiting })
         }
@@ -90,11 +90,12 @@ pub(super) fn released(value: &Value) -> Result<Released, Error> {
 }
 
 /// The answer to a forced release.
-pub(super) fn evicted(value: &Value) -> Result<Evicted, Error> {
+pub(super) fn evicted(value: &Value, key: &str) -> Result<Evicted, Error> {
     let read = || {
         let list = list(value)?;
         let now = number(list.first()?)?;
-        let holds = holders(list.get(2..)?.iter().map(text), "", now)?;
+        let holds = list.get(2..)?.iter().map(|hold| Some((text(hold)?, key)));
+        let holds = holders(holds, now)?;
         Some(match text(list.get(1)?)? {
             "d" => Evicted::Done(holds),
             "n" => Evicted::NoSuchGrant(holds),
@@ -104,25 +105,37 @@ pub(super) fn evicted(value: &Value) -> Result<Evicted, Error> {
     read().ok_or_else(|| strange(value))
 }
 
-/// What was seen of slots.
-pub(super) fn snapshot(value: &Value, keys: &Keys) -> Result<Snapshot, Error> {
+/// What was seen of slots, and what is wrong with those that could not be read.
+pub(super) fn snapshot(value: &Value, keys: &Keys) -> Result<(Snapshot, Vec<Error>), Error> {
     let read = || {
         let list = list(value)?;
         let now = number(list.first()?)?;
         let truncated = number(list.get(1)?)? == 1;
-        let slots = list.get(2..)?.iter().map(|slot| slot_view(slot, now, keys));
+        let (bad, slots): (Vec<_>, Vec<_>) =
+            list.get(2..)?.iter().partition(|slot| trouble_with(slot).is_some());
+        let slots = slots.into_iter().map(|slot| slot_view(slot, now, keys));
         let mut slots: Vec<SlotView> = slots.collect::<Option<_>>()?;
         slots.sort_by(|a, b| a.name.cmp(&b.name));
-        Some(Snapshot { slots, more_after: None, truncated })
+        let bad = bad.into_iter().filter_map(trouble_with).collect();
+        Some((Snapshot { slots, more_after: None, truncated }, bad))
     };
     read().ok_or_else(|| strange(value))
+}
+
+/// What was found wrong with a slot, if anything was.
+fn trouble_with(slot: &Value) -> Option<Error> {
+    match list(slot)? {
+        [_, mark, message] if text(mark) == Some("e") => Some(said(text(message)?)),
+        _ => None,
+    }
 }
 
 fn slot_view(value: &Value, now: u64, keys: &Keys) -> Option<SlotView> {
     let list = list(value)?;
     let closed = number(list.get(2)?)?;
     let key = text(list.first()?)?;
-    let holders = holders(self::list(list.get(3)?)?.iter().map(text), key, now)?;
+    let holds = self::list(list.get(3)?)?.iter().map(|hold| Some((text(hold)?, key)));
+    let holders = holders(holds, now)?;
     let line = self::list(list.get(4)?)?.chunks_exact(3).map(|one| {
         let expires = text(&one[1])?.parse().ok()?;
         waiter(text(&one[0])?, key, expires, text(&one[2])? == "1", now)
@@ -154,6 +167,8 @@ pub(super) fn signal(payload: &[u8]) -> Option<Signal> {
             let loss = Loss::Evicted { reason: reason(why) };
             Some(Signal::Ended { claim: claim.parse().ok()?, loss })
         }
+        // A long line is served a part at a time: its head asks for the rest.
+        "r" => Some(Signal::Resync),
         _ => None,
     }
 }

@@ -181,13 +181,13 @@ fn decoded(word: &str) -> Option<Option<String>> {
     Some(Some(text.chars().filter(|c| !c.is_control()).collect()))
 }
 
-/// What can be seen of holds, longest first.
+/// What can be seen of holds, each told of by its text and the key of its slot; longest first.
 pub(super) fn holders<'a>(
-    texts: impl Iterator<Item = Option<&'a str>>,
-    key: &str,
+    holds: impl Iterator<Item = Option<(&'a str, &'a str)>>,
     now: u64,
 ) -> Option<Vec<HolderView>> {
-    let mut all: Vec<_> = texts.map(|text| holder(text?, key, now)).collect::<Option<_>>()?;
+    let holder = |hold: Option<(&str, &str)>| hold.and_then(|(text, key)| holder(text, key, now));
+    let mut all: Vec<_> = holds.map(holder).collect::<Option<_>>()?;
     all.sort_by_key(|(order, _)| *order);
     Some(all.into_iter().map(|(_, holder)| holder).collect())
 }

@@ -80,6 +80,11 @@ impl Keys {
         format!("{}{}", self.channels, session.to_hex())
     }
 
+    /// A channel of nobody.
+    pub(super) fn probe(&self) -> String {
+        format!("{}nobody", self.channels)
+    }
+
     /// The session of a channel.
     pub(super) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
         let hex = channel.strip_prefix(self.channels.as_bytes())?;

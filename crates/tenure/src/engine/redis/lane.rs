@@ -135,6 +135,8 @@ impl Desk {
     /// Turns what waits into as few calls as it fits into.
     fn gather(&self, joint: Joint, keys: &Keys, manner: &Manner, out: &mut Outgoing) {
         let mut waiting = std::mem::take(&mut *self.queue(joint));
+        // Whoever gave up meanwhile has asked, or will, that nothing come of it.
+        waiting.retain(|one| !one.caller.is_closed());
         while !waiting.is_empty() {
             manner.active();
             let rest = waiting.split_off(waiting.len().min(TOGETHER));

@@ -19,23 +19,33 @@ const SCAN: &[u8] = b"1000";
 impl RedisEngine {
     pub(super) async fn look(&self, query: &Query) -> Result<Snapshot, Error> {
         match query {
-            Query::Slot(name) => self.look_at(std::slice::from_ref(name)).await,
+            Query::Slot(name) => {
+                let (seen, bad) = self.look_at(std::slice::from_ref(name)).await?;
+                bad.into_iter().next().map_or(Ok(seen), |error| Err(error.on(name)))
+            }
             Query::Page(page) => self.page(page).await,
             Query::Reach(owner) => {
                 let most = limits::REACH_SLOTS.to_string();
                 let owner = owner.to_hex();
-                self.inspect_script(&[], &[owner.as_bytes(), most.as_bytes()]).await
+                let (seen, _) =
+                    self.inspect_script(&[], &[owner.as_bytes(), most.as_bytes()]).await?;
+                Ok(seen)
             }
         }
     }
 
-    async fn look_at(&self, names: &[Name]) -> Result<Snapshot, Error> {
+    /// What is seen of these slots, and what is wrong with those that cannot be read.
+    async fn look_at(&self, names: &[Name]) -> Result<(Snapshot, Vec<Error>), Error> {
         let keys: Vec<String> = names.iter().map(|name| self.slot_key(name)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.inspect_script(&keys, &[b""]).await
     }
 
-    async fn inspect_script(&self, keys: &[&str], items: &[&[u8]]) -> Result<Snapshot, Error> {
+    async fn inspect_script(
+        &self,
+        keys: &[&str],
+        items: &[&[u8]],
+    ) -> Result<(Snapshot, Vec<Error>), Error> {
         let script = &self.inner.manner.scripts().inspect;
         let value = self.run(Verb::Inspect, script, keys, items).await?;
         answers::snapshot(&value, &self.inner.keys)
@@ -54,7 +64,12 @@ impl RedisEngine {
         let chosen: Vec<Name> = chosen.collect::<BTreeSet<_>>().into_iter().collect();
         let mut snapshot = Snapshot::default();
         for names in chosen.chunks(TOGETHER) {
-            snapshot.slots.extend(self.look_at(names).await?.slots);
+            let (seen, bad) = self.look_at(names).await?;
+            snapshot.slots.extend(seen.slots);
+            for error in bad {
+                // One key that is not ours must not hide all others.
+                tracing::warn!(%error, "a lock cannot be shown");
+            }
             if snapshot.slots.len() > limit {
                 snapshot.slots.truncate(limit);
                 snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());

@@ -302,7 +302,7 @@ impl Engine for RedisEngine {
             let items: [&[u8]; 2] = [fence.as_bytes(), eviction.reason.as_bytes()];
             let script = &self.inner.manner.scripts().evict;
             let value = self.run(Verb::Evict, script, &[&key], &items).await;
-            answers::evicted(&value.map_err(|error| error.on(&eviction.name))?)
+            answers::evicted(&value.map_err(|error| error.on(&eviction.name))?, &key)
         })
     }
 

@@ -192,9 +192,11 @@ impl Greeter for Clerk {
     fn greeting(&self) -> Vec<Vec<u8>> {
         let mut commands = vec![self.reception.connect()];
         let channels = self.reception.sessions();
-        let channels: Vec<String> =
-            channels.into_iter().map(|session| self.reception.keys.channel(session)).collect();
-        if self.hears && !channels.is_empty() {
+        let channels = channels.into_iter().map(|session| self.reception.keys.channel(session));
+        // Nobody publishes on the last one: it only shows whether we may listen at all.
+        let probe = self.reception.keys.probe();
+        let channels: Vec<String> = channels.chain([probe]).collect();
+        if self.hears {
             let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
             words.extend(channels.iter().map(String::as_bytes));
             commands.push(pack(&words));
@@ -207,7 +209,10 @@ impl Greeter for Clerk {
         let connect = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         self.reception.judge_connect(connect).map_err(|error| error.during(Verb::Connect))?;
         for reply in replies {
-            judged(reply).map_err(|trouble| trouble.into_error().during(Verb::Connect))?;
+            judged(reply).map_err(|trouble| {
+                let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
+                trouble.into_error().during(Verb::Connect).next(next)
+            })?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 -- ARGV   see head.lua; then "", or an owner: then everything that can be reached from it is looked
 --        at, as far as ARGV[3] slots
 -- out    now, 1 if there was more to be reached, then for each slot {slot, shape, for how much
---        longer it is closed, {hold..}, {waiter, expiry, "1" if ahead ..}}
+--        longer it is closed, {hold..}, {waiter, expiry, "1" if ahead ..}}, or {slot, "e", message}
 --#include clock
 --#include head
 --#include slot
@@ -46,12 +46,10 @@ function F.reach(owner, most)
   local known = { [owner] = true }
   while owners[at] do
     for _, key in ipairs(call('SMEMBERS', F.waits .. owners[at])) do
-      local S = F.open(key)
-      F.touch(S)
-      local stands = false
-      for _, ticket in ipairs(F.kin_of(S, owners[at])) do
-        stands = stands or ticket.claim.owner == owners[at]
-      end
+      local S = F.peek(key)
+      if S then F.touch(S) end
+      -- It may have come in, or died, just now.
+      local stands = S and S.full and call('HEXISTS', S.s, 'w' .. owners[at]) == 1
       if stands and not seen[key] then
         if #found == most then return found, 1 end
         seen[key], found[#found + 1] = true, S
@@ -75,9 +73,16 @@ if ARGV[2] ~= '' then
   list, answer[2] = F.reach(ARGV[2], tonumber(ARGV[3]))
 else
   for i = 2, #KEYS do
-    list[#list + 1] = F.open(KEYS[i])
-    F.touch(list[#list])
+    -- What is not ours is said of that slot alone.
+    local fine, S = pcall(F.open, KEYS[i])
+    if fine then
+      list[#list + 1] = S
+    else
+      local why = type(S) == 'table' and S.err or tostring(S)
+      answer[#answer + 1] = { KEYS[i], 'e', why }
+    end
   end
+  for _, S in ipairs(list) do pcall(F.touch, S) end
 end
 F.put_away()
 for _, S in ipairs(list) do
@@ -85,4 +90,5 @@ for _, S in ipairs(list) do
   if shown then answer[#answer + 1] = F.view(S) end
 end
 --#include tail
+F.tell()
 return answer

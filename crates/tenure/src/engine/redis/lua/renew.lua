@@ -56,4 +56,5 @@ for _, one in ipairs(later) do
 end
 F.put_away()
 --#include tail
+F.tell()
 return answers

@@ -161,8 +161,10 @@ function F.end_hold(S, id, expired)
   if expired and not hold.reserved then
     S.closed = max(S.closed, expired + hold.claim.delay)
   end
-  for _, ticket in ipairs(F.kin_of(S, owner)) do
-    if ticket.claim.replaces == id then F.remove_ticket(S, ticket) end
+  if S.replacing > 0 then
+    for _, ticket in ipairs(F.kin_of(S, owner)) do
+      if ticket.claim.replaces == id then F.remove_ticket(S, ticket) end
+    end
   end
   return true
 end
@@ -174,6 +176,11 @@ function F.expire(S)
     return
   end
   if not S.full or now < S.calm then return end
+  if call('ZCARD', S.x) ~= S.holders or call('ZCARD', S.l) ~= S.waiting
+    or call('ZCARD', S.y) ~= S.waiting then
+    -- An evicting store has taken a part of the slot: what it held is lost.
+    return F.forget(S)
+  end
   if S.holders > 0 then
     local dead = call('ZRANGEBYSCORE', S.x, '-inf', now_text, 'WITHSCORES')
     for i = 1, #dead, 2 do
@@ -259,15 +266,22 @@ end
 
 -- Serves the line: grants, in order, whatever fits now. Returns who was granted.
 function F.promote(S)
-  -- `again`: other tickets of owners that came in, which fit the weight their owner has now.
-  local granted, again, known = {}, {}, {}
+  -- `again`: other tickets of owners that came in, which fit the weight their owner has now, by
+  -- arrival; `at` is the next of them.
+  local granted, again, known, at = {}, {}, {}, 1
   while S.holders < F.HOLDERS do
-    local ticket, at = F.next_in_line(S), nil
-    for i, other in ipairs(again) do
-      if F.earlier(other, ticket) == other then ticket, at = other, i end
+    if #granted == F.GRANTS then
+      -- The next in line asks at once, and the rest comes in then.
+      local head = F.ticket_at(S, 0)
+      S.more = 1
+      if head and head.claim.session ~= '-' then
+        F.signals[#F.signals + 1] = { head.claim.session, 'r ' .. head.claim.id }
+      end
+      break
     end
+    local ticket = F.earlier(again[at], F.next_in_line(S))
     if not ticket then break end
-    if at then table.remove(again, at) end
+    if ticket == again[at] then at = at + 1 end
     if F.ticket_of(S, ticket.claim.id) then
       local expires = tonumber(call('ZSCORE', S.y, ticket.claim.id) or 0)
       F.remove_ticket(S, ticket)
@@ -275,13 +289,17 @@ function F.promote(S)
       -- One expiry, waiting or holding: being granted does not renew.
       F.grant(S, ticket.claim, ticket.weight, ticket.arrival, expires)
       if grows then
+        local rest = {}
+        for i = at, #again do rest[#rest + 1] = again[i] end
         for _, other in ipairs(F.kin_of(S, ticket.claim.owner)) do
           local fit = other.claim.owner == ticket.claim.owner
             and F.reenters(S, other.claim, other.weight)
           if fit and not known[other.claim.id] then
-            known[other.claim.id], again[#again + 1] = true, other
+            known[other.claim.id], rest[#rest + 1] = true, other
           end
         end
+        table.sort(rest, function(a, b) return a.arrival < b.arrival end)
+        again, at = rest, 1
       end
       granted[#granted + 1] = ticket.claim
     end
@@ -297,18 +315,23 @@ function F.touch(S)
   if S.closed > 0 and S.closed <= now then S.closed, S.dirty = 0, true end
   if S.waiting == 0 or not S.dirty then return end
   S.dirty = false
-  for _, claim in ipairs(F.promote(S)) do F.settle(claim, true) end
+  -- Whoever may not come in before the end of a grace is served then.
+  if now < grace then S.closed = max(S.closed, grace) end
+  S.more = 0
+  local granted = F.promote(S)
+  if S.more > 0 then S.dirty = true end
+  for _, claim in ipairs(granted) do F.settle(claim, true) end
 end
 
 -- Takes a claim out of every slot, as if released, and leaves their lines as they are.
 function F.take_out(id, parts)
   local found = false
   for _, part in ipairs(parts) do
-    local S = F.open(part.key)
-    if F.end_hold(S, id) then
+    local S = F.peek(part.key)
+    if S and F.end_hold(S, id) then
       found = true
     else
-      local ticket = F.ticket_of(S, id)
+      local ticket = S and F.ticket_of(S, id)
       if ticket then
         F.remove_ticket(S, ticket)
         found = true
@@ -318,9 +341,16 @@ function F.take_out(id, parts)
   return found
 end
 
+function F.touch_all(parts)
+  for _, part in ipairs(parts) do
+    local S = F.peek(part.key)
+    if S then F.touch(S) end
+  end
+end
+
 function F.remove(id, parts)
   local found = F.take_out(id, parts)
-  for _, part in ipairs(parts) do F.touch(F.open(part.key)) end
+  F.touch_all(parts)
   return found
 end
 
@@ -328,7 +358,8 @@ end
 function F.grant_of(id, parts)
   local answer = { 'g', 0 }
   for i, part in ipairs(parts) do
-    local hold = F.hold_of(F.open(part.key), id)
+    local S = F.peek(part.key)
+    local hold = S and F.hold_of(S, id)
     if not hold then return nil end
     if i == 1 then answer[2] = hold.arrival end
     answer[i + 2] = hold.fence
@@ -339,24 +370,24 @@ end
 -- A part of the claim was just granted: if all parts are held, the claim holds and its session is
 -- told; otherwise the parts it has are reserved for it.
 function F.settle(claim, tell)
-  local complete = true
+  local complete, held = true, {}
   for _, part in ipairs(claim.parts) do
-    local S = F.open(part.key)
-    local hold = F.hold_of(S, claim.id)
+    local S = F.peek(part.key)
+    local hold = S and F.hold_of(S, claim.id)
+    if hold then held[#held + 1] = { S, hold } end
     if not (hold and now < F.expiry(S, hold)) then complete = false end
   end
-  for _, part in ipairs(claim.parts) do
-    local S = F.open(part.key)
-    local hold = F.hold_of(S, claim.id)
-    if hold and hold.reserved == complete then
+  for _, one in ipairs(held) do
+    local S, hold = one[1], one[2]
+    if hold.reserved == complete then
       hold.reserved = not complete
       F.save_hold(S, hold)
     end
   end
   if not complete then return end
   if claim.replaces then
-    for _, part in ipairs(claim.parts) do
-      local old = F.hold_of(F.open(part.key), claim.replaces)
+    for _, one in ipairs(held) do
+      local old = F.hold_of(one[1], claim.replaces)
       if old then
         F.remove(claim.replaces, old.claim.parts)
         break
@@ -378,10 +409,14 @@ end
 function F.first_expiry(S, claim)
   local first, delayed = nil, not F.owns(S, claim)
   if S.holders > 0 then
-    local row = call('ZRANGE', S.x, 0, 0, 'WITHSCORES')
-    first = tonumber(row[2])
-    local hold = first and delayed and S.delay > 0 and F.hold_of(S, row[1])
-    if hold and not hold.reserved then first = first + hold.claim.delay end
+    -- Where holders have lock delays, another than the first to expire may be the first to go.
+    local row = call('ZRANGE', S.x, 0, delayed and S.delay > 0 and 31 or 0, 'WITHSCORES')
+    for i = 1, #row, 2 do
+      local hold = delayed and S.delay > 0 and F.hold_of(S, row[i])
+      local ends = tonumber(row[i + 1])
+      if hold and not hold.reserved then ends = ends + hold.claim.delay end
+      first = first and math.min(first, ends) or ends
+    end
   end
   if delayed and F.closed_until(S) > now then
     first = first and math.min(first, F.closed_until(S)) or F.closed_until(S)

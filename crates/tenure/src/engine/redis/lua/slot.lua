@@ -3,9 +3,9 @@
 -- T     string. One holder and nobody in line: "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"; it
 --       expires a lease after FROM. GROUP is "-", or "+" if there is a lock delay. Anything more is
 --       kept in the others, and then T is "+":
--- T:s   hash: what META lists; h<claim> holders (as above, but T:x has the expiry, and GROUP may be
+-- T:s   hash: sums and times (see read_slot); h<claim> holders (as above, but T:x has the expiry, and GROUP may be
 --       a number), o<owner> "WEIGHT:CLAIM;..." what it holds, t<claim> "ARRIVAL SINCE TEXT" who
---       waits, g<group> "FENCE SPENT MEMBERS" who shares a fence
+--       waits, w<owner> how often it waits, g<group> "FENCE SPENT MEMBERS" who shares a fence
 -- T:x   holders by expiry   T:y  waiters by expiry   T:l  waiters by place, those ahead below zero
 -- T:k   waiters by owner and ancestors, "OWNER ARRIVAL CLAIM", lexically
 -- TEXT  "MODE LEASE CLAIM SESSION OWNER[,ANCESTOR..] DELAY REPLACES SHAPE:WEIGHT:T[;..] ...", made
@@ -16,11 +16,14 @@ call('SET', KEYS[1], raw or '0', 'KEEPTTL')
 -- Fields of one table, not locals: to make a function in Lua costs by the locals it can see.
 local F = {
   HOLDERS = 10000, WAITERS = 10000, NAMED = 8,
+  -- So many come in by one call at most: others wait for the store meanwhile.
+  GRANTS = 512,
   -- Places ahead of the line are this much lower.
   AHEAD = 9000000000000000,
   -- How far ahead of need the keys' time to live is set, so that few calls have to: a minute.
   STEP = 60000000,
   slots = {}, opened = {}, signals = {},
+  SUMS = { 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm', 'delay', 'replacing', 'more' },
   -- Where sessions are told, and where it is written what an owner waits for.
   channels = sub(KEYS[1], 1, -4) .. 'to:', waits = sub(KEYS[1], 1, -4) .. 'waits:',
 }
@@ -102,6 +105,7 @@ function F.open(key, id, owner)
   S = { key = key, s = key .. ':s', x = key .. ':x', y = key .. ':y', l = key .. ':l', k = key .. ':k' }
   S.h, S.o, S.t = {}, {}, {}
   S.weight, S.closed, S.keep, S.holders, S.waiting, S.calm, S.delay, S.need = 0, 0, 0, 0, 0, 0, 0, 0
+  S.replacing, S.more, S.fresh = 0, 0, {}
   F.check_kind(key, 'string')
   local value = call('GET', key)
   if value == '+' then
@@ -125,9 +129,16 @@ function F.open(key, id, owner)
   return S
 end
 
+-- The slot as it was opened for one of our own claims; nothing where the keys are not ours. For
+-- slots that are met on the way, when something may have been written already.
+function F.peek(key)
+  local fine, S = pcall(F.open, key)
+  return fine and S or nil
+end
+
 function F.read_slot(S, id, owner)
   local meta = call('HMGET', S.s, 'shape', 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm',
-    'delay', 'h' .. id, 't' .. id, 'o' .. owner)
+    'delay', 'replacing', 'more', 'h' .. id, 't' .. id, 'o' .. owner)
   if not meta[1] then
     -- An evicting store has taken a part of the slot: what it held is lost.
     S.remains = true
@@ -135,19 +146,20 @@ function F.read_slot(S, id, owner)
   end
   S.full = true
   F.take_shape(S, meta[1])
-  for i, field in ipairs({ 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm', 'delay' }) do
+  for i, field in ipairs(F.SUMS) do
     S[field] = tonumber(meta[i + 1])
     if not S[field] then F.corrupt(S.s) end
   end
-  S.had_holders, S.had_line = S.holders > 0, S.waiting > 0
-  if not S.had_line then
-    F.check_kind(S.y, 'zset')
-    F.check_kind(S.k, 'zset')
+  if S.waiting == 0 then
+    for _, key in ipairs({ S.y, S.l, S.k }) do F.check_kind(key, 'zset') end
   end
-  S.h[id] = meta[9] and F.read_hold(meta[9], S.key)
+  if S.holders == 0 then F.check_kind(S.x, 'zset') end
+  -- Somebody who waits for nobody is served, whatever was forgotten before.
+  S.dirty = S.more > 0 or (S.holders == 0 and S.waiting > 0)
+  S.h[id] = meta[11] and F.read_hold(meta[11], S.key)
   if S.h[id] then S.h[id].expires = nil end
-  S.t[id] = meta[10] and F.read_ticket(S, meta[10])
-  S.o[owner] = F.read_owner(meta[11])
+  S.t[id] = meta[12] and F.read_ticket(S, meta[12])
+  S.o[owner] = F.read_owner(meta[13])
 end
 
 -- From here on the slot is kept in the larger way.
@@ -162,6 +174,7 @@ function F.unfold(S)
   local id = hold.claim.id
   call('HSET', S.s, 'h' .. id, F.hold_text(hold))
   if S.reentrant then F.save_owner(S, hold.claim.owner) end
+  S.fresh[S.x] = true
   F.set_expiry(S, hold, hold.expires)
 end
 
@@ -223,11 +236,14 @@ end
 
 -- The weight of an owner's heaviest hold, and that claim, the latest among equals.
 function F.owner_weight(S, owner)
-  local weight, id = 0, nil
-  for _, one in ipairs(F.holds_of(S, owner)) do
-    if one[1] >= weight then weight, id = one[1], one[2] end
+  local list = F.holds_of(S, owner)
+  if not list.weight then
+    list.weight, list.id = 0, nil
+    for _, one in ipairs(list) do
+      if one[1] >= list.weight then list.weight, list.id = one[1], one[2] end
+    end
   end
-  return weight, id
+  return list.weight, list.id
 end
 
 function F.insert_hold(S, hold)
@@ -236,11 +252,12 @@ function F.insert_hold(S, hold)
   if S.reentrant then
     S.weight = S.weight + max(0, hold.weight - F.owner_weight(S, owner))
     local list = F.holds_of(S, owner)
-    list[#list + 1] = { hold.weight, id }
+    list[#list + 1], list.weight = { hold.weight, id }, nil
     F.save_owner(S, owner)
   else
     S.weight = S.weight + hold.weight
   end
+  if S.holders == 0 then S.fresh[S.x] = true end
   S.h[id], S.holders, S.dirty = hold, S.holders + 1, true
   call('HSET', S.s, 'h' .. id, F.hold_text(hold))
   F.set_expiry(S, hold, hold.expires)
@@ -257,6 +274,7 @@ function F.remove_hold(S, hold)
     for i, one in ipairs(list) do
       if one[2] == id then table.remove(list, i) break end
     end
+    list.weight = nil
     F.save_owner(S, owner)
     S.weight = S.weight - max(0, hold.weight - F.owner_weight(S, owner))
   else
@@ -334,16 +352,21 @@ function F.insert_ticket(S, claim, weight, arrival)
   for _, owner in ipairs(claim.lineage) do
     call('ZADD', S.k, 0, owner .. ' ' .. F.number(arrival) .. ' ' .. id)
   end
+  if S.waiting == 0 then S.fresh[S.l], S.fresh[S.y], S.fresh[S.k] = true, true, true end
   S.t[id], S.waiting = ticket, S.waiting + 1
-  call('SADD', F.waits .. claim.owner, S.key)
+  if claim.replaces then S.replacing = S.replacing + 1 end
+  call('HINCRBY', S.s, 'w' .. claim.owner, 1)
   F.renew_ticket(S, ticket, now + claim.lease)
 end
 
 function F.renew_ticket(S, ticket, expires)
-  local claim = ticket.claim
+  local claim, waits = ticket.claim, F.waits .. ticket.claim.owner
   call('ZADD', S.y, F.number(expires), claim.id)
   S.calm, S.need = math.min(S.calm, expires), max(S.need, expires + claim.delay)
-  call('PEXPIRE', F.waits .. claim.owner, math.ceil(claim.lease / 500) + spare)
+  -- Shared with other tickets of the owner, which may live longer.
+  call('SADD', waits, S.key)
+  local left = math.ceil((expires - now) / 500) + spare
+  if call('PTTL', waits) < left then call('PEXPIRE', waits, left) end
 end
 
 function F.remove_ticket(S, ticket)
@@ -355,30 +378,48 @@ function F.remove_ticket(S, ticket)
     call('ZREM', S.k, owner .. ' ' .. F.number(ticket.arrival) .. ' ' .. claim.id)
   end
   S.t[claim.id], S.waiting, S.dirty = false, S.waiting - 1, true
-  for _, other in ipairs(F.kin_of(S, claim.owner)) do
-    if other.claim.owner == claim.owner then return end
+  if claim.replaces then S.replacing = S.replacing - 1 end
+  if call('HINCRBY', S.s, 'w' .. claim.owner, -1) <= 0 then
+    call('HDEL', S.s, 'w' .. claim.owner)
+    call('SREM', F.waits .. claim.owner, S.key)
   end
-  call('SREM', F.waits .. claim.owner, S.key)
 end
 
--- Writes what is known of the slots, forgets those that are idle, and tells who has to be told.
+-- Forgets a slot of which the store has lost a part.
+function F.forget(S)
+  call('DEL', S.key, S.s, S.x, S.y, S.l, S.k)
+  S.full, S.lone, S.h, S.o, S.t, S.fresh = nil, nil, {}, {}, {}, {}
+  for _, field in ipairs(F.SUMS) do S[field] = 0 end
+end
+
+-- Writes what is known of the slots, and forgets those that are idle.
 function F.put_away()
   for _, S in ipairs(F.opened) do
     if S.full and F.vacant(S) and S.closed <= now then
-      call('DEL', S.key, S.s, S.x, S.y, S.l, S.k)
+      F.forget(S)
     elseif S.full then
       local need = max(S.need, S.closed)
-      local keep = need > S.keep or (S.waiting > 0 and not S.had_line) or
-        (S.holders > 0 and not S.had_holders)
-      if keep then S.keep = max(S.keep, need + F.STEP) end
-      call('HSET', S.s, 'shape', S.shape, 'weight', S.weight, 'closed', fmt('%.0f', S.closed),
-        'keep', fmt('%.0f', S.keep), 'holders', S.holders, 'waiting', S.waiting,
-        'calm', fmt('%.0f', S.calm), 'delay', S.delay)
-      if keep then
-        local left = math.ceil((S.keep - now) / 1000) + spare
-        for _, key in ipairs({ S.key, S.s, S.x, S.y, S.l, S.k }) do call('PEXPIRE', key, left) end
+      local all = need > S.keep
+      if all then S.keep = need + F.STEP end
+      S.more = S.more > 0 and S.dirty and 1 or 0
+      local row = { 'shape', S.shape }
+      for _, field in ipairs(F.SUMS) do
+        row[#row + 1] = field
+        row[#row + 1] = fmt('%.0f', S[field])
+      end
+      call('HSET', S.s, unpack(row))
+      -- Keys that were made anew by this call have no time to live yet.
+      local left = math.ceil((S.keep - now) / 1000) + spare
+      for _, key in ipairs({ S.key, S.s, S.x, S.y, S.l, S.k }) do
+        if all or S.fresh[key] then call('PEXPIRE', key, left) end
       end
     end
   end
-  for _, signal in ipairs(F.signals) do call('PUBLISH', F.channels .. signal[1], signal[2]) end
+end
+
+-- Tells who has to be told, last of all: what cannot be told is found by asking.
+function F.tell()
+  for _, signal in ipairs(F.signals) do
+    redis.pcall('PUBLISH', F.channels .. signal[1], signal[2])
+  end
 end
