@@ -1,6 +1,7 @@
 //! What is said on each new connection, what the server says of itself, and who hears its pushes.
 //! Knows terms and sessions, not claims.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(super) struct Reception {
     pub(super) max_lease: Duration,
     ears: RwLock<IdMap<SessionId, Weak<dyn Ear>>>,
     server: Mutex<Option<Server>>,
+    /// Somebody was let in: from then on the namespace is not new, whatever the URL says.
+    known: AtomicBool,
 }
 
 /// What the server says of itself.
@@ -44,7 +47,8 @@ impl Reception {
         max_lease: Duration,
     ) -> Self {
         let (ears, server) = (RwLock::default(), Mutex::default());
-        Self { keys, manner, location, max_lease, ears, server }
+        let known = AtomicBool::new(false);
+        Self { keys, manner, location, max_lease, ears, server, known }
     }
 
     /// Sends a session's signals to this ear.
@@ -79,7 +83,9 @@ impl Reception {
     fn connect(&self) -> Vec<u8> {
         let script = &self.manner.scripts().connect;
         let lease = self.max_lease.as_micros().to_string();
-        let new = if self.location.is_new() { "1" } else { "0" };
+        // New only once: after a restart that lost everything, others may still hold from before.
+        let new = self.location.is_new() && !self.known.load(Ordering::SeqCst);
+        let new = if new { "1" } else { "0" };
         let options = self.manner.options();
         // By its text: it is short, and a new connection may be to a store that forgot all scripts.
         pack(&[
@@ -127,6 +133,7 @@ impl Reception {
         }
         let server = Server { info: word(2)?.into() };
         self.check(&server)?;
+        self.known.store(true, Ordering::SeqCst);
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(())
     }
