@@ -95,6 +95,13 @@ impl Lane {
         answer.await.unwrap_or(Err(Trouble::Closed))
     }
 
+    /// The same with a call of its own, whatever scripts the store has forgotten.
+    pub(super) async fn alone(&self, joint: Joint, item: Item) -> Answer {
+        let slots: Vec<&str> = item.slots.iter().map(String::as_str).collect();
+        let script = script(joint, &self.manner);
+        single(joint, self.run(script, &slots, &[item.text.as_bytes()]).await?)
+    }
+
     /// Runs a script: by its digest, and by its text if the store has forgotten it.
     pub(super) async fn run(
         &self,
@@ -149,12 +156,16 @@ impl Desk {
     }
 }
 
-/// A call for these items.
-fn command(joint: Joint, items: &[&Item], keys: &Keys, manner: &Manner) -> Vec<u8> {
-    let script = match joint {
+pub(super) fn script(joint: Joint, manner: &Manner) -> &'static Script {
+    match joint {
         Joint::Claim => &manner.scripts().claim,
         Joint::Release => &manner.scripts().release,
-    };
+    }
+}
+
+/// A call for these items.
+fn command(joint: Joint, items: &[&Item], keys: &Keys, manner: &Manner) -> Vec<u8> {
+    let script = script(joint, manner);
     let count = 1 + items.iter().map(|item| item.slots.len()).sum::<usize>();
     let count = count.to_string();
     let options = manner.options();

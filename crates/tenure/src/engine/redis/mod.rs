@@ -175,13 +175,13 @@ impl RedisEngine {
             answer => return answer,
         }
         // The store had forgotten the script and did not run it. This teaches it again.
-        let scripts = self.inner.manner.scripts();
-        let script = match joint {
-            Joint::Claim => &scripts.claim,
-            Joint::Release => &scripts.release,
-        };
+        let script = lane::script(joint, &self.inner.manner);
         lane.wire().call(&pack::pack(&[b"SCRIPT", b"LOAD", script.text.as_bytes()])).await?;
-        lane.send(joint, item()).await
+        match lane.send(joint, item()).await {
+            // Forgotten again meanwhile. By its text it runs all the same.
+            Err(trouble) if trouble.is_unknown_script() => lane.alone(joint, item()).await,
+            answer => answer,
+        }
     }
 
     /// Runs a script with a call of its own.
