@@ -63,17 +63,22 @@ pub(super) fn renewed(value: &Value, parts: usize) -> Result<Renewed, Error> {
     let read = || {
         let list = list(value)?;
         Some(match text(list.first()?)? {
-            "g" => Ok(Renewed::Held(grant(list, parts)?)),
-            "q" => Ok(Renewed::Waiting(queued(list)?)),
-            "x" => Ok(Renewed::Gone(match text(list.get(1)?)? {
+            "g" => Renewed::Held(grant(list, parts)?),
+            "q" => Renewed::Waiting(queued(list)?),
+            "x" => Renewed::Gone(match text(list.get(1)?)? {
                 "" => Loss::Forgotten,
                 why => Loss::Evicted { reason: reason(why) },
-            })),
-            "e" => Err(said(text(list.get(1)?)?)),
+            }),
+            "e" => {
+                // One claim's trouble: the others of its batch are renewed, and must hear so.
+                let error = said(text(list.get(1)?)?);
+                tracing::warn!(%error, "a claim cannot be renewed and counts as lost");
+                Renewed::Gone(Loss::Forgotten)
+            }
             _ => return None,
         })
     };
-    read().unwrap_or_else(|| Err(strange(value)))
+    read().ok_or_else(|| strange(value))
 }
 
 /// The answer to a release.
@@ -260,10 +265,13 @@ fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// What a script found wrong before it changed anything.
+/// What a script found wrong.
 pub(super) fn said(message: &str) -> Error {
     // The code of an error is cut off where it comes as one.
-    let Some((_, rest)) = message.split_once("corrupt ") else {
+    let found = message.split_once("corrupt ");
+    // Met on the way, when something may have been written already.
+    let met = message.split_once("TENURE met ");
+    let Some((_, rest)) = found.or(met) else {
         let what = format!("a script failed: {}", message.escape_debug());
         return Error::new(ErrorKind::Corrupt, what)
             .effect_unknown()
@@ -271,8 +279,9 @@ pub(super) fn said(message: &str) -> Error {
     };
     let key: String = rest.split(' ').next().unwrap_or_default().escape_debug().collect();
     let what = format!("what stands at the key {key} is not of Tenure's making");
-    Error::new(ErrorKind::Corrupt, what)
-        .next("find out who writes there; delete the key once nobody needs it")
+    let error = Error::new(ErrorKind::Corrupt, what)
+        .next("find out who writes there; delete the key once nobody needs it");
+    if found.is_none() { error.effect_unknown() } else { error }
 }
 
 /// An answer that makes no sense.

@@ -15,7 +15,15 @@ if #ARGV == 2 and #KEYS == 2 and not string.find(ARGV[1], ' ', 1, true) then
   if (mode == 'w' or mode == 't') and now < 4503599627370496 then
     -- The short way for one claim on a slot where nobody is: three calls. The top becomes the clock,
     -- which is the fence, unless the top was ahead of it or says more than a number.
-    local was = redis.call('SET', KEYS[1], now_text, 'GET')
+    local was = redis.pcall('SET', KEYS[1], now_text, 'GET')
+    if type(was) == 'table' then
+      local kind = redis.call('TYPE', KEYS[1]).ok
+      if kind ~= 'string' and kind ~= 'none' then
+        return redis.error_reply('TENURE corrupt ' .. KEYS[1])
+      end
+      -- Refused for another reason, which this tells.
+      was = redis.call('SET', KEYS[1], now_text, 'GET')
+    end
     local top = not was and 0 or tonumber(was)
     if top and top < now then
       local lease, delay = string.match(ARGV[2], '^%w+ (%d+) %x+ %S+ %S+ (%d+)')
@@ -63,7 +71,7 @@ for n = 2, #ARGV do
     answers[n] = answer
   else
     later = later or {}
-    later[#later + 1] = n
+    later[#later + 1] = { n, k, parts }
   end
   k = k + parts
 end
@@ -162,9 +170,9 @@ function F.claim_one(text)
   return F.refusal(claim, free) or F.admit(claim, free)
 end
 
-for _, n in ipairs(later) do
-  local fine, answer = pcall(F.claim_one, ARGV[n])
-  answers[n] = fine and answer or { 'e', type(answer) == 'table' and answer.err or tostring(answer) }
+for _, one in ipairs(later) do
+  local fine, answer = pcall(F.claim_one, ARGV[one[1]])
+  answers[one[1]] = fine and answer or F.failure(answer, one[2], one[3])
 end
 F.put_away()
 --#include tail

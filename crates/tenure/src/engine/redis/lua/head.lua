@@ -10,7 +10,12 @@
 local call, fmt, sub, tonumber = redis.call, string.format, string.sub, tonumber
 local lose, linger = string.match(ARGV[1], '^(%d+) (%d+)')
 lose, linger = tonumber(lose or 0), tonumber(linger or 0)
-local raw = call('GET', KEYS[1])
+local raw = redis.pcall('GET', KEYS[1])
+if type(raw) == 'table' then
+  if call('TYPE', KEYS[1]).ok ~= 'string' then return redis.error_reply('TENURE corrupt ' .. KEYS[1]) end
+  -- Refused for another reason, which this tells.
+  raw = call('GET', KEYS[1])
+end
 local top, tombs, grace = raw and tonumber(raw), 0, 0
 if not (top and top >= 0 and top < 9007199254740992) then
   if raw then

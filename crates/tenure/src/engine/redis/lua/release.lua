@@ -12,9 +12,10 @@ for n = 2, #ARGV do
   local lone, i = id, 0
   parts = tonumber(parts) or tonumber(string.match(ARGV[n], '^%d+'))
   while lone and i < parts do
-    local value = redis.call('GET', KEYS[k + i])
+    -- What is no string is an error of this claim, not of all that go with it.
+    local value = redis.pcall('GET', KEYS[k + i])
     -- One holder, nobody in line, no lock delay: its key lives exactly as long as it does.
-    lone = value and string.sub(value, 69, 72) == '- 0 ' and string.sub(value, 89, 120) == id
+    lone = type(value) == 'string' and string.sub(value, 69, 72) == '- 0 ' and string.sub(value, 89, 120) == id
       and (not now or string.sub(value, 1, 16) + string.sub(value, 77, 87) > now)
     i = i + 1
   end
@@ -45,8 +46,7 @@ end
 
 for _, one in ipairs(later) do
   local fine, answer = pcall(F.release, ARGV[one[1] + 1], one[2], one[3])
-  answers[one[1]] =
-    fine and answer or { 'e', type(answer) == 'table' and answer.err or tostring(answer) }
+  answers[one[1]] = fine and answer or F.failure(answer, one[2], one[3])
 end
 F.put_away()
 --#include tail

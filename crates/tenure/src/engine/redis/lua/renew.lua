@@ -12,9 +12,10 @@ for n = 2, #ARGV do
   parts = tonumber(parts)
   local lone, i = {}, 0
   while lone and i < parts do
-    local value = redis.call('GET', KEYS[k + i])
+    -- What is no string is an error of this claim, not of all that go with it.
+    local value = redis.pcall('GET', KEYS[k + i])
     -- One holder, nobody in line, no lock delay: its key lives exactly as long as it does.
-    if value and string.sub(value, 69, 72) == '- 0 ' and string.sub(value, 89, 120) == id
+    if type(value) == 'string' and string.sub(value, 69, 72) == '- 0 ' and string.sub(value, 89, 120) == id
       and string.sub(value, 77, 87) == lease and string.sub(value, 1, 16) + lease > now then
       lone[i + 1] = value
     else
@@ -51,8 +52,7 @@ end
 
 for _, one in ipairs(later) do
   local fine, answer = pcall(F.renew, one[2], one[3], one[4], one[5])
-  answers[one[1]] =
-    fine and answer or { 'e', type(answer) == 'table' and answer.err or tostring(answer) }
+  answers[one[1]] = fine and answer or F.failure(answer, one[3], one[4])
 end
 F.put_away()
 --#include tail

@@ -30,6 +30,22 @@ local F = {
 
 function F.corrupt(key) error('TENURE corrupt ' .. key, 0) end
 
+-- What to say of a failure with a claim on so many slots: where a command met a key of another kind,
+-- which one. Something may have been written before it.
+function F.failure(what, from, count)
+  local text = type(what) == 'table' and what.err or tostring(what)
+  if not string.find(text, 'WRONGTYPE', 1, true) then return { 'e', text } end
+  local kinds = { [''] = 'string', [':s'] = 'hash', [':x'] = 'zset', [':y'] = 'zset', [':l'] = 'zset',
+    [':k'] = 'zset' }
+  for i = from, from + count - 1 do
+    for part, wanted in pairs(kinds) do
+      local kind = call('TYPE', KEYS[i] .. part).ok
+      if kind ~= 'none' and kind ~= wanted then return { 'e', 'TENURE met ' .. KEYS[i] .. part } end
+    end
+  end
+  return { 'e', text }
+end
+
 function F.number(n) return fmt('%08d%08d', n / 100000000, n % 100000000) end
 
 -- The next number: above everything given out, and not below the clock.
