@@ -1,0 +1,118 @@
+//! The server's clock steps. Leases may end early or stand longer; fences of a name never go back.
+
+use std::time::Duration;
+
+use servers::{Direction, Redis};
+use tenure::blocking::wait;
+use tenure::{Loss, Tenure};
+
+use crate::host::{Book, done};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const LEASE: Duration = Duration::from_secs(3);
+
+/// Takes a lock, gives it back, and tells its fence.
+fn fence(tenure: &Tenure, name: &str) -> u64 {
+    let guard = wait(tenure.mutex(name).unwrap().lock()).unwrap();
+    let fence = guard.fence().unwrap().get();
+    wait(guard.release()).unwrap();
+    fence
+}
+
+#[test]
+fn fences_never_go_back_whatever_the_clock_does() {
+    let redis = Redis::builder().clock().start();
+    let tenure = wait(Tenure::connect(&redis.url())).unwrap();
+    let mut last = fence(&tenure, "a");
+    let steps = [
+        (HOUR, Direction::Forward),
+        (HOUR * 2, Direction::Back),
+        (HOUR / 2, Direction::Forward),
+        (HOUR, Direction::Back),
+        (HOUR * 3, Direction::Forward),
+    ];
+    for (by, direction) in steps {
+        // Names that were released and that the store has forgotten, and a set of both.
+        let before = [fence(&tenure, "a"), fence(&tenure, "b")];
+        assert!(before.iter().all(|fence| *fence > last), "{before:?} after {last}");
+        assert_eq!(done(&redis, &["EXISTS", &crate::host::key("a")]).int(), Some(0));
+        redis.step_clock(by, direction);
+        let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
+        let set = wait(tenure.all(parts).unwrap().lock()).unwrap();
+        for name in ["a", "b"] {
+            let now = set.fence_of(name).unwrap().get();
+            assert!(now > before[1], "{name}: {now} after {before:?}, {direction:?}");
+            last = last.max(now);
+        }
+        wait(set.release()).unwrap();
+    }
+}
+
+#[test]
+fn a_step_past_the_lease_ends_it_and_the_next_fence_is_larger() {
+    let (redis, book) = (Redis::builder().clock().start(), Book::new());
+    let (holder, other) = (book.session(&redis.url(), LEASE), book.session(&redis.url(), LEASE));
+    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let (old, waiter) = (guard.fence().unwrap(), book.waiter(&other, "a"));
+    redis.step_clock(HOUR, Direction::Forward);
+    // The store let it in while the first still believed: no lease can help it, only fences do.
+    let next = waiter.served();
+    assert!(next.fence().unwrap() > old);
+    assert_eq!(wait(guard.lost()), Loss::Forgotten, "told by the renewal");
+    // Back to where it was, with somebody in line.
+    redis.step_clock(HOUR, Direction::Back);
+    let last = next.fence().unwrap();
+    let again = book.waiter(&holder, "a");
+    wait(next.release()).unwrap();
+    let third = again.served();
+    assert!(third.fence().unwrap() > last);
+    wait(third.release()).unwrap();
+}
+
+#[test]
+fn a_step_back_costs_holders_and_waiters_nothing() {
+    let (redis, book) = (Redis::builder().clock().start(), Book::new());
+    let (holder, other) = (book.session(&redis.url(), LEASE), book.session(&redis.url(), LEASE));
+    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let waiter = book.waiter(&other, "a");
+    redis.step_clock(HOUR, Direction::Back);
+    // Renewals bring the expiry back to where the clock is.
+    book.renewals(3);
+    let late = book.waiter(&other, "a");
+    guard.check().unwrap();
+    let mut last = guard.fence().unwrap();
+    wait(guard.release()).unwrap();
+    for waiter in [waiter, late] {
+        let next = waiter.served();
+        assert!(next.fence().unwrap() > last);
+        last = next.fence().unwrap();
+        wait(next.release()).unwrap();
+    }
+    assert_eq!(book.losses(), 0);
+    for tenure in [holder, other] {
+        wait(tenure.close());
+    }
+    book.assert_sound("a step back");
+}
+
+#[test]
+fn after_a_step_back_the_lock_of_a_dead_holder_stands_until_somebody_evicts_it() {
+    let (redis, book) = (Redis::builder().clock().start(), Book::new());
+    let other = book.session(&redis.url(), LEASE);
+    // A holder that dies without a word: a copy of what it left, after it was given back.
+    let dead = wait(Tenure::builder().lease(LEASE).connect(&redis.url())).unwrap();
+    let guard = wait(dead.mutex("a").unwrap().lock()).unwrap();
+    let (key, fence) = (crate::host::key("a"), guard.fence().unwrap());
+    let left = done(&redis, &["GET", &key]);
+    wait(guard.release()).unwrap();
+    wait(dead.close());
+    done(&redis, &["SET", &key, left.text().unwrap(), "PX", "3000"]);
+    redis.step_clock(HOUR, Direction::Back);
+    let waiter = book.waiter(&other, "a");
+    assert!(waiter.still_waits());
+    // The way out that the docs tell.
+    wait(other.evict("a", fence, "its holder is dead")).unwrap();
+    let next = waiter.served();
+    assert!(next.fence().unwrap() > fence);
+    wait(next.release()).unwrap();
+}

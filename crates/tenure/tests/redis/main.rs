@@ -1,0 +1,19 @@
+//! The Redis engine with real servers and real faults, through the library as its users have it, on
+//! the real clock.
+#![cfg(feature = "redis")]
+
+mod access;
+mod cells;
+mod clocks;
+mod damage;
+mod doors;
+mod forgetting;
+mod full;
+mod gaps;
+mod host;
+mod logs;
+mod replicas;
+mod runtimes;
+mod silence;
+mod terms;
+mod traffic;
