@@ -1,5 +1,6 @@
 //! One measured figure and how it is shown. Knows text, not how it was measured.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -13,6 +14,11 @@ pub(crate) struct Figure {
     /// To a reference measured in the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
+    /// What clients asked of the store for each acquisition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commands: Option<f64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    judged: Option<Judged>,
     /// For people: what the ratio refers to, or what is aimed at.
     #[serde(skip)]
     note: &'static str,
@@ -25,7 +31,8 @@ impl Figure {
         unit: &'static str,
         note: &'static str,
     ) -> Self {
-        Self { bench, value: hundredths(value), unit, ratio: None, note }
+        let value = hundredths(value);
+        Self { bench, value, unit, ratio: None, commands: None, judged: None, note }
     }
 
     /// Compares with a reference of the same unit.
@@ -33,6 +40,63 @@ impl Figure {
         let ratio = (reference > 0.0).then(|| hundredths(self.value / reference));
         Self { ratio, ..self }
     }
+
+    /// Adds what clients asked of the store for each acquisition.
+    pub(crate) fn with_commands(self, commands: f64) -> Self {
+        Self { commands: Some(hundredths(commands)), ..self }
+    }
+
+    /// Says whether an aim is met: by the commands, else by the ratio, else by the value.
+    pub(crate) fn judged_by(self, aim: Aim) -> Self {
+        let number = self.commands.or(self.ratio).unwrap_or(self.value);
+        Self { judged: Some(Judged { aim: aim.to_string(), met: aim.is_met(number) }), ..self }
+    }
+
+    /// What stands in the last column.
+    fn remark(&self) -> String {
+        let commands = self.commands.map(|commands| format!("{commands:.2} commands"));
+        let judged = self.judged.as_ref().map(|Judged { aim, met }| {
+            let met = if *met { "met" } else { "MISSED" };
+            format!("aim {aim}: {met}")
+        });
+        let parts = [Some(self.note.to_owned()), commands, judged];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// What is aimed at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Aim {
+    AtMost(f64),
+    AtLeast(f64),
+    Below(f64),
+}
+
+impl Aim {
+    fn is_met(self, number: f64) -> bool {
+        match self {
+            Self::AtMost(most) => number <= most,
+            Self::AtLeast(least) => number >= least,
+            Self::Below(limit) => number < limit,
+        }
+    }
+}
+
+impl fmt::Display for Aim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(most) => write!(f, "<= {most}"),
+            Self::AtLeast(least) => write!(f, ">= {least}"),
+            Self::Below(limit) => write!(f, "< {limit}"),
+        }
+    }
+}
+
+/// An aim, and whether it is met.
+#[derive(Debug, Serialize)]
+struct Judged {
+    aim: String,
+    met: bool,
 }
 
 /// How figures are shown.
@@ -48,7 +112,7 @@ impl Layout {
         match self {
             Self::Json => Ok(()),
             Self::Table => {
-                writeln!(to, "{:<22}{:>10} {:<6}{:>7}  note", "bench", "value", "unit", "ratio")
+                writeln!(to, "{:<25}{:>10} {:<6}{:>7}  note", "bench", "value", "unit", "ratio")
             }
         }
     }
@@ -57,10 +121,11 @@ impl Layout {
         match self {
             Self::Json => writeln!(to, "{}", serde_json::to_string(figure)?),
             Self::Table => {
-                let Figure { bench, value, unit, note, .. } = figure;
+                let Figure { bench, value, unit, .. } = figure;
                 let decimals = if *value < 100.0 { 2 } else { 0 };
                 let ratio = figure.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-                writeln!(to, "{bench:<22}{value:>10.decimals$} {unit:<6}{ratio:>7}  {note}")
+                let remark = figure.remark();
+                writeln!(to, "{bench:<25}{value:>10.decimals$} {unit:<6}{ratio:>7}  {remark}")
             }
         }
     }
@@ -93,5 +158,19 @@ mod tests {
         let figure = Figure::new("pair", 900.0, "ns", "x bare engine").relative_to(300.0);
         assert!(shown(Layout::Json, &figure).ends_with("\"unit\":\"ns\",\"ratio\":3.0}\n"));
         assert!(shown(Layout::Table, &figure).contains("900 ns       3.00  x bare engine"));
+    }
+
+    #[test]
+    fn an_aim_is_judged_by_what_tells_most() {
+        let figure = Figure::new("handoff_2", 190.0, "us", "p50").with_commands(2.004);
+        let figure = figure.judged_by(Aim::AtMost(2.0));
+        let json = shown(Layout::Json, &figure);
+        assert!(json.ends_with("\"commands\":2.0,\"aim\":\"<= 2\",\"met\":true}\n"), "{json}");
+        assert!(shown(Layout::Table, &figure).ends_with("p50; 2.00 commands; aim <= 2: met\n"));
+
+        let slow = Figure::new("pair_1", 60.0, "us", "x by hand").relative_to(50.0);
+        let slow = slow.judged_by(Aim::AtMost(1.15));
+        assert!(shown(Layout::Table, &slow).ends_with("x by hand; aim <= 1.15: MISSED\n"));
+        assert!(!Aim::Below(100.0).is_met(100.0) && Aim::AtLeast(1.0).is_met(1.0));
     }
 }

@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::benches::processes::Worker;
 use crate::figure::{Figure, Layout};
-use crate::run::{Bench, Run};
+use crate::run::{Bench, Run, Store};
 
 /// Measures Tenure: one figure per line, with its ratio to a reference of the same run.
 #[derive(Debug, Parser)]
@@ -29,7 +29,8 @@ use crate::run::{Bench, Run};
         tenure-bench embedded\n  \
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
-        tenure-bench memory --quick --json"
+        tenure-bench memory --quick --json\n  \
+        tenure-bench redis"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -45,6 +46,8 @@ enum Engine {
     Embedded(Options),
     /// The memory engine, in this process
     Memory(Options),
+    /// The Redis engine on a server of its own, beside what is written by hand and `rslock`
+    Redis(Options),
     /// What other processes of a benchmark do
     #[command(subcommand, hide = true)]
     Worker(Worker),
@@ -67,10 +70,11 @@ struct Options {
 fn main() -> ExitCode {
     let Arguments { engine } = Arguments::parse();
     let done = match engine {
-        Engine::Command(options) => measure(&options, benches::command::benches()),
-        Engine::Embedded(options) => measure(&options, engines::embedded::benches()),
+        Engine::Command(options) => measure(&options, Store::Local, benches::command::benches()),
+        Engine::Embedded(options) => measure(&options, Store::Local, engines::embedded::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
-        Engine::Memory(options) => measure(&options, engines::memory::benches()),
+        Engine::Memory(options) => measure(&options, Store::Local, engines::memory::benches()),
+        Engine::Redis(options) => measure(&options, Store::Remote, engines::redis::benches()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -82,7 +86,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs what was asked for and shows each figure as soon as it is known.
-fn measure(options: &Options, mut benches: Vec<Bench>) -> Result<(), String> {
+fn measure(options: &Options, store: Store, mut benches: Vec<Bench>) -> Result<(), String> {
     let names: Vec<&str> = benches.iter().flat_map(|bench| bench.names).copied().collect();
     if let Some(only) = &options.only {
         if !names.contains(&only.as_str()) {
@@ -90,7 +94,7 @@ fn measure(options: &Options, mut benches: Vec<Bench>) -> Result<(), String> {
         }
         benches.retain(|bench| bench.names.contains(&only.as_str()));
     }
-    let run = Run::new(options.quick, benches.len()).map_err(|error| error.to_string())?;
+    let run = Run::new(options.quick, benches.len(), store).map_err(|error| error.to_string())?;
     let layout = if options.json { Layout::Json } else { Layout::Table };
     show(&run, || layout.head(&mut io::stdout().lock()))?;
     let wanted = |figure: &Figure| options.only.as_ref().is_none_or(|only| *only == figure.bench);

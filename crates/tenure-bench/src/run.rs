@@ -17,6 +17,14 @@ pub(crate) struct Run {
     pub(crate) progress: Progress,
 }
 
+/// Where the store is. A runtime that watches sockets sleeps and wakes differently, so it does only
+/// where there are some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    Local,
+    Remote,
+}
+
 /// One benchmark, which may give several figures that only make sense together.
 pub(crate) struct Bench {
     pub(crate) names: &'static [&'static str],
@@ -35,9 +43,14 @@ impl Bench {
 }
 
 impl Run {
-    pub(crate) fn new(quick: bool, benches: usize) -> io::Result<Self> {
+    pub(crate) fn new(quick: bool, benches: usize, store: Store) -> io::Result<Self> {
         // Two workers, as on the smallest machine on which tasks run side by side.
-        let runtime = Builder::new_multi_thread().worker_threads(2).build()?;
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(2);
+        if store == Store::Remote {
+            builder.enable_all();
+        }
+        let runtime = builder.build()?;
         Ok(Self { quick, runtime, progress: Progress::new(benches) })
     }
 

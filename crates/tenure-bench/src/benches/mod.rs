@@ -7,4 +7,5 @@ pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod pair;
 pub(crate) mod processes;
+pub(crate) mod redis;
 pub(crate) mod reentry;

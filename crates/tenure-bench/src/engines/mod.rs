@@ -3,3 +3,4 @@
 
 pub(crate) mod embedded;
 pub(crate) mod memory;
+pub(crate) mod redis;
