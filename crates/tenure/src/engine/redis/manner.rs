@@ -51,6 +51,7 @@ impl Manner {
     }
 
     /// Something was sent or heard.
+    #[cfg_attr(not(feature = "conformance"), allow(clippy::unused_self, reason = "counts there"))]
     pub(super) fn active(&self) {
         #[cfg(feature = "conformance")]
         self.activity.fetch_add(1, Ordering::SeqCst);
