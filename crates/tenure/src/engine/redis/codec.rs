@@ -23,8 +23,9 @@ pub(super) fn claim_text(claim: &Claim, slots: &[String]) -> String {
         (Patience::Try, Some(_)) => 'y',
     };
     let mut text = String::with_capacity(320);
-    text.push(mode);
     push_ref(&mut text, claim.id, slots.len(), claim.lease);
+    text.push(' ');
+    text.push(mode);
     text.push(' ');
     push_option(&mut text, claim.session.map(SessionId::as_u128), push_hex);
     for (at, owner) in claim.lineage.all().enumerate() {
@@ -47,9 +48,17 @@ pub(super) fn claim_text(claim: &Claim, slots: &[String]) -> String {
     text
 }
 
-/// What finds a claim again: on how many slots, its lease, its id.
+/// For how many milliseconds a claim's key is kept, if it may stand alone there: it has no lock
+/// delay and comes instead of no other.
+pub(super) fn plain_lease(claim: &Claim) -> Option<String> {
+    let plain = claim.lock_delay.is_zero() && claim.replaces.is_none();
+    plain.then(|| claim.lease.as_micros().div_ceil(1_000).to_string())
+}
+
+/// What finds a claim again, as it stands in the key of a lone holder.
 pub(super) fn ref_text(claim: &ClaimRef) -> String {
-    let mut text = String::with_capacity(48);
+    let mut text = String::with_capacity(56);
+    text.push_str("- 0 ");
     push_ref(&mut text, claim.id, claim.parts.as_slice().len(), claim.lease);
     text
 }
@@ -150,7 +159,7 @@ pub(super) struct Told {
 pub(super) fn told(text: &str, key: &str) -> Option<Told> {
     let mut words = text.split(' ').skip(2);
     let claim = words.next()?.parse().ok()?;
-    let session = match words.next()? {
+    let session = match words.nth(1)? {
         "-" => None,
         hex => Some(hex.parse().ok()?),
     };
@@ -286,7 +295,9 @@ mod tests {
         };
         let slots = ["k{a}".to_owned(), "k{c}".to_owned()];
         let text = claim_text(&claim, &slots);
-        assert!(text.starts_with(&format!("y{} - ", ref_text(&claim.to_ref()))), "{text}");
+        let reference = ref_text(&claim.to_ref());
+        assert!(text.starts_with(&format!("{} y - ", &reference["- 0 ".len()..])), "{text}");
+        assert_eq!(reference.len(), 51, "scripts look for it by its place");
         for (slot, weight) in [("k{a}", crate::limits::FULL_WEIGHT), ("k{c}", 2)] {
             let told = told(&text, slot).unwrap();
             assert_eq!((told.claim, told.session, told.weight), (claim.id, None, weight));

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redis::Value;
 use tokio::sync::oneshot;
 
+use super::answers::fence_of;
 use super::manner::Manner;
 use super::pack::pack;
 use super::scripts::Script;
@@ -31,6 +32,23 @@ pub(super) enum Joint {
 pub(super) struct Item {
     pub(super) slots: Vec<String>,
     pub(super) text: String,
+    /// It may take the short way: a claim for this many milliseconds, a release of what was
+    /// answered.
+    pub(super) plain: Option<String>,
+}
+
+impl Item {
+    /// Whether it may take the short way by itself.
+    fn is_short(&self) -> bool {
+        self.plain.is_some() && self.slots.len() == 1
+    }
+
+    /// What the script is told.
+    fn words(&self, joint: Joint) -> impl Iterator<Item = &[u8]> {
+        let time = self.plain.as_deref().unwrap_or_default().as_bytes();
+        let time = (joint == Joint::Claim).then_some(time);
+        time.into_iter().chain([self.text.as_bytes()])
+    }
 }
 
 /// The answer to an item: the store's time, and what its script says. A release has no time.
@@ -86,8 +104,12 @@ impl Lane {
     pub(super) async fn send(&self, joint: Joint, item: Item) -> Answer {
         self.manner.active();
         if self.wire.is_idle() {
-            let packed = command(joint, &[&item], &self.keys, &self.manner);
-            return single(joint, self.wire.call(&packed).await?);
+            let packed = command(joint, &[&item], item.is_short(), &self.keys, &self.manner);
+            return match self.wire.call(&packed).await {
+                // The long way says at which key; the short one did nothing.
+                Err(trouble) if trouble.is_wrong_type() => self.alone(joint, item).await,
+                reply => single(joint, reply?),
+            };
         }
         let (caller, answer) = oneshot::channel();
         self.desk.queue(joint).push(Waiting { item, caller });
@@ -99,7 +121,8 @@ impl Lane {
     pub(super) async fn alone(&self, joint: Joint, item: Item) -> Answer {
         let slots: Vec<&str> = item.slots.iter().map(String::as_str).collect();
         let script = script(joint, &self.manner);
-        single(joint, self.run(script, &slots, &[item.text.as_bytes()]).await?)
+        let words: Vec<&[u8]> = item.words(joint).collect();
+        single(joint, self.run(script, &slots, &words).await?)
     }
 
     /// Runs a script: by its digest, and by its text if the store has forgotten it.
@@ -110,7 +133,7 @@ impl Lane {
         items: &[&[u8]],
     ) -> Result<Value, Trouble> {
         let call = |verb: &str, script: &str| {
-            let options = self.manner.options();
+            let options = self.manner.options(false);
             let count = keys.len() + 1;
             let count = count.to_string();
             let mut words: Vec<&[u8]> = Vec::with_capacity(keys.len() + items.len() + 5);
@@ -148,7 +171,7 @@ impl Desk {
             manner.active();
             let rest = waiting.split_off(waiting.len().min(TOGETHER));
             let items: Vec<&Item> = waiting.iter().map(|one| &one.item).collect();
-            let packed = command(joint, &items, keys, manner);
+            let packed = command(joint, &items, false, keys, manner);
             let callers: Vec<_> = waiting.into_iter().map(|one| one.caller).collect();
             out.push(&packed, Reply::Many(Box::new(move |reply| tell(joint, callers, reply))));
             waiting = rest;
@@ -164,21 +187,25 @@ pub(super) fn script(joint: Joint, manner: &Manner) -> &'static Script {
 }
 
 /// A call for these items.
-fn command(joint: Joint, items: &[&Item], keys: &Keys, manner: &Manner) -> Vec<u8> {
+fn command(joint: Joint, items: &[&Item], short: bool, keys: &Keys, manner: &Manner) -> Vec<u8> {
     let script = script(joint, manner);
     let count = 1 + items.iter().map(|item| item.slots.len()).sum::<usize>();
     let count = count.to_string();
-    let options = manner.options();
-    let mut words: Vec<&[u8]> = Vec::with_capacity(5 + 2 * items.len());
+    let options = manner.options(short);
+    let mut words: Vec<&[u8]> = Vec::with_capacity(5 + 3 * items.len());
     words.extend([b"EVALSHA", script.sha.as_bytes(), count.as_bytes(), keys.top.as_bytes()]);
     words.extend(items.iter().flat_map(|item| &item.slots).map(String::as_bytes));
     words.push(options.as_bytes());
-    words.extend(items.iter().map(|item| item.text.as_bytes()));
+    words.extend(items.iter().flat_map(|item| item.words(joint)));
     pack(&words)
 }
 
 /// The answer to a call for one item.
 fn single(joint: Joint, reply: Value) -> Answer {
+    if !matches!(reply, Value::Array(_)) {
+        // By the short way: a fence, which is the store's time as well, or that it was given back.
+        return Ok((fence_of(&reply).unwrap_or(0), reply));
+    }
     let mut answers = answers(joint, 1, reply)?;
     answers.pop().ok_or(Trouble::Closed)
 }

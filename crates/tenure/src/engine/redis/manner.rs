@@ -62,15 +62,17 @@ impl Manner {
         self.flags.store(major >= 7, Ordering::Relaxed);
     }
 
-    /// The first argument of every script: see `lua/head.lua`.
-    pub(super) fn options(&self) -> String {
+    /// The first argument of every script: see `lua/head.lua`. The short way is for calls that need
+    /// none of what it says.
+    pub(super) fn options(&self, short: bool) -> String {
         let options = match self.grace.as_micros() {
-            0 => String::new(),
-            grace => format!("{grace} 0"),
+            0 if short => String::new(),
+            0 => ".".to_owned(),
+            grace => format!(".{grace} 0"),
         };
         #[cfg(feature = "conformance")]
         if let Some(clock) = &self.clock {
-            let space = if options.is_empty() { "" } else { " " };
+            let space = if options.len() < 2 { "" } else { " " };
             return format!("{options}{space}{:016}", clock.wall_micros());
         }
         options

@@ -39,7 +39,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
-use self::codec::{claim_text, ref_text};
+use self::codec::{claim_text, plain_lease, ref_text};
 use self::keys::Keys;
 use self::lane::{Item, Joint, Lane};
 use self::location::Location;
@@ -222,7 +222,8 @@ impl RedisEngine {
             if release.uncertain {
                 text.push_str(" 1");
             }
-            Item { slots: self.slots(&claim.parts), text }
+            let plain = (!release.uncertain).then(String::new);
+            Item { slots: self.slots(&claim.parts), text, plain }
         };
         let answer = self.send(Joint::Release, item).await;
         let (_, value) = answer.map_err(|trouble| to_error(trouble, Verb::Release))?;
@@ -249,7 +250,7 @@ impl Engine for RedisEngine {
             let keys = &self.inner.keys;
             let item = || {
                 let slots = self.slots(&claim.parts);
-                Item { text: claim_text(claim, &slots), slots }
+                Item { text: claim_text(claim, &slots), slots, plain: plain_lease(claim) }
             };
             let answer = self.send(Joint::Claim, item).await;
             let (now, value) = answer.map_err(|trouble| to_error(trouble, Verb::Claim))?;

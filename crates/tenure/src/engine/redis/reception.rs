@@ -86,7 +86,7 @@ impl Reception {
         // New only once: after a restart that lost everything, others may still hold from before.
         let new = self.location.is_new() && !self.known.load(Ordering::SeqCst);
         let new = if new { "1" } else { "0" };
-        let options = self.manner.options();
+        let options = self.manner.options(false);
         // By its text: it is short, and a new connection may be to a store that forgot all scripts.
         pack(&[
             b"EVAL",

@@ -54,6 +54,11 @@ impl Trouble {
         matches!(self, Self::Server { code, .. } if code == "NOSCRIPT")
     }
 
+    /// Whether a command met a key of another type.
+    pub(super) fn is_wrong_type(&self) -> bool {
+        matches!(self, Self::Server { code, .. } if code == "WRONGTYPE")
+    }
+
     /// What one of our scripts says it found wrong.
     pub(super) fn script_message(&self) -> Option<&str> {
         match self {

@@ -1,77 +1,65 @@
 -- claim: asks for weight on one slot or on a set of slots.
 --
 -- KEYS   the top, then the slots of each claim in turn
--- ARGV   see head.lua; then the text of each claim (see slot.lua). Its mode says how it waits, and on
---        how many slots: "t" not at all, "w" in line, "y" and "x" the same instead of another claim
--- out    now, then for each claim one of
+-- ARGV   see head.lua; then for each claim: its lease in milliseconds if it neither has a lock delay
+--        nor comes instead of another, else ""; and its text (see slot.lua)
+-- out    the short way: the fence, as text, which is arrival and now as well. Else now, then for each
+--        claim one of
+--        fence                                  granted; the arrival is the same
 --        {"g", arrival, fence..}                granted
 --        {"q", place, first expiry, arrival}    in line
 --        {"h", waiting, slot, hold..}           refused: held; slot and hold for each
 --        {"s", slot, shape} {"u", text} {"w"} {"n"} {"f", slot, limit}    refused for another reason
 --        {"e", message}                         what stands at its keys is not ours
 --#include clock
-if #ARGV == 2 and #KEYS == 2 and not string.find(ARGV[1], ' ', 1, true) then
-  local mode = string.sub(ARGV[2], 1, 1)
-  if (mode == 'w' or mode == 't') and now < 4503599627370496 then
-    -- The short way for one claim on a slot where nobody is: three calls. The top becomes the clock,
-    -- which is the fence, unless the top was ahead of it or says more than a number.
-    local was = redis.pcall('SET', KEYS[1], now_text, 'GET')
-    if type(was) == 'table' then
-      local kind = redis.call('TYPE', KEYS[1]).ok
-      if kind ~= 'string' and kind ~= 'none' then
-        return redis.error_reply('TENURE corrupt ' .. KEYS[1])
-      end
-      -- Refused for another reason, which this tells.
-      was = redis.call('SET', KEYS[1], now_text, 'GET')
+if string.sub(ARGV[1], 1, 1) ~= '.' and now_text < '4503599627370496' then
+  -- The short way for one claim on a slot where nobody is: three calls. The top becomes the clock,
+  -- which is the fence, unless the top was ahead of it or says more than a number.
+  local was = redis.call('SET', KEYS[1], now_text, 'GET')
+  if not was or (#was == 16 and was < now_text) then
+    if redis.call('SET', KEYS[2], now_text .. ' ' .. now_text .. ' ' .. now_text .. ' ' .. now_text ..
+      ' - 0 ' .. ARGV[3], 'NX', 'PX', ARGV[2]) then
+      return now_text
     end
-    local top = not was and 0 or tonumber(was)
-    if top and top < now then
-      local lease, delay = string.match(ARGV[2], '^%w+ (%d+) %x+ %S+ %S+ (%d+)')
-      local group = delay == '0' and ' - 0 ' or ' + 0 '
-      local stands = redis.call('SET', KEYS[2], now_text .. ' ' .. now_text .. ' ' .. now_text ..
-        ' ' .. now_text .. group .. ARGV[2], 'NX', 'PX', math.ceil((lease + delay) / 1000))
-      if stands then return { now, { 'g', now, now } } end
-    else
-      redis.call('SET', KEYS[1], was)
-    end
+  else
+    redis.call('SET', KEYS[1], was)
   end
 end
 --#include head
 local answers, later = { now }, nil
-local k = 2
-for n = 2, #ARGV do
-  local text = ARGV[n]
-  local mode, parts, lease, id, delay =
-    string.match(text, '^(%w)(%d+) (%d+) (%x+) %S+ %S+ (%d+)')
-  parts = tonumber(parts)
-  local free = (mode == 'w' or mode == 't') and grace <= now
-  local i = 0
-  while free and i < parts do
+local k, open = 2, grace <= now
+for n = 2, #ARGV, 2 do
+  local px, text = ARGV[n], ARGV[n + 1]
+  local parts = tonumber(sub(text, 1, 2))
+  local free, i = open and px ~= '', 0
+  if free and tombs > now then free = call('EXISTS', KEYS[k] .. ':d:' .. sub(text, 16, 47)) == 0 end
+  while free and parts > 1 and i < parts do
     free = call('EXISTS', KEYS[k + i]) == 0
     i = i + 1
   end
-  if free and tombs > now then free = call('EXISTS', KEYS[k] .. ':d:' .. id) == 0 end
   if free then
     -- Nobody is there: one key for each slot.
-    local finish = ' ' .. now_text .. (delay == '0' and ' - 0 ' or ' + 0 ') .. text
-    local px = math.ceil((lease + delay) / 1000) + (delay == '0' and 0 or spare)
-    local answer, arrival = { 'g' }, nil
+    local answer, arrival
     for i = 0, parts - 1 do
-      local fence = now_text
-      top = top + 1
-      if clock >= top then
-        top = clock
+      local next = top < clock and clock or top + 1
+      local fence = next == now and now_text or fmt('%08d%08d', next / 100000000, next % 100000000)
+      arrival = arrival or fence
+      free = call('SET', KEYS[k + i], now_text .. ' ' .. fence .. ' ' .. arrival .. ' ' .. now_text ..
+        ' - 0 ' .. text, 'NX', 'PX', px)
+      if not free then break end
+      top = next
+      if parts == 1 then
+        answer = fence
       else
-        fence = fmt('%08d%08d', top / 100000000, top % 100000000)
+        answer = answer or { 'g', next }
+        answer[i + 3] = next
       end
-      if i == 0 then arrival, answer[2] = fence, top end
-      answer[i + 3] = top
-      call('SET', KEYS[k + i], now_text .. ' ' .. fence .. ' ' .. arrival .. finish, 'PX', px)
     end
-    answers[n] = answer
-  else
+    answers[n / 2 + 1] = answer
+  end
+  if not free then
     later = later or {}
-    later[#later + 1] = { n, k, parts }
+    later[#later + 1] = { n / 2 + 1, k, parts, text }
   end
   k = k + parts
 end
@@ -171,7 +159,7 @@ function F.claim_one(text)
 end
 
 for _, one in ipairs(later) do
-  local fine, answer = pcall(F.claim_one, ARGV[one[1]])
+  local fine, answer = pcall(F.claim_one, one[4])
   answers[one[1]] = fine and answer or F.failure(answer, one[2], one[3])
 end
 F.put_away()

@@ -5,7 +5,7 @@
 -- out    for each cell {} or {bytes, version, fence, time left} (-1 for none), or {"e"} for a key
 --        that is not a cell
 --#include clock
-local call = redis.call
+local call, now = redis.call, tonumber(now_text)
 local answers = {}
 for i = 2, #KEYS do
   local kind = call('TYPE', KEYS[i]).ok

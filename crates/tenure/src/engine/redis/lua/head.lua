@@ -3,12 +3,13 @@
 -- KEYS[1]  the top: the largest number given out. Plain digits, or "TOP TOMBS GRACE" while tombstones
 --          may stand (until TOMBS) or nobody new may come in (until GRACE). Its name ends in "top";
 --          channels and waits of the namespace are called alike.
--- ARGV[1]  options, usually empty: "GRACE LINGER": for how many microseconds nobody comes in after a
---          loss of memory, and for how many milliseconds the top is kept after its last change; 0
---          for not at all and for ever
+-- ARGV[1]  begins with a point, except for the short way of a verb. "GRACE LINGER" may follow: for how
+--          many microseconds nobody comes in after a loss of memory, and for how many milliseconds the
+--          top is kept after its last change; 0 for not at all and for ever
 -- Items of the verb follow from ARGV[2] on, their slots from KEYS[2] on.
 local call, fmt, sub, tonumber = redis.call, string.format, string.sub, tonumber
-local lose, linger = string.match(ARGV[1], '^(%d+) (%d+)')
+local now = tonumber(now_text)
+local lose, linger = string.match(ARGV[1], '^%.(%d+) (%d+)')
 lose, linger = tonumber(lose or 0), tonumber(linger or 0)
 local raw = redis.pcall('GET', KEYS[1])
 if type(raw) == 'table' then

@@ -49,7 +49,7 @@ function F.reach(owner, most)
       local S = F.peek(key)
       if S then F.touch(S) end
       -- It may have come in, or died, just now.
-      local stands = S and S.full and call('HEXISTS', S.s, 'w' .. owners[at]) == 1
+      local stands = S and S.full and call('HGET', S.s, 'w' .. owners[at])
       if stands and not seen[key] then
         if #found == most then return found, 1 end
         seen[key], found[#found + 1] = true, S

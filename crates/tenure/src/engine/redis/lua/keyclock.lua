@@ -1,2 +1,2 @@
 -- No clock: keys without a lock delay live exactly as long as their holders do.
-local now
+local now_text

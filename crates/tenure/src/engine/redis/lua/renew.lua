@@ -1,22 +1,23 @@
 -- renew: keeps claims alive, holders and waiters alike.
 --
 -- KEYS   the top, then the slots of each claim in turn
--- ARGV   see head.lua; then for each claim "PARTS LEASE CLAIM": on how many slots, in microseconds
+-- ARGV   see head.lua; then for each claim "- 0 PARTS LEASE CLAIM"
 -- out    now, then for each claim {"g", arrival, fence..}, {"q", place, first expiry, arrival},
 --        {"x", reason of a forced release or ""} if it is gone, or {"e", message}
 --#include clock
+local now = tonumber(now_text)
 local answers, later = { now }, nil
 local k = 2
 for n = 2, #ARGV do
-  local parts, lease, id = string.match(ARGV[n], '^(%d+) (%d+) (%x+)$')
-  parts = tonumber(parts)
+  local item = ARGV[n]
+  local parts, lease = tonumber(string.sub(item, 5, 6)), tonumber(string.sub(item, 8, 18))
   local lone, i = {}, 0
   while lone and i < parts do
     -- What is no string is an error of this claim, not of all that go with it.
     local value = redis.pcall('GET', KEYS[k + i])
     -- One holder, nobody in line, no lock delay: its key lives exactly as long as it does.
-    if type(value) == 'string' and string.sub(value, 69, 72) == '- 0 ' and string.sub(value, 89, 120) == id
-      and string.sub(value, 77, 87) == lease and string.sub(value, 1, 16) + lease > now then
+    if type(value) == 'string' and string.sub(value, 69, 119) == item
+      and string.sub(value, 1, 16) + lease > now then
       lone[i + 1] = value
     else
       lone = nil
@@ -33,7 +34,7 @@ for n = 2, #ARGV do
     answers[n] = answer
   else
     later = later or {}
-    later[#later + 1] = { n, id, k, parts, tonumber(lease) }
+    later[#later + 1] = { n, string.sub(item, 20, 51), k, parts, lease }
   end
   k = k + parts
 end

@@ -8,8 +8,9 @@
 --       waits, w<owner> how often it waits, g<group> "FENCE SPENT MEMBERS" who shares a fence
 -- T:x   holders by expiry   T:y  waiters by expiry   T:l  waiters by place, those ahead below zero
 -- T:k   waiters by owner and ancestors, "OWNER ARRIVAL CLAIM", lexically
--- TEXT  "MODE LEASE CLAIM SESSION OWNER[,ANCESTOR..] DELAY REPLACES SHAPE:WEIGHT:T[;..] ...", made
---       by clients; numbers of time are microseconds
+-- TEXT  "PARTS LEASE CLAIM MODE SESSION OWNER[,ANCESTOR..] DELAY REPLACES SHAPE:WEIGHT:T[;..] ...",
+--       made by clients. On how many slots; numbers of time are microseconds; MODE says how it waits:
+--       "t" not at all, "w" in line, "y" and "x" the same instead of another claim
 local match, gmatch, max = string.match, string.gmatch, math.max
 -- A store that is full, or a replica, refuses this first write: then nothing has been changed yet.
 call('SET', KEYS[1], raw or '0', 'KEEPTTL')
@@ -56,8 +57,8 @@ end
 
 -- The claim that a text speaks of.
 function F.claim_of(text, key)
-  local mode, lease, id, session, owners, delay, replaces, parts =
-    match(text, '^(%w)%d+ (%d+) (%x+) (%S+) (%S+) (%d+) (%S+) (%S+)')
+  local lease, id, mode, session, owners, delay, replaces, parts =
+    match(text, '^%d+ (%d+) (%x+) (%w) (%S+) (%S+) (%d+) (%S+) (%S+)')
   if not mode then F.corrupt(key) end
   local claim = { id = id, text = text, session = session, lineage = {}, parts = {} }
   claim.waits = mode == 'w' or mode == 'x'
