@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
 use crate::contract::{
-    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Pending,
-    Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict,
+    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
+    Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict,
 };
 
 /// What happens to one call or push.
@@ -258,6 +258,10 @@ impl Engine for Link {
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         self.inner.evict(eviction)
+    }
+
+    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+        self.inner.examine()
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

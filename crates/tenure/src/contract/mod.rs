@@ -9,6 +9,7 @@
 mod cells;
 mod claim;
 mod error;
+mod examine;
 mod ids;
 mod inspect;
 mod name;
@@ -26,6 +27,7 @@ pub use claim::{
     About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
 };
 pub use error::{Effect, Error, ErrorKind, Verb};
+pub use examine::{Finding, Health};
 pub(crate) use ids::IdMap;
 pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
 pub use inspect::{
@@ -75,6 +77,12 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// The store's cells.
     fn cells(&self) -> &dyn Cells;
+
+    /// Looks at the store with the eyes of an operator: what it is, how it is set up, and what that
+    /// means for locks. Changes nothing. What cannot be seen is a finding, not an error.
+    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// The file whose lock says that the session lives, on engines that notice a death by it.
     ///

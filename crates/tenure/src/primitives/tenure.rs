@@ -13,8 +13,8 @@ use super::preset::{Preset, Presets};
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
 use crate::contract::{
-    Cells, Engine, Error, Evicted, Eviction, Fence, Name, Namespace, Part, Parts, Promises, Query,
-    SessionId, Snapshot, Verb,
+    Cells, Engine, Error, Evicted, Eviction, Fence, Finding, Name, Namespace, Part, Parts,
+    Promises, Query, SessionId, Snapshot, Verb,
 };
 use crate::engine::{self, Terms};
 use crate::limits;
@@ -133,6 +133,31 @@ impl Tenure {
     pub async fn inspect(&self, query: &Query) -> Result<Snapshot, Error> {
         let core = self.session.core();
         core.limited(Verb::Inspect, core.engine().inspect(query)).await
+    }
+
+    /// Looks at the store with the eyes of an operator: its version, its clock, what it keeps when
+    /// it restarts, who may do what, and what that means for locks. `tenure doctor` prints it. An
+    /// engine without a server of its own has nothing to say.
+    ///
+    /// # Errors
+    /// If the store cannot be reached. What it does not let us see is a finding.
+    ///
+    /// # Cancel safety
+    /// Looking changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # use tenure::{Tenure, contract::Health};
+    /// # tenure::blocking::wait(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// for finding in tenure.examine().await? {
+    ///     assert_ne!(finding.state, Health::Bad, "{}: {}", finding.check, finding.what);
+    /// }
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
+    pub async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        let core = self.session.core();
+        core.limited(Verb::Inspect, core.engine().examine()).await
     }
 
     /// Releases by force exactly the grant of `name` with this fence. Its holder learns the reason.

@@ -344,7 +344,7 @@ fn decode(text: &str) -> Result<String, Error> {
 }
 
 /// Whether what we send stays on this host.
-fn is_near(address: &Address) -> bool {
+pub(super) fn is_near(address: &Address) -> bool {
     match address {
         Address::Unix(_) => true,
         Address::Tcp { host, .. } => {

@@ -15,6 +15,7 @@ mod answers;
 mod cells;
 mod codec;
 mod driver;
+mod examine;
 mod greeting;
 mod keys;
 mod lane;
@@ -53,10 +54,11 @@ use self::trouble::Trouble;
 use self::wire::{Home, Reply};
 use super::Terms;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fencing, Name, Parts, Pending,
-    Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Survives, Verb,
+    Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fencing, Finding, Name, Parts,
+    Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Survives, Verb,
     Verdict, Wake,
 };
+use crate::time::Clock;
 
 /// What the Redis engine promises.
 pub const PROMISES: Promises = Promises {
@@ -82,6 +84,7 @@ struct Inner {
     keys: Arc<Keys>,
     manner: Arc<Manner>,
     reception: Arc<Reception>,
+    clock: Arc<dyn Clock>,
     front: Option<Front>,
     back: Lane,
     /// The thread that the back lane lives on. Last, so that the lanes end first.
@@ -133,7 +136,8 @@ impl RedisEngine {
         });
         let front_hears = front.as_ref().is_some_and(|front| front.always_runs);
         let back = lane(!front_hears, own.handle().clone());
-        let inner = Inner { keys, manner, reception, front, back, own };
+        let clock = Arc::clone(&terms.clock);
+        let inner = Inner { keys, manner, reception, clock, front, back, own };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -305,6 +309,10 @@ impl Engine for RedisEngine {
             let value = self.run(Verb::Evict, script, &[&key], &items).await;
             answers::evicted(&value.map_err(|error| error.on(&eviction.name))?, &key)
         })
+    }
+
+    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(async move { self.ask_the_server().await })
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

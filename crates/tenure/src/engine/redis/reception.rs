@@ -79,6 +79,11 @@ impl Reception {
         ears.get(&session)?.upgrade()
     }
 
+    /// What the server said of itself when it was greeted last.
+    pub(super) fn server(&self) -> Option<Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The first words on each connection.
     fn connect(&self) -> Vec<u8> {
         let script = &self.manner.scripts().connect;
@@ -131,7 +136,7 @@ impl Reception {
             let left = Duration::from_micros(closed);
             tracing::warn!("the store may have lost its memory; nobody comes in for {left:?}");
         }
-        let server = Server { info: word(2)?.into() };
+        let server = Server::new(word(2)?);
         self.check(&server)?;
         self.known.store(true, Ordering::SeqCst);
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
@@ -169,6 +174,10 @@ impl Reception {
 }
 
 impl Server {
+    pub(super) fn new(info: &str) -> Self {
+        Self { info: info.into() }
+    }
+
     /// What stands behind a name in the server's own report.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.lines();
@@ -182,7 +191,7 @@ impl Server {
     }
 
     /// The policy by which the server throws keys away, if it may.
-    fn evicts(&self) -> Option<&str> {
+    pub(super) fn evicts(&self) -> Option<&str> {
         let limited = self.field("maxmemory").is_some_and(|most| most != "0");
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
         (limited && policy != "noeviction").then_some(policy)

@@ -1,5 +1,6 @@
 //! The scripts, put together from their files and known by their digests. Knows texts, not answers.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 /// One verb's script.
@@ -22,6 +23,7 @@ pub(super) struct Scripts {
     pub(super) connect: Script,
     pub(super) put: Script,
     pub(super) get: Script,
+    pub(super) rights: Script,
     #[cfg(feature = "conformance")]
     pub(super) end_session: Script,
 }
@@ -64,9 +66,20 @@ impl Scripts {
             connect: make(any, include_str!("lua/connect.lua")),
             put: make("", include_str!("lua/put.lua")),
             get: make(any, include_str!("lua/get.lua")),
+            rights: make(any, include_str!("lua/rights.lua")),
             #[cfg(feature = "conformance")]
             end_session: make(any, include_str!("../../conformance/lua/end_session.lua")),
         }
+    }
+}
+
+impl Scripts {
+    /// All commands that the verbs call.
+    pub(super) fn commands(&self) -> BTreeSet<&str> {
+        let Self { claim, renew, release, inspect, evict, connect, put, get, .. } = self;
+        let verbs = [claim, renew, release, inspect, evict, connect, put, get];
+        let calls = verbs.into_iter().flat_map(|verb| verb.text.split("call('").skip(1));
+        calls.filter_map(|rest| rest.split('\'').next()).collect()
     }
 }
 

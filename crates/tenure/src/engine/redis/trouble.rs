@@ -120,6 +120,7 @@ fn server_effect(code: &str, message: &str) -> Effect {
 
 fn server_error(code: &str, message: &str) -> Error {
     use ErrorKind as K;
+    let code = if is_forbidden_in_script(message) { "NOPERM" } else { code };
     let (kind, what, next) = match code {
         "OOM" => (
             K::Unavailable,
@@ -158,7 +159,7 @@ fn server_error(code: &str, message: &str) -> Error {
         "NOPERM" => (
             K::InvalidOption,
             "the server's access list forbids the command",
-            "allow it with ACL SETUSER",
+            "allow it with ACL SETUSER; `tenure doctor` names all that is missing",
         ),
         "WRONGTYPE" => (
             K::Corrupt,
@@ -171,6 +172,13 @@ fn server_error(code: &str, message: &str) -> Error {
     let quiet = matches!(code, "NOAUTH" | "WRONGPASS");
     let what = if quiet { what.to_owned() } else { format!("{what} ({code} {message})") };
     Error::new(kind, what).next(next)
+}
+
+/// Inside a script the access list has no code of its own, only words: those of Redis before and
+/// since 7.2.
+fn is_forbidden_in_script(message: &str) -> bool {
+    message.contains("The user executing the script can't")
+        || message.contains("ACL failure in script")
 }
 
 #[cfg(test)]
@@ -194,6 +202,13 @@ mod tests {
             ("BUSY", "", ErrorKind::Unavailable, Effect::None),
             ("NOPERM", "", ErrorKind::InvalidOption, Effect::None),
             ("NOPERM", inside, ErrorKind::InvalidOption, Effect::Unknown),
+            (
+                "ERR",
+                "The user executing the script can't run this command, on @user_script:7.",
+                ErrorKind::InvalidOption,
+                Effect::Unknown,
+            ),
+            ("ERR", "ACL failure in script: no", ErrorKind::InvalidOption, Effect::None),
             ("NOAUTH", "", ErrorKind::InvalidOption, Effect::None),
             ("WRONGPASS", "", ErrorKind::InvalidOption, Effect::None),
             ("WRONGTYPE", inside, ErrorKind::Corrupt, Effect::Unknown),
