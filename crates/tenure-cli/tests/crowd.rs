@@ -54,7 +54,7 @@ fn grow(fences: &[(u64, bool)]) {
 #[test]
 fn a_hundred_processes_write_one_after_the_other() {
     let _alone = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = Place::shared();
+    let place = Place::embedded();
     for mut running in crowd(&place, 100) {
         assert_eq!(running.ends(), 0);
     }
@@ -67,7 +67,7 @@ fn a_hundred_processes_write_one_after_the_other() {
 #[test]
 fn a_hundred_processes_of_which_a_quarter_is_killed() {
     let _alone = ROOM.lock().unwrap_or_else(PoisonError::into_inner);
-    let place = Place::shared();
+    let place = Place::embedded();
     let mut crowd = crowd(&place, 100);
     // Killed one after the other, while some wait, some write, and some have written.
     for running in crowd.iter().step_by(4) {

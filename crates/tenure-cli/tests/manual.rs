@@ -10,7 +10,7 @@ use serde_json::json;
 
 #[test]
 fn help_leads_with_examples() {
-    let place = Place::alone();
+    let place = Place::memory();
     let all = place.says(&["--help"]);
     let commands: Vec<&str> = all
         .lines()
@@ -50,43 +50,46 @@ fn help_leads_with_examples() {
 
 #[test]
 fn help_never_shows_a_password_from_the_environment() {
-    let place = Place::alone();
+    let place = Place::memory();
     let output = place.tenure(&["run", "--help"]).env("TENURE_URL", "redis://u:secret@h").output();
     assert!(!stdout(&output.unwrap()).contains("secret"));
 }
 
 #[test]
 fn version_names_the_engines_that_are_built_in() {
-    let place = Place::alone();
+    let place = Place::memory();
     let version = env!("CARGO_PKG_VERSION");
-    let engines = "embedded, memory";
-    assert_eq!(place.says(&["version"]), format!("tenure {version}\nengines: {engines}\n"));
+    let engines = ["embedded", "memory", "redis"];
+    let listed = engines.join(", ");
+    assert_eq!(place.says(&["version"]), format!("tenure {version}\nengines: {listed}\n"));
     assert_eq!(place.says(&["--version"]), format!("tenure {version}\n"));
     assert_eq!(
         place.says_json(&["version", "--json"]),
-        json!({ "schema_version": 1, "version": version, "engines": ["embedded", "memory"] })
+        json!({ "schema_version": 1, "version": version, "engines": engines })
     );
 }
 
 #[test]
 fn promises_are_a_table_for_people() {
     assert_eq!(
-        Place::alone().says(&["promises"]),
+        Place::memory().says(&["promises"]),
         "\
 engine    fencing        queue  read-write  semaphores  sets  wake  survives      drift
 embedded  strict         yes    yes         yes         yes   push  client-crash  0%
 memory    clock-bounded  yes    yes         yes         yes   push  -             0%
+redis     clock-bounded  yes    yes         yes         yes   push  client-crash  10%
 
 What the fences rest on:
   embedded  a high-water mark on disk, reserved ahead and synced
   memory    a counter in this process; across processes the wall clock
+  redis     a counter in the store; after a loss of its memory the store's wall clock
 "
     );
 }
 
 #[test]
 fn promises_are_json_for_scripts() {
-    let promises = Place::alone().says_json(&["promises", "--json"]);
+    let promises = Place::memory().says_json(&["promises", "--json"]);
     assert_eq!(promises["engines"][0]["engine"], "embedded");
     assert_eq!(promises["engines"][0]["survives"], json!(["client-crash"]));
     assert_eq!(promises["schema_version"], 1);
@@ -110,7 +113,7 @@ fn promises_are_json_for_scripts() {
 #[test]
 fn json_is_one_line_that_begins_with_the_version_of_its_shape() {
     for command in ["version", "promises"] {
-        let text = Place::alone().says(&[command, "--json"]);
+        let text = Place::memory().says(&[command, "--json"]);
         assert!(text.starts_with("{\"schema_version\":1,"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
@@ -119,7 +122,7 @@ fn json_is_one_line_that_begins_with_the_version_of_its_shape() {
 #[test]
 fn a_good_name_is_answered_by_the_exit_code_alone() {
     for name in ["account:17", "naïve 名前", "*", "-n", "--help-me"] {
-        assert_eq!(Place::alone().says(&["check-name", name]), "", "{name:?}");
+        assert_eq!(Place::memory().says(&["check-name", name]), "", "{name:?}");
     }
 }
 
@@ -131,7 +134,7 @@ fn a_bad_name_gets_a_reason_that_helps() {
         (&long, "tenure: a name has at most 255 bytes, this one has 256"),
         ("two\nlines", "byte 3 is U+000A"),
     ] {
-        let output = Place::alone().run(&["check-name", name]);
+        let output = Place::memory().run(&["check-name", name]);
         assert_eq!(output.status.code(), Some(1), "{name:?}");
         assert_eq!(output.stdout, b"", "{name:?}");
         let stderr = stderr(&output);
@@ -143,7 +146,7 @@ fn a_bad_name_gets_a_reason_that_helps() {
 #[test]
 fn a_command_that_makes_no_sense_exits_with_2() {
     for arguments in [&["lokc"][..], &["version", "--jsn"], &["check-name"], &[]] {
-        let output = Place::alone().run(arguments);
+        let output = Place::memory().run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert_eq!(output.stdout, b"", "{arguments:?}");
         assert!(stderr(&output).contains("Usage:"), "{arguments:?}");
@@ -162,7 +165,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 
 #[test]
 fn completions_come_for_five_shells() {
-    let place = Place::alone();
+    let place = Place::memory();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = place.says(&["completions", shell]);
         assert!(script.contains("tenure") && script.contains("check-name"), "{shell}");
@@ -174,7 +177,7 @@ fn completions_come_for_five_shells() {
 
 #[test]
 fn there_is_a_manual_page_for_every_command() {
-    let place = Place::alone();
+    let place = Place::memory();
     assert!(place.says(&["man"]).contains(".TH tenure 1"));
     place.says(&["man", "--dir", "man1"]);
     for page in ["tenure.1", "tenure-run.1", "tenure-break.1", "tenure-check-name.1"] {
@@ -185,7 +188,7 @@ fn there_is_a_manual_page_for_every_command() {
 
 #[test]
 fn flags_win_over_the_environment_and_that_over_the_profile() {
-    let place = Place::alone();
+    let place = Place::memory();
     let config = place.write(
         "tenure.toml",
         "profile = \"a\"\n\
@@ -211,7 +214,7 @@ fn flags_win_over_the_environment_and_that_over_the_profile() {
 
 #[test]
 fn the_config_file_is_found_at_its_usual_place() {
-    let place = Place::alone();
+    let place = Place::memory();
     std::fs::create_dir_all(place.file(".config/tenure")).unwrap();
     place.write(".config/tenure/config.toml", "[presets.nightly]\nlease = \"12s\"\n");
     let lease = ["run", "x", "--preset", "nightly", "-c", "echo $TENURE_LEASE_MS"];
@@ -220,7 +223,7 @@ fn the_config_file_is_found_at_its_usual_place() {
 
 #[test]
 fn a_mistake_in_the_config_file_is_an_error_that_names_it() {
-    let place = Place::alone();
+    let place = Place::memory();
     let config = place.write("tenure.toml", "[profiles.a]\nulr = \"memory:\"\n");
     let config = config.to_str().unwrap();
     let output = place.run(&["ls", "--config", config]);
@@ -233,7 +236,7 @@ fn a_mistake_in_the_config_file_is_an_error_that_names_it() {
 
 #[test]
 fn doctor_finds_nothing_wrong_where_nothing_is() {
-    let place = Place::shared();
+    let place = Place::embedded();
     let said = place.says(&["doctor"]);
     for check in ["process", "clock", "config", "store", "round trip", "lock", "fences", "crashes"]
     {
@@ -247,7 +250,7 @@ fn doctor_finds_nothing_wrong_where_nothing_is() {
 
 #[test]
 fn colours_are_for_terminals_and_for_those_who_ask() {
-    let place = Place::shared();
+    let place = Place::embedded();
     assert!(!place.says(&["doctor"]).contains('\u{1b}'));
     assert!(place.says(&["doctor", "--color", "always"]).contains('\u{1b}'));
     let output = place.tenure(&["doctor"]).env("CLICOLOR_FORCE", "1").output().unwrap();

@@ -36,7 +36,7 @@ fn block(heading: &str) -> String {
 
 /// A place where the programs that the pages speak of are there, and say what they were told.
 fn furnished() -> Place {
-    let place = Place::shared();
+    let place = Place::embedded();
     for program in
         ["make", "ffmpeg", "deploy.sh", "nightly.sh", "read-config", "write-config", "transfer"]
     {

@@ -10,25 +10,45 @@ use std::time::{Duration, Instant};
 use common::{Place, Running, alive, eventually, stderr, stdout};
 use rustix::process::Signal;
 
-#[test]
-fn the_exit_code_is_that_of_the_command() {
-    let place = Place::alone();
+common::on_stores!(
+    [memory, redis],
+    [
+        the_exit_code_is_that_of_the_command,
+        a_command_that_a_signal_ended_gives_128_and_the_number,
+        a_command_that_is_not_there_gives_127_and_one_that_cannot_run_126,
+        what_goes_wrong_before_the_command_starts_gives_125_or_69_and_it_never_runs,
+        the_command_finds_its_lock_in_its_environment,
+        several_locks_come_with_a_fence_each,
+        arguments_and_streams_reach_the_command_as_they_are,
+        the_command_has_no_file_open_that_it_would_not_have_without_us,
+        the_command_starts_with_the_signals_it_would_have_without_us,
+        a_script_without_a_first_line_is_run_by_the_shell,
+        signals_are_passed_on,
+        a_signal_that_ends_the_command_reaches_everything_it_started,
+        kill_9_of_tenure_ends_the_whole_tree,
+        kill_9_of_the_guardian_ends_the_whole_tree_too,
+        a_guardian_that_somebody_stops_goes_on,
+        max_hold_stops_the_command_and_all_it_started_with_124,
+        the_signal_that_asks_to_stop_can_be_chosen,
+        what_the_command_leaves_running_goes_on_unless_the_group_is_held,
+        a_command_that_others_stop_and_let_go_on_ends_as_it_should,
+        a_parent_that_ignores_its_children_still_gets_the_exit_code,
+    ]
+);
+
+fn the_exit_code_is_that_of_the_command(place: &Place) {
     for code in [0, 1, 2, 75, 123, 255] {
         assert_eq!(place.code(&["run", "x", "--", "sh", "-c", &format!("exit {code}")]), code);
     }
 }
 
-#[test]
-fn a_command_that_a_signal_ended_gives_128_and_the_number() {
-    let place = Place::alone();
+fn a_command_that_a_signal_ended_gives_128_and_the_number(place: &Place) {
     for (signal, code) in [("TERM", 143), ("KILL", 137), ("INT", 130)] {
         assert_eq!(place.code(&["run", "x", "-c", &format!("kill -{signal} $$")]), code);
     }
 }
 
-#[test]
-fn a_command_that_is_not_there_gives_127_and_one_that_cannot_run_126() {
-    let place = Place::alone();
+fn a_command_that_is_not_there_gives_127_and_one_that_cannot_run_126(place: &Place) {
     let output = place.run(&["run", "x", "--", "no-such-command"]);
     assert_eq!(output.status.code(), Some(127));
     assert_eq!(stderr(&output), "tenure: cannot run no-such-command: No such file or directory\n");
@@ -37,9 +57,7 @@ fn a_command_that_is_not_there_gives_127_and_one_that_cannot_run_126() {
     assert!(stderr(&output).contains("Permission denied"), "{output:?}");
 }
 
-#[test]
-fn what_goes_wrong_before_the_command_starts_gives_125_or_69_and_it_never_runs() {
-    let place = Place::alone();
+fn what_goes_wrong_before_the_command_starts_gives_125_or_69_and_it_never_runs(place: &Place) {
     for arguments in [
         &["run", "x"][..],
         &["run", "x", "--no-such-option", "--", "touch", "ran"],
@@ -58,9 +76,7 @@ fn what_goes_wrong_before_the_command_starts_gives_125_or_69_and_it_never_runs()
     assert!(!place.file("ran").exists());
 }
 
-#[test]
-fn the_command_finds_its_lock_in_its_environment() {
-    let place = Place::alone();
+fn the_command_finds_its_lock_in_its_environment(place: &Place) {
     let script = "echo $TENURE_NAME $TENURE_NAMESPACE $TENURE_MODE $TENURE_LEASE_MS; \
                   echo $TENURE_FENCE; echo $TENURE_LEASE_ID; echo $TENURE_OWNER; echo $TENURE_HELD";
     let said =
@@ -81,9 +97,7 @@ fn the_command_finds_its_lock_in_its_environment() {
     }
 }
 
-#[test]
-fn several_locks_come_with_a_fence_each() {
-    let place = Place::alone();
+fn several_locks_come_with_a_fence_each(place: &Place) {
     let script = "echo \"$TENURE_NAME\"; echo \"$TENURE_HELD\"; echo \"$TENURE_FENCES\"";
     let said = place.says(&["run", "b", "--also", "a", "--also", "c", "-c", script]);
     let lines: Vec<&str> = said.lines().collect();
@@ -98,9 +112,7 @@ fn several_locks_come_with_a_fence_each() {
     }
 }
 
-#[test]
-fn arguments_and_streams_reach_the_command_as_they_are() {
-    let place = Place::alone();
+fn arguments_and_streams_reach_the_command_as_they_are(place: &Place) {
     let odd = ["a b", "", "$HOME", "*", "--", "-n", "naïve"];
     let mut arguments = vec!["run", "x", "--", "printf", "%s\\n"];
     arguments.extend(odd);
@@ -118,17 +130,13 @@ fn arguments_and_streams_reach_the_command_as_they_are() {
     assert_eq!((stdout(&output), stderr(&output)), ("through\n".to_owned(), "error\n".to_owned()));
 }
 
-#[test]
-fn the_command_has_no_file_open_that_it_would_not_have_without_us() {
-    let place = Place::alone();
+fn the_command_has_no_file_open_that_it_would_not_have_without_us(place: &Place) {
     let script = "ls /proc/self/fd";
     let plain = stdout(&place.shell(script).output().unwrap());
     assert_eq!(place.says(&["run", "x", "-c", script]), plain);
 }
 
-#[test]
-fn the_command_starts_with_the_signals_it_would_have_without_us() {
-    let place = Place::alone();
+fn the_command_starts_with_the_signals_it_would_have_without_us(place: &Place) {
     let script = "grep -E 'Sig(Blk|Ign)' /proc/self/status";
     // The first 31 signals: the C library keeps two others for itself.
     let masks = |text: &str| -> Vec<u64> {
@@ -142,18 +150,14 @@ fn the_command_starts_with_the_signals_it_would_have_without_us() {
     assert_eq!(stdout(&ignoring.unwrap()), "alive\n");
 }
 
-#[test]
-fn a_script_without_a_first_line_is_run_by_the_shell() {
-    let place = Place::alone();
+fn a_script_without_a_first_line_is_run_by_the_shell(place: &Place) {
     let script = place.write("script", "echo I am a script\n");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&script, mode).unwrap();
     assert_eq!(place.says(&["run", "x", "--", script.to_str().unwrap()]), "I am a script\n");
 }
 
-#[test]
-fn signals_are_passed_on() {
-    let place = Place::alone();
+fn signals_are_passed_on(place: &Place) {
     for (signal, name) in [
         (Signal::TERM, "TERM"),
         (Signal::INT, "INT"),
@@ -174,9 +178,7 @@ fn signals_are_passed_on() {
     }
 }
 
-#[test]
-fn a_signal_that_ends_the_command_reaches_everything_it_started() {
-    let place = Place::alone();
+fn a_signal_that_ends_the_command_reaches_everything_it_started(place: &Place) {
     let mut running = place.start(&["run", "x", "-c", "sleep 600 | sleep 600 & echo $!; wait"]);
     let sleeper = running.line();
     running.signal(Signal::TERM);
@@ -210,43 +212,28 @@ fn start_tree(place: &Place, options: &[&str]) -> (Running, Vec<String>) {
     (running, pids)
 }
 
-#[test]
-fn kill_9_of_tenure_ends_the_whole_tree() {
-    let place = Place::alone();
-    let (running, pids) = start_tree(&place, &["--kill-after", "200ms"]);
+fn kill_9_of_tenure_ends_the_whole_tree(place: &Place) {
+    let (running, pids) = start_tree(place, &["--kill-after", "200ms"]);
     running.signal(Signal::KILL);
     eventually("the tree is gone", || !pids.iter().any(|pid| alive(pid)));
 }
 
-#[test]
-fn kill_9_of_the_guardian_ends_the_whole_tree_too() {
-    let place = Place::alone();
-    let (mut running, pids) = start_tree(&place, &[]);
-    let guardian = child_of(&running);
+fn kill_9_of_the_guardian_ends_the_whole_tree_too(place: &Place) {
+    let (mut running, pids) = start_tree(place, &[]);
+    let guardian = running.guardian();
     rustix::process::kill_process(guardian, Signal::KILL).unwrap();
     assert_eq!(running.ends(), 123);
     assert!(!pids.iter().any(|pid| alive(pid)), "the tree is gone before tenure is");
 }
 
-#[test]
-fn a_guardian_that_somebody_stops_goes_on() {
-    let place = Place::alone();
+fn a_guardian_that_somebody_stops_goes_on(place: &Place) {
     let mut running = place.start(&["run", "x", "-c", "echo ready; sleep 0.5; exit 3"]);
     assert_eq!(running.line(), "ready");
-    rustix::process::kill_process(child_of(&running), Signal::STOP).unwrap();
+    rustix::process::kill_process(running.guardian(), Signal::STOP).unwrap();
     assert_eq!(running.ends(), 3);
 }
 
-fn child_of(running: &Running) -> rustix::process::Pid {
-    let pid = running.child.id();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let first = children.split_whitespace().next().expect("a guardian").parse().unwrap();
-    rustix::process::Pid::from_raw(first).unwrap()
-}
-
-#[test]
-fn max_hold_stops_the_command_and_all_it_started_with_124() {
-    let place = Place::alone();
+fn max_hold_stops_the_command_and_all_it_started_with_124(place: &Place) {
     let began = Instant::now();
     assert_eq!(place.code(&["run", "x", "--max-hold", "200ms", "--", "sleep", "600"]), 124);
     let stubborn = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done";
@@ -256,18 +243,14 @@ fn max_hold_stops_the_command_and_all_it_started_with_124() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
-#[test]
-fn the_signal_that_asks_to_stop_can_be_chosen() {
-    let place = Place::alone();
+fn the_signal_that_asks_to_stop_can_be_chosen(place: &Place) {
     let script = "trap 'echo interrupted; exit 0' INT; while :; do sleep 0.05; done";
     let output = place.run(&["run", "x", "--max-hold", "300ms", "--signal", "INT", "-c", script]);
     assert_eq!(output.status.code(), Some(124));
     assert_eq!(stdout(&output), "interrupted\n");
 }
 
-#[test]
-fn what_the_command_leaves_running_goes_on_unless_the_group_is_held() {
-    let place = Place::alone();
+fn what_the_command_leaves_running_goes_on_unless_the_group_is_held(place: &Place) {
     let script = "(sleep 0.4; echo late > file) >/dev/null 2>&1 &";
     let began = Instant::now();
     assert_eq!(place.code(&["run", "x", "-c", script]), 0);
@@ -279,9 +262,7 @@ fn what_the_command_leaves_running_goes_on_unless_the_group_is_held() {
     assert_eq!(place.read("file"), "late\n");
 }
 
-#[test]
-fn a_command_that_others_stop_and_let_go_on_ends_as_it_should() {
-    let place = Place::alone();
+fn a_command_that_others_stop_and_let_go_on_ends_as_it_should(place: &Place) {
     let mut running = place.start(&["run", "x", "-c", "echo $$; sleep 0.3; exit 5"]);
     let pid: i32 = running.line().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -291,9 +272,7 @@ fn a_command_that_others_stop_and_let_go_on_ends_as_it_should() {
     assert_eq!(running.ends(), 5);
 }
 
-#[test]
-fn a_parent_that_ignores_its_children_still_gets_the_exit_code() {
-    let place = Place::alone();
+fn a_parent_that_ignores_its_children_still_gets_the_exit_code(place: &Place) {
     let script = "trap '' CHLD; tenure run x -c 'exit 9'; echo $?";
     let output = place.shell(script).output().unwrap();
     assert_eq!(stdout(&output), "9\n");

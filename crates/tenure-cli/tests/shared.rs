@@ -9,9 +9,39 @@ use common::{Place, Running, alive, eventually, stderr, stdout};
 use rustix::process::Signal;
 use serde_json::Value;
 
-#[test]
-fn a_second_run_waits_for_the_first() {
-    let place = Place::shared();
+common::on_stores!(
+    [embedded, redis],
+    [
+        a_second_run_waits_for_the_first,
+        a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs,
+        waiting_ends_with_a_signal_and_leaves_the_line,
+        readers_share_and_a_writer_is_alone,
+        slots_let_so_many_in_and_no_more,
+        several_locks_are_taken_all_or_none,
+        a_run_inside_a_run_enters_what_is_held_and_siblings_exclude_each_other,
+        namespaces_do_not_meet,
+        kill_9_lets_the_next_in_only_when_the_whole_tree_is_gone,
+        kill_9_of_the_guardian_lets_the_next_in_only_when_the_tree_is_gone,
+        break_releases_exactly_that_grant_and_its_holder_learns_the_reason,
+        on_lost_decides_what_becomes_of_the_command,
+        hold_keeps_a_lock_until_a_signal_comes,
+        a_handle_is_renewed_and_released_by_whoever_has_it,
+        a_handle_that_nobody_renews_ends_with_its_lease,
+        acquire_waits_in_line_and_exports_what_a_script_needs,
+        the_owner_of_a_handle_is_entered_by_what_the_script_runs,
+        wait_returns_when_the_lock_is_free_and_takes_nothing,
+        ls_shows_who_holds_and_who_waits,
+        watch_tells_what_happens,
+        somebody_at_a_terminal_sees_what_they_wait_for,
+        somebody_at_a_terminal_is_asked_before_a_lock_is_broken,
+        nobody_else_sees_a_waiting_line,
+        a_store_that_cannot_be_reached_gives_69,
+        a_holder_that_ends_at_once_leaves_nothing_behind,
+        a_command_ends_when_the_store_is_gone,
+    ]
+);
+
+fn a_second_run_waits_for_the_first(place: &Place) {
     let mut first = place.start(&["run", "x", "-c", "echo started; sleep 0.4; echo first >> log"]);
     assert_eq!(first.line(), "started");
     assert_eq!(place.code(&["run", "x", "-c", "echo second >> log"]), 0);
@@ -19,9 +49,7 @@ fn a_second_run_waits_for_the_first() {
     assert_eq!(first.ends(), 0);
 }
 
-#[test]
-fn a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs() {
-    let place = Place::shared();
+fn a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs(place: &Place) {
     let holder = place.held("x");
     for patience in [&["--no-wait"][..], &["-n"], &["--wait", "100ms"], &["-w", "0.1"], &["-w0"]] {
         let mut arguments = vec!["run", "x"];
@@ -38,9 +66,7 @@ fn a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs() {
     assert!(stderr(&output).contains(&who), "{}", stderr(&output));
 }
 
-#[test]
-fn waiting_ends_with_a_signal_and_leaves_the_line() {
-    let place = Place::shared();
+fn waiting_ends_with_a_signal_and_leaves_the_line(place: &Place) {
     let _holder = place.held("x");
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut waiter = place.start(&["run", "x", "--", "touch", "ran"]);
@@ -56,9 +82,7 @@ fn waiting_ends_with_a_signal_and_leaves_the_line() {
     assert!(!place.file("ran").exists());
 }
 
-#[test]
-fn readers_share_and_a_writer_is_alone() {
-    let place = Place::shared();
+fn readers_share_and_a_writer_is_alone(place: &Place) {
     let mut reader = place.start(&["run", "x", "--shared", "-c", "echo in; sleep 600"]);
     assert_eq!(reader.line(), "in");
     assert_eq!(place.code(&["run", "x", "-s", "-n", "--", "true"]), 0);
@@ -68,9 +92,7 @@ fn readers_share_and_a_writer_is_alone() {
     assert!(stderr(&output).contains("in use as a read-write lock"), "{}", stderr(&output));
 }
 
-#[test]
-fn slots_let_so_many_in_and_no_more() {
-    let place = Place::shared();
+fn slots_let_so_many_in_and_no_more(place: &Place) {
     let run = |script: &str| place.start(&["run", "x", "--slots", "2", "-c", script]);
     let mut holders = [run("echo in; sleep 600"), run("echo in; sleep 600")];
     for holder in &mut holders {
@@ -82,17 +104,13 @@ fn slots_let_so_many_in_and_no_more() {
     assert_eq!(place.code(&["run", "x", "--slots", "2", "--", "true"]), 0);
 }
 
-#[test]
-fn several_locks_are_taken_all_or_none() {
-    let place = Place::shared();
+fn several_locks_are_taken_all_or_none(place: &Place) {
     let _holder = place.held("b");
     assert_eq!(place.code(&["run", "a", "--also", "b", "-n", "--", "true"]), 75);
     assert_eq!(place.code(&["run", "a", "--also", "c", "-n", "--", "true"]), 0);
 }
 
-#[test]
-fn a_run_inside_a_run_enters_what_is_held_and_siblings_exclude_each_other() {
-    let place = Place::shared();
+fn a_run_inside_a_run_enters_what_is_held_and_siblings_exclude_each_other(place: &Place) {
     let nested =
         place.shell("tenure run a -- tenure run b -- tenure run a -n -c 'echo $TENURE_HELD'");
     let output = { nested }.output().unwrap();
@@ -106,16 +124,12 @@ fn a_run_inside_a_run_enters_what_is_held_and_siblings_exclude_each_other() {
     assert_eq!(stdout(&output), "in\ncode 75\n", "{output:?}");
 }
 
-#[test]
-fn namespaces_do_not_meet() {
-    let place = Place::shared();
+fn namespaces_do_not_meet(place: &Place) {
     let _holder = place.held("x");
     assert_eq!(place.code(&["run", "x", "-n", "--namespace", "other", "--", "true"]), 0);
 }
 
-#[test]
-fn kill_9_lets_the_next_in_only_when_the_whole_tree_is_gone() {
-    let place = Place::shared();
+fn kill_9_lets_the_next_in_only_when_the_whole_tree_is_gone(place: &Place) {
     // The daemon left its group and its session, and does not listen to TERM.
     let script = "setsid sh -c 'trap \"\" TERM; echo $$ > daemon; while :; do sleep 0.05; done' & \
                   while ! [ -s daemon ]; do sleep 0.01; done; echo ready; wait";
@@ -133,21 +147,16 @@ fn kill_9_lets_the_next_in_only_when_the_whole_tree_is_gone() {
     assert!(!alive(&daemon));
 }
 
-#[test]
-fn kill_9_of_the_guardian_lets_the_next_in_only_when_the_tree_is_gone() {
-    let place = Place::shared();
+fn kill_9_of_the_guardian_lets_the_next_in_only_when_the_tree_is_gone(place: &Place) {
     let script = "setsid sh -c 'echo $$ > daemon; sleep 600' & \
                   while ! [ -s daemon ]; do sleep 0.01; done; echo ready; wait";
-    let mut first = place.start(&["run", "x", "-c", script]);
+    let mut first = place.start(&["run", "x", "--lease", "3s", "-c", script]);
     assert_eq!(first.line(), "ready");
     let daemon = place.read("daemon").trim().to_owned();
     let check = format!("kill -0 {daemon} 2>/dev/null && echo alive || echo gone");
     let mut second = place.start(&["run", "x", "-c", &check]);
     place.wait_for_line("x", 1);
-    let pid = first.child.id();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let guardian = rustix::process::Pid::from_raw(children.trim().parse().unwrap()).unwrap();
-    rustix::process::kill_process(guardian, Signal::KILL).unwrap();
+    rustix::process::kill_process(first.guardian(), Signal::KILL).unwrap();
     assert_eq!(first.ends(), 123);
     assert_eq!(second.line(), "gone");
 }
@@ -156,14 +165,12 @@ fn fence_of(place: &Place, name: &str) -> String {
     place.says_json(&["show", name, "--json"])["holders"][0]["fence"].to_string()
 }
 
-#[test]
-fn break_releases_exactly_that_grant_and_its_holder_learns_the_reason() {
-    let place = Place::shared();
+fn break_releases_exactly_that_grant_and_its_holder_learns_the_reason(place: &Place) {
     let mut command = place.tenure(&["run", "x", "-c", "echo in; exec sleep 600"]);
     command.stderr(std::fs::File::create(place.file("errors")).unwrap());
     let mut holder = Running::start(command);
     assert_eq!(holder.line(), "in");
-    let fence = fence_of(&place, "x");
+    let fence = fence_of(place, "x");
 
     let output = place.run(&["break", "x", "--fence", "1", "--reason", "wrong"]);
     assert_eq!(output.status.code(), Some(1));
@@ -176,9 +183,7 @@ fn break_releases_exactly_that_grant_and_its_holder_learns_the_reason() {
     assert_eq!(place.code(&["show", "x"]), 1);
 }
 
-#[test]
-fn on_lost_decides_what_becomes_of_the_command() {
-    let place = Place::shared();
+fn on_lost_decides_what_becomes_of_the_command(place: &Place) {
     let cases = [("term", "got TERM\n", 123), ("kill", "", 123), ("ignore", "went on\n", 0)];
     for (on_lost, expected, code) in cases {
         let _ = std::fs::remove_file(place.file("log"));
@@ -186,21 +191,19 @@ fn on_lost_decides_what_becomes_of_the_command() {
                       sleep 0.5; echo went on > log";
         let mut holder = place.start(&["run", "x", "--on-lost", on_lost, "-c", script]);
         assert_eq!(holder.line(), "in");
-        let fence = fence_of(&place, "x");
+        let fence = fence_of(place, "x");
         place.says(&["break", "x", "--fence", &fence, "--reason", "test"]);
         assert_eq!(holder.ends(), code, "{on_lost}");
         assert_eq!(place.read("log"), expected, "{on_lost}");
     }
     let mut holder = place.start(&["run", "x", "--lost-exit-code", "9", "-c", "echo in; sleep 9"]);
     assert_eq!(holder.line(), "in");
-    let fence = fence_of(&place, "x");
+    let fence = fence_of(place, "x");
     place.says(&["break", "x", "--fence", &fence, "--reason", "test"]);
     assert_eq!(holder.ends(), 9);
 }
 
-#[test]
-fn hold_keeps_a_lock_until_a_signal_comes() {
-    let place = Place::shared();
+fn hold_keeps_a_lock_until_a_signal_comes(place: &Place) {
     let mut holder = place.start(&["hold", "x", "--label", "maintenance", "--json"]);
     let grant: Value = serde_json::from_str(&holder.line()).unwrap();
     assert_eq!(grant["name"], "x");
@@ -215,14 +218,12 @@ fn hold_keeps_a_lock_until_a_signal_comes() {
 
     let mut holder = place.start(&["hold", "x"]);
     assert!(holder.line().starts_with("holding x with fence "));
-    let fence = fence_of(&place, "x");
+    let fence = fence_of(place, "x");
     place.says(&["break", "x", "--fence", &fence, "--reason", "test"]);
     assert_eq!(holder.ends(), 123);
 }
 
-#[test]
-fn a_handle_is_renewed_and_released_by_whoever_has_it() {
-    let place = Place::shared();
+fn a_handle_is_renewed_and_released_by_whoever_has_it(place: &Place) {
     for kind in [&[][..], &["--shared"], &["--exclusive"], &["--slots", "1"], &["--also", "y"]] {
         let mut arguments = vec!["acquire", "x"];
         arguments.extend(kind);
@@ -244,9 +245,7 @@ fn a_handle_is_renewed_and_released_by_whoever_has_it() {
     }
 }
 
-#[test]
-fn a_handle_that_nobody_renews_ends_with_its_lease() {
-    let place = Place::shared();
+fn a_handle_that_nobody_renews_ends_with_its_lease(place: &Place) {
     let handle = place.says(&["acquire", "x", "--lease", "300ms"]);
     assert_eq!(place.code(&["run", "x", "-n", "--", "true"]), 75);
     assert_eq!(place.code(&["run", "x", "-w", "5s", "--", "true"]), 0);
@@ -256,9 +255,7 @@ fn a_handle_that_nobody_renews_ends_with_its_lease() {
     assert!(stderr(&output).contains("--max-lease"), "{output:?}");
 }
 
-#[test]
-fn acquire_waits_in_line_and_exports_what_a_script_needs() {
-    let place = Place::shared();
+fn acquire_waits_in_line_and_exports_what_a_script_needs(place: &Place) {
     for kind in [&[][..], &["--slots", "1"]] {
         let mut hold = vec!["hold", "x"];
         hold.extend(kind);
@@ -287,18 +284,14 @@ fn acquire_waits_in_line_and_exports_what_a_script_needs() {
     assert_eq!(place.waiting("x"), 0);
 }
 
-#[test]
-fn the_owner_of_a_handle_is_entered_by_what_the_script_runs() {
-    let place = Place::shared();
+fn the_owner_of_a_handle_is_entered_by_what_the_script_runs(place: &Place) {
     let script =
         "eval \"$(tenure acquire x --export)\" && tenure run x -n -- echo inside; tenure release";
     let output = place.shell(script).output().unwrap();
     assert_eq!(stdout(&output), "inside\n", "{output:?}");
 }
 
-#[test]
-fn wait_returns_when_the_lock_is_free_and_takes_nothing() {
-    let place = Place::shared();
+fn wait_returns_when_the_lock_is_free_and_takes_nothing(place: &Place) {
     assert_eq!(place.says(&["wait", "x"]), "");
     let mut holder = place.held("x");
     let output = place.run(&["wait", "x", "--wait", "100ms"]);
@@ -310,9 +303,7 @@ fn wait_returns_when_the_lock_is_free_and_takes_nothing() {
     assert_eq!(waiter.ends(), 0);
 }
 
-#[test]
-fn ls_shows_who_holds_and_who_waits() {
-    let place = Place::shared();
+fn ls_shows_who_holds_and_who_waits(place: &Place) {
     let output = place.run(&["ls"]);
     assert_eq!(stderr(&output), "nobody holds or waits for anything here\n");
     let holder = place.held("account:1");
@@ -349,9 +340,7 @@ fn ls_shows_who_holds_and_who_waits() {
     assert_eq!(place.code(&["sessions", "no-such"]), 1);
 }
 
-#[test]
-fn watch_tells_what_happens() {
-    let place = Place::shared();
+fn watch_tells_what_happens(place: &Place) {
     let mut watch = place.start(&["watch", "a*", "--interval", "20ms"]);
     std::thread::sleep(Duration::from_millis(200));
     let mut holder = place.held("alpha");
@@ -368,11 +357,9 @@ fn watch_tells_what_happens() {
     assert_eq!(event(&mut watch)["event"], "granted");
 }
 
-#[test]
-fn somebody_at_a_terminal_sees_what_they_wait_for() {
-    let place = Place::shared();
+fn somebody_at_a_terminal_sees_what_they_wait_for(place: &Place) {
     let holder = place.held("reports");
-    let mut terminal = Terminal::new(&place);
+    let mut terminal = Terminal::new(place);
     terminal.line("tenure run reports -- echo finally; echo code $?");
     terminal.expect("waiting for reports: held by ");
     let said = terminal.expect(", you are 1st");
@@ -384,12 +371,10 @@ fn somebody_at_a_terminal_sees_what_they_wait_for() {
     terminal.expect("code 0");
 }
 
-#[test]
-fn somebody_at_a_terminal_is_asked_before_a_lock_is_broken() {
-    let place = Place::shared();
+fn somebody_at_a_terminal_is_asked_before_a_lock_is_broken(place: &Place) {
     let mut holder = place.held("x");
-    let fence = fence_of(&place, "x");
-    let mut terminal = Terminal::new(&place);
+    let fence = fence_of(place, "x");
+    let mut terminal = Terminal::new(place);
     let line = format!("tenure break x --fence {fence} --reason test");
     terminal.line(&line);
     terminal.expect("[y/N] ");
@@ -402,9 +387,7 @@ fn somebody_at_a_terminal_is_asked_before_a_lock_is_broken() {
     assert_eq!(holder.ends(), 123);
 }
 
-#[test]
-fn nobody_else_sees_a_waiting_line() {
-    let place = Place::shared();
+fn nobody_else_sees_a_waiting_line(place: &Place) {
     let mut holder = place.held("x");
     let waiter =
         place.tenure(&["run", "x", "--", "true"]).stderr(std::process::Stdio::piped()).spawn();
@@ -417,10 +400,8 @@ fn nobody_else_sees_a_waiting_line() {
     assert!(stderr(&place.run(&["-v", "run", "x", "--", "true"])).contains("x: obtained after"));
 }
 
-#[test]
-fn a_store_that_cannot_be_reached_gives_69() {
-    let place = Place::shared();
-    place.write("store", "a file where the directory should be");
+fn a_store_that_cannot_be_reached_gives_69(place: &Place) {
+    place.lose_store();
     let output = place.run(&["run", "x", "--", "touch", "ran"]);
     assert_eq!(output.status.code(), Some(69), "{output:?}");
     assert_eq!(place.code(&["ls"]), 69);
@@ -428,20 +409,16 @@ fn a_store_that_cannot_be_reached_gives_69() {
     assert!(!place.file("ran").exists());
 }
 
-#[test]
-fn a_holder_that_ends_at_once_leaves_nothing_behind() {
-    let place = Place::shared();
+fn a_holder_that_ends_at_once_leaves_nothing_behind(place: &Place) {
     for _ in 0..20 {
         assert_eq!(place.code(&["run", "x", "-n", "--", "true"]), 0);
     }
     eventually("nothing is held", || place.code(&["show", "x"]) == 1);
 }
 
-#[test]
-fn a_command_ends_when_the_store_is_gone() {
-    let place = Place::shared();
+fn a_command_ends_when_the_store_is_gone(place: &Place) {
     let mut holder = place.start(&["run", "x", "--lease", "2s", "-c", "echo in; exec sleep 600"]);
     assert_eq!(holder.line(), "in");
-    std::fs::rename(place.file("store"), place.file("elsewhere")).unwrap();
+    place.lose_store();
     assert_eq!(holder.ends(), 123);
 }

@@ -7,7 +7,7 @@ use common::terminal::{CTRL_C, CTRL_Z, Terminal};
 
 #[test]
 fn the_command_reads_from_the_terminal_and_the_shell_has_it_back_afterwards() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     terminal.line("tenure run x -c 'read line; echo got $line'");
     terminal.line("hello");
@@ -19,7 +19,7 @@ fn the_command_reads_from_the_terminal_and_the_shell_has_it_back_afterwards() {
 
 #[test]
 fn the_command_is_in_the_foreground_as_an_editor_must_be() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     // Only the foreground group may change the terminal's settings without being stopped.
     terminal.line("tenure run x -c 'stty raw -echo; stty sane; stty -a | grep -c icanon'");
@@ -34,7 +34,7 @@ fn the_command_is_in_the_foreground_as_an_editor_must_be() {
 
 #[test]
 fn a_command_reads_dev_tty_even_if_its_input_is_not_the_terminal() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     terminal.line("tenure run x -c 'read line </dev/tty; echo got $line' </dev/null");
     terminal.line("secret");
@@ -44,7 +44,7 @@ fn a_command_reads_dev_tty_even_if_its_input_is_not_the_terminal() {
 
 #[test]
 fn ctrl_c_ends_the_command_once_and_the_exit_code_says_so() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     terminal.line("tenure run x -c 'echo started; exec sleep 600'; echo code $?");
     terminal.expect("started");
@@ -62,7 +62,7 @@ fn ctrl_c_ends_the_command_once_and_the_exit_code_says_so() {
 
 #[test]
 fn ctrl_z_stops_the_job_and_fg_lets_it_go_on() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     terminal.line("tenure run x --lease 500ms -c 'echo started; read line; echo got $line'");
     terminal.expect("started");
@@ -83,7 +83,7 @@ fn ctrl_z_stops_the_job_and_fg_lets_it_go_on() {
 
 #[test]
 fn a_job_in_the_background_stops_when_it_wants_to_read_and_fg_gives_it_the_terminal() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     terminal.line("tenure run x -c 'read line; echo got $line' & sleep 0.7");
     terminal.expect("ready> ");
@@ -99,7 +99,7 @@ fn a_job_in_the_background_stops_when_it_wants_to_read_and_fg_gives_it_the_termi
 
 #[test]
 fn a_pipeline_shares_the_terminal_with_the_command() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     let pager = "sh -c 'cat; read key </dev/tty; echo key $key'";
     terminal.line(&format!("tenure run x -- echo page | {pager}"));
@@ -111,7 +111,7 @@ fn a_pipeline_shares_the_terminal_with_the_command() {
 
 #[test]
 fn an_interactive_shell_can_be_the_command() {
-    let place = Place::alone();
+    let place = Place::memory();
     let mut terminal = Terminal::new(&place);
     terminal.line("tenure run x -- env PS1='inner> ' bash --norc --noediting -i");
     terminal.expect("inner> ");

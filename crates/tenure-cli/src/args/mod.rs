@@ -176,7 +176,13 @@ released."
     /// Check configuration, store and clock, and say what is wrong
     #[command(
         help_template = HELP,
-        before_help = "Examples:\n  tenure doctor\n  tenure doctor --json"
+        before_help = "\
+Examples:
+  tenure doctor
+  tenure doctor --url redis://127.0.0.1
+  tenure doctor --json",
+        after_help = "\
+Exit code 0 if nothing is bad (notes are not), 69 if the store cannot be reached, otherwise 1."
     )]
     Doctor,
     /// Print what each built-in engine promises

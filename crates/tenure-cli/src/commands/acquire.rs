@@ -225,7 +225,12 @@ impl Store {
     ) -> Result<Granted, Failure> {
         let tenure = settings.builder().open(Arc::clone(&self.engine))?;
         let asking = Asking { tenure: &tenure, settings, wanted, owner, backstop: None };
-        let guard = match asking.obtain(&self.reactor, None)? {
+        let obtained = asking.obtain(&self.reactor, None);
+        if !matches!(obtained, Ok(Ok(_))) {
+            // Our place in line is given up before we end: afterwards nobody would.
+            tenure::blocking::wait(tenure.close());
+        }
+        let guard = match obtained? {
             Ok(guard) => guard,
             Err(code) => return Ok(Err(code)),
         };

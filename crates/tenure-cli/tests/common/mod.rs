@@ -1,5 +1,5 @@
 //! What all tests of the command share: the real binary, a store of their own, patience.
-#![allow(dead_code, reason = "every file of tests uses its part of it")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "every file of tests uses its part")]
 
 pub(crate) mod terminal;
 
@@ -12,29 +12,87 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use servers::Redis;
+
+/// Makes a test of each of these functions on each of these stores, which [`Place`] has by name. A
+/// function that is not named would be dead code, and no build lets that pass.
+macro_rules! on_stores {
+    ([$store:ident $(, $more:ident)*], $tests:tt) => {
+        common::on_stores!(@one $store, $tests);
+        common::on_stores!([$($more),*], $tests);
+    };
+    ([], $tests:tt) => {};
+    (@one $store:ident, [$($test:ident),* $(,)?]) => {
+        mod $store {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test(&super::Place::$store());
+                }
+            )*
+        }
+    };
+}
+pub(crate) use on_stores;
 
 /// A directory of one test, gone with it. Beside the store's files there is room for others.
 pub(crate) struct Place {
     dir: PathBuf,
     url: String,
+    redis: Option<Redis>,
 }
 
 impl Place {
-    /// A store that all processes of the test share.
-    pub(crate) fn shared() -> Self {
-        let mut place = Self::alone();
+    /// A store on this host that all processes of the test share.
+    pub(crate) fn embedded() -> Self {
+        let mut place = Self::memory();
         place.url = format!("embedded://{}", place.dir.join("store").display());
         place
     }
 
+    /// A Redis of its own.
+    pub(crate) fn redis() -> Self {
+        Self::on(Redis::start())
+    }
+
+    /// This Redis, which goes with the place.
+    pub(crate) fn on(redis: Redis) -> Self {
+        let mut place = Self::memory();
+        place.url = redis.url();
+        place.redis = Some(redis);
+        place
+    }
+
     /// A store that every process has for itself.
-    pub(crate) fn alone() -> Self {
+    pub(crate) fn memory() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // Short, because sockets live below it.
         let dir = PathBuf::from(format!("/tmp/tcli-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
-        Self { dir, url: "memory:".to_owned() }
+        Self { dir, url: "memory:".to_owned(), redis: None }
+    }
+
+    /// The same place, where the store is reached by another URL.
+    pub(crate) fn reached_by(mut self, url: String) -> Self {
+        self.url = url;
+        self
+    }
+
+    /// The server of a place that has one.
+    pub(crate) fn server(&self) -> &Redis {
+        self.redis.as_ref().expect("a place with a server")
+    }
+
+    /// Takes the store away from whoever uses it now or later.
+    pub(crate) fn lose_store(&self) {
+        if let Some(redis) = &self.redis {
+            redis.kill();
+            return;
+        }
+        // If nobody has opened it yet, there is nothing to move.
+        let _ = std::fs::rename(self.file("store"), self.file("elsewhere"));
+        self.write("store", "a file where the directory should be");
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -160,6 +218,15 @@ impl Running {
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("a line");
         line.trim_end().to_owned()
+    }
+
+    /// The process that holds the lock for it.
+    pub(crate) fn guardian(&self) -> Pid {
+        let pid = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.expect("a process");
+        let first = children.split_whitespace().next().expect("a guardian");
+        Pid::from_raw(first.parse().expect("a number")).expect("a process")
     }
 
     pub(crate) fn pid(&self) -> Pid {

@@ -1,0 +1,137 @@
+//! `tenure doctor` on servers of all conditions: what it finds, and with which exit code it ends.
+
+mod common;
+
+use common::Place;
+use serde_json::Value;
+use servers::{Fsync, Redis, RedisBuilder};
+
+/// A user with as little as locks need.
+const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha +script|load \
+                     +scan +subscribe +unsubscribe +ping +info +time +type +get +set +del +exists \
+                     +persist +pexpire +hget +hset +hdel +hmget +hgetall +sadd +srem +smembers \
+                     +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zrangebylex";
+
+/// What it found: each check with its state and its words, and the exit code.
+struct Report {
+    findings: Value,
+    code: i32,
+}
+
+impl Report {
+    fn of(place: &Place) -> Self {
+        let output = place.run(&["doctor", "--json"]);
+        let findings = serde_json::from_slice(&output.stdout).expect("JSON");
+        Self { findings, code: output.status.code().expect("an exit code") }
+    }
+
+    /// Whether a check has this state, in these words.
+    #[track_caller]
+    fn has(&self, check: &str, state: &str, words: &str) {
+        let all = self.findings["findings"].as_array().expect("a list");
+        let found = all.iter().filter(|finding| finding["check"] == check);
+        let fits = |finding: &Value| {
+            finding["state"] == state && finding["what"].as_str().is_some_and(|w| w.contains(words))
+        };
+        assert!(found.into_iter().any(fits), "{check} {state} {words:?}: {:#}", self.findings);
+    }
+}
+
+fn on(builder: RedisBuilder) -> Report {
+    Report::of(&Place::on(builder.start()))
+}
+
+#[test]
+fn a_server_as_it_comes_is_fine_and_forgets() {
+    let report = on(Redis::builder());
+    report.has("server", "ok", "Redis ");
+    report.has("connection", "ok", "RESP3");
+    report.has("access", "ok", "the user default may do all");
+    report.has("store clock", "ok", "of this host's");
+    report.has("persistence", "note", "none: a restart forgets all locks");
+    report.has("memory", "ok", "nothing is evicted");
+    report.has("replicas", "ok", "primary");
+    report.has("lock", "ok", "taken and given back");
+    report.has("crashes", "ok", "when its lease ends");
+    assert_eq!(report.code, 0);
+}
+
+#[test]
+fn what_is_kept_on_disk_is_told() {
+    on(Redis::builder().append_only(Fsync::Always)).has("persistence", "ok", "each answer");
+    let report = on(Redis::builder().append_only(Fsync::EverySecond));
+    report.has("persistence", "note", "set appendfsync to always");
+    on(Redis::builder().arg("save", "3600 1")).has("persistence", "note", "snapshots alone");
+    let redis = Redis::start();
+    let url = format!("{}?grace=yes&new=yes", redis.url());
+    let report = Report::of(&Place::on(redis).reached_by(url));
+    report.has("persistence", "ok", "nobody comes in for 60.0s");
+}
+
+#[test]
+fn a_server_that_evicts_is_refused_and_bad_for_those_who_insist() {
+    let full = Redis::builder().arg("maxmemory", "100mb").arg("maxmemory-policy", "allkeys-lru");
+    let place = Place::on(full.start());
+    let report = Report::of(&place);
+    report.has("store", "bad", "evicts keys when memory is short (allkeys-lru)");
+    assert_eq!(report.code, 1);
+    let url = format!("{}?eviction=allow", place.url());
+    let report = Report::of(&place.reached_by(url));
+    report.has("memory", "bad", "set maxmemory-policy to noeviction");
+    report.has("lock", "ok", "taken");
+    assert_eq!(report.code, 1);
+}
+
+#[test]
+fn a_user_with_the_least_rights_can_lock_and_hides_the_rest() {
+    let redis = Redis::builder().acl_line(&format!("{LEAST} +publish")).start();
+    let url = redis.url_as("worker", "pw");
+    let report = Report::of(&Place::on(redis).reached_by(url));
+    report.has("access", "note", "ACL WHOAMI is refused");
+    report.has("persistence", "note", "CONFIG is refused");
+    report.has("lock", "ok", "taken");
+    assert_eq!(report.code, 0);
+}
+
+#[test]
+fn a_user_who_lacks_a_right_is_told_which() {
+    let redis = Redis::builder().acl_line(&format!("{LEAST} +acl|whoami")).start();
+    let url = redis.url_as("worker", "pw");
+    let report = Report::of(&Place::on(redis).reached_by(url));
+    report.has("access", "bad", "the user worker may not run publish");
+    report.has("access", "bad", "ACL SETUSER worker ~tenure:* &tenure:* +publish");
+    assert_eq!(report.code, 1);
+
+    let redis = Redis::builder().acl_line("user worker on >pw ~tenure:* &tenure:* +ping").start();
+    let url = redis.url_as("worker", "pw");
+    let report = Report::of(&Place::on(redis).reached_by(url));
+    report.has("store", "bad", "'eval'");
+    assert_eq!(report.code, 1);
+}
+
+#[test]
+fn a_replica_is_no_place_for_locks_and_a_primary_tells_of_its_replicas() {
+    let place = Place::redis();
+    let replica = Redis::builder().replica_of(place.server()).start();
+    let report = Report::of(&place);
+    report.has("replicas", "note", "1: a lock is granted before they know of it");
+    assert_eq!(report.code, 0);
+    // It knows the namespace from its primary, or not: either way it is said what it is.
+    replica.wait_until_synced();
+    let report = Report::of(&Place::memory().reached_by(replica.url()));
+    report.has("store", "bad", "the server is a replica");
+    assert_eq!(report.code, 69);
+    let starved = on(Redis::builder().arg("min-replicas-to-write", "1"));
+    starved.has("store", "bad", "too few replicas are in touch");
+    assert_eq!(starved.code, 69);
+}
+
+#[test]
+fn a_clock_that_is_far_off_is_told_and_harms_no_lock() {
+    let redis = Redis::builder().clock().start();
+    redis.step_clock(std::time::Duration::from_secs(3_600), servers::Direction::Forward);
+    let report = Report::of(&Place::on(redis));
+    report.has("store clock", "note", "ahead of this host's");
+    report.has("lock", "ok", "taken");
+    assert_eq!(report.code, 0);
+}
