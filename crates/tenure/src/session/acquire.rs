@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::entry::{Entry, Flow, Over, Phase};
 use super::park::{Woken, granted, nap, on_blocking_thread, within};
 use super::table::{Giving, Work};
+use super::words::{TooLate, refusal_error, timed_out_error};
 use super::{Core, Event, Hold, Lease, closed_error, unanswered};
 use crate::contract::{
-    About, Claim, ClaimId, Error, ErrorKind, Grant, HolderView, Lineage, Loss, Parts, Patience,
-    Query, Queued, Refusal, Shape, SlotView, Verb, Verdict,
+    About, Claim, ClaimId, Error, ErrorKind, Grant, Lineage, Loss, Parts, Patience, Query, Queued,
+    Refusal, SlotView, Verb, Verdict,
 };
 use crate::limits;
 use crate::sync::thread;
@@ -370,29 +371,13 @@ impl<'a> Attempt<'a> {
         let line = slot.as_ref().map(|slot| &slot.line);
         let at = line.and_then(|line| line.iter().position(|one| one.claim == self.claim.id));
         let place = at.map_or(place, |at| at + 1);
-        let mut holders: Vec<HolderView> = slot.map(|slot| slot.holders).unwrap_or_default();
-        holders.truncate(limits::NAMED_HOLDERS);
-        let next = match &self.own_hold {
-            Some(own) => {
-                let place = own.about.place.as_ref().map(ToString::to_string).unwrap_or_default();
-                format!(
-                    "it was taken by this same task or thread, at {place}: if one flow wants it \
-                     twice, run it in a scope; branches of a join! need a scope each"
-                )
-            }
-            None => "wait longer, find out why the holder takes so long, or, if you hold other \
-                     locks meanwhile, take them all at once"
-                .to_owned(),
-        };
-        let limit = match self.wait {
-            Wait::Limit(limit) => format!("not granted within {limit:?}"),
-            _ => "not granted within the wait limit".to_owned(),
-        };
-        Err(Error::new(ErrorKind::TimedOut, limit)
-            .during(Verb::Claim)
-            .on(&name)
-            .blocked_by(holders, (place > 0).then_some(place))
-            .next(next))
+        Err(timed_out_error(TooLate {
+            wait: self.wait,
+            name: &name,
+            holders: slot.map(|slot| slot.holders).unwrap_or_default(),
+            place: (place > 0).then_some(place),
+            own_hold: self.own_hold.as_deref(),
+        }))
     }
 
     fn refused(&self, refusal: Refusal) -> Error {
@@ -426,40 +411,6 @@ impl Drop for Attempt<'_> {
         // A wait that is over was given back by whoever ended it, if it had been granted; but only
         // the store knows whether the ticket still stands.
         self.core.send_back(vec![Giving::of(&entry, now)]);
-    }
-}
-
-fn refusal_error(refusal: Refusal, asked: Shape) -> Error {
-    match refusal {
-        Refusal::Shape { name, stands } => {
-            let what = format!("the name is in use as {stands}, not as {asked}");
-            let next = match (stands, asked) {
-                (Shape::Semaphore(_), Shape::Semaphore(_)) => {
-                    "state the same number of permits everywhere, or wait until it is free"
-                }
-                _ => "use one name for one kind of lock, or wait until it is free",
-            };
-            Error::new(ErrorKind::Shape, what).on(&name).next(next)
-        }
-        Refusal::Upgrade { by } => {
-            let what = format!("another reader already waits to write: {by}");
-            Error::new(ErrorKind::UpgradeConflict, what)
-                .next("release the read lock and take the write lock from the start")
-        }
-        Refusal::Full { name, limit } => {
-            let what = format!("{limit} claims hold or wait already");
-            Error::new(ErrorKind::Limit, what).on(&name).next("come back when fewer do")
-        }
-        Refusal::NothingToReplace => {
-            Error::new(ErrorKind::Lost, "what should be upgraded or downgraded is no longer held")
-                .because_of(Loss::Forgotten)
-        }
-        Refusal::Withdrawn => {
-            Error::new(ErrorKind::Lost, "the claim was withdrawn before it arrived")
-        }
-        Refusal::Held { by, .. } => {
-            Error::new(ErrorKind::TimedOut, "it is held").blocked_by(by, None)
-        }
     }
 }
 

@@ -16,6 +16,7 @@ mod park;
 mod release;
 mod table;
 mod witness;
+mod words;
 
 use std::fmt;
 use std::future::Future;
