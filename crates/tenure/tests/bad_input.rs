@@ -224,16 +224,15 @@ fn clients_of_one_namespace_must_agree_on_the_longest_lease() {
 
 #[test]
 fn what_an_engine_does_not_promise_is_refused_before_it_is_asked() {
-    static PLAIN: Promises =
-        Promises { sharing: false, counting: false, atomic_sets: false, ..PROMISES };
+    static PLAIN: Promises = Promises { sharing: false, counting: false, ..PROMISES };
     let world = World::new();
     *world.engine.promises.lock().unwrap() = Some(&PLAIN);
     let tenure = world.tenure();
     let kind = ErrorKind::Unsupported;
     refused(now(tenure.rwlock("a").unwrap().read()), kind, "read-write locks");
     refused(now(tenure.semaphore("a", 2).unwrap().acquire(1)), kind, "semaphores");
-    let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
-    refused(now(tenure.all(parts).unwrap().lock()), kind, "several locks in one step");
+    let parts = [tenure.mutex("a").unwrap().part(), tenure.rwlock("b").unwrap().reader()];
+    refused(now(tenure.all(parts).unwrap().lock()), kind, "read-write locks");
     assert_eq!(world.engine.claims.load(Ordering::SeqCst), 0);
     assert!(now(tenure.mutex("a").unwrap().lock()).is_ok());
 }

@@ -1,5 +1,8 @@
 //! Every engine of this build against every scenario, one named test each.
 
+#[path = "common/singles.rs"]
+mod singles;
+
 use std::process::Command;
 use std::sync::Arc;
 
@@ -12,10 +15,15 @@ use tenure::contract::Promises;
 use tenure::engine;
 use tenure::seeded::Bug;
 
-/// A harness for each engine of this build.
+/// A harness for each engine of this build, and one for an engine that takes one name at a time.
 fn harnesses() -> Vec<Arc<dyn Harness>> {
     let redis = RedisHarness::new(&servers::Redis::shared().unix_url());
-    vec![Arc::new(MemoryHarness), Arc::new(EmbeddedHarness), Arc::new(redis)]
+    vec![
+        Arc::new(MemoryHarness),
+        Arc::new(EmbeddedHarness),
+        Arc::new(redis),
+        Arc::new(singles::SinglesHarness),
+    ]
 }
 
 fn main() {

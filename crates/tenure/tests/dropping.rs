@@ -15,9 +15,18 @@ type Work = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 /// Runs `start` again and again, each time dropping its future after one more poll, until it ends
 /// by itself. After each drop the store must be empty and the names free.
 fn drop_at_every_await(path: &str, between: fn(&World, usize), start: fn(&Tenure) -> Work) {
+    drop_at_every_await_in(World::new, path, between, start);
+}
+
+fn drop_at_every_await_in(
+    world: fn() -> World,
+    path: &str,
+    between: fn(&World, usize),
+    start: fn(&Tenure) -> Work,
+) {
     let mut polls = 0;
     loop {
-        let world = World::new();
+        let world = world();
         let tenure = world.tenure();
         // A bystander takes part, so that there is somebody to hand over to and from.
         let bystander = world.tenure();
@@ -121,6 +130,54 @@ fn permits_and_sets() {
 }
 
 #[test]
+fn a_set_taken_one_by_one() {
+    drop_at_every_await_in(World::one_by_one, "set", settle, |tenure| {
+        let (a, b) = (tenure.mutex("a").unwrap(), tenure.rwlock("b").unwrap());
+        let c = tenure.semaphore("c", 3).unwrap();
+        let all = tenure.all([b.reader(), a.part(), c.permits(2).unwrap()]).unwrap();
+        Box::pin(async move {
+            let permit = c.acquire(1).await?;
+            let set = all.lock().await?;
+            set.release().await?;
+            let set = all.try_lock().await?.expect("it is free");
+            drop(set);
+            permit.release().await
+        })
+    });
+}
+
+#[test]
+fn a_try_for_a_set_that_finds_the_last_name_taken() {
+    drop_at_every_await_in(World::one_by_one, "try", settle, |tenure| {
+        let parts = ["a", "b", "c"].map(|name| tenure.mutex(name).unwrap().part());
+        let all = tenure.all(parts).unwrap();
+        let last = tenure.mutex("c").unwrap();
+        Box::pin(async move {
+            let last = last.lock().await?;
+            assert!(all.try_lock().await?.is_none());
+            last.release().await
+        })
+    });
+}
+
+#[test]
+fn a_set_taken_one_by_one_in_a_scope_that_holds_one_of_them() {
+    drop_at_every_await_in(World::one_by_one, "scope", settle, |tenure| {
+        let parts = ["a", "b", "c"].map(|name| tenure.mutex(name).unwrap().part());
+        let all = tenure.all(parts).unwrap();
+        let (outer, inner) = (tenure.mutex("b").unwrap(), tenure.mutex("c").unwrap());
+        Box::pin(tenure::scope(async move {
+            let outer = outer.lock().await?;
+            let set = all.lock().await?;
+            let inner = inner.lock().await?;
+            set.release().await?;
+            outer.release().await?;
+            inner.release().await
+        }))
+    });
+}
+
+#[test]
 fn a_scope_that_re_enters() {
     drop_at_every_await("re-entry", settle, |tenure| {
         let mutex = tenure.mutex("a").unwrap();
@@ -137,9 +194,13 @@ fn a_scope_that_re_enters() {
 /// The contended paths: somebody else holds "a" when the future starts and lets go (or not) while
 /// it waits. Dropped after each number of polls, before and after the hand-over.
 fn drop_while_waiting(path: &str, start: fn(&Tenure) -> Work) {
+    drop_while_waiting_in(World::new, path, start);
+}
+
+fn drop_while_waiting_in(world: fn() -> World, path: &str, start: fn(&Tenure) -> Work) {
     for release_at in [0, 1, 2, 3, 4, 5, 6] {
         for polls in 0..24 {
-            let world = World::new();
+            let world = world();
             let tenure = world.tenure();
             let mut guard = Some(holder(&world));
             let mut future = start(&tenure);
@@ -180,6 +241,55 @@ fn a_set_that_has_to_wait_for_one_part() {
         let all = tenure.all(parts).unwrap();
         Box::pin(async move { all.lock().await?.release().await })
     });
+}
+
+#[test]
+fn a_set_taken_one_by_one_that_has_to_wait() {
+    // For the first of its names, for one in between, and for the last.
+    let drop_while_waiting = |path, start| drop_while_waiting_in(World::one_by_one, path, start);
+    drop_while_waiting("first", |tenure| all_of(tenure, ["a", "b"]));
+    drop_while_waiting("between", |tenure| all_of(tenure, ["0", "a", "b"]));
+    drop_while_waiting("last", |tenure| all_of(tenure, ["0", "a"]));
+}
+
+fn all_of<const N: usize>(tenure: &Tenure, names: [&str; N]) -> Work {
+    let all = tenure.all(names.map(|name| tenure.mutex(name).unwrap().part())).unwrap();
+    Box::pin(async move { all.lock().await?.release().await })
+}
+
+#[test]
+fn a_set_taken_one_by_one_whose_wait_ends_by_its_limit() {
+    for polls in 0..24 {
+        let world = World::one_by_one();
+        let tenure = world.tenure();
+        let guard = holder(&world);
+        let parts = ["0", "a", "b"].map(|name| tenure.mutex(name).unwrap().part());
+        let all = tenure.all(parts).unwrap().wait(secs(1));
+        let mut future = Box::pin(async move { all.lock().await.map(drop) });
+        let mut ended = false;
+        for poll in 0..polls {
+            if poll == 10 {
+                world.advance(secs(2));
+            }
+            world.settle();
+            if let Some(result) = poll_once(future.as_mut()) {
+                let error = result.unwrap_err();
+                assert_eq!(error.kind(), tenure::ErrorKind::TimedOut);
+                assert_eq!(error.name().map(tenure::Name::as_str), Some("a"), "{error}");
+                assert_eq!((error.held_by().len(), error.place()), (1, Some(1)), "{error}");
+                ended = true;
+                break;
+            }
+        }
+        drop(future);
+        world.engine.suspend.store(false, Ordering::SeqCst);
+        world.settle();
+        assert_eq!(world.census(), (1, 0), "dropped after {polls} polls");
+        assert_eq!(tenure.claims(), 0);
+        assert!(ended || polls < 23, "it never ended");
+        drop(guard);
+        world.assert_empty("the holder let go");
+    }
 }
 
 #[test]

@@ -81,8 +81,9 @@ pub enum Need {
     Sharing,
     /// Semaphores.
     Counting,
-    /// Sets in one step.
-    Sets,
+    /// Sets in one step. What callers see of sets needs no promise: where the engine cannot take
+    /// them in one step, the session takes them one by one.
+    AtomicSets,
     /// Wake-ups by push.
     Push,
 }
@@ -95,7 +96,7 @@ impl Need {
             Self::Queue => promises.queue,
             Self::Sharing => promises.sharing,
             Self::Counting => promises.counting,
-            Self::Sets => promises.atomic_sets,
+            Self::AtomicSets => promises.atomic_sets,
             Self::Push => promises.wake == Wake::Push,
         }
     }

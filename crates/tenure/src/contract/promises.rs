@@ -21,7 +21,8 @@ pub struct Promises {
     pub sharing: bool,
     /// Semaphores.
     pub counting: bool,
-    /// Several names claimed in one atomic step.
+    /// Several names claimed in one atomic step. Without it an engine never sees more than one name
+    /// in a claim of a session, which takes sets one by one, sorted.
     pub atomic_sets: bool,
     /// How a waiter learns that it was granted.
     pub wake: Wake,

@@ -13,6 +13,11 @@ use crate::session::Session;
 ///
 /// Names are sorted and de-duplicated, and all places in line are taken in one atomic step: two
 /// transfers over the same accounts in opposite directions never wait for each other.
+///
+/// Where the engine cannot do that ([`Promises::atomic_sets`](crate::Promises::atomic_sets)), they
+/// are taken one by one in the order of their names, and nobody who takes sets alone waits in a
+/// circle either. While one name is waited for, those before it are held already, and others wait
+/// for them. A guard, its fences and its loss are the same.
 #[derive(Clone, Debug)]
 pub struct All {
     session: Session,
@@ -40,7 +45,8 @@ impl All {
     /// the names is in use as something else; `Unavailable` if the store cannot be reached.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up all places in line and whatever was reserved.
+    /// Dropping the future gives up all places in line and whatever was reserved or taken, in the
+    /// background.
     ///
     /// # Fairness
     /// First come, first served on every name.

@@ -42,7 +42,7 @@ impl Held {
         self.hold.claim().parts.names()
     }
 
-    /// The claim's id.
+    /// The claim's id. Of a set that was taken one by one, that of its first name.
     #[must_use]
     pub fn claim_id(&self) -> ClaimId {
         self.hold.claim().id

@@ -155,8 +155,6 @@ fn promised(core: &Core, parts: &Parts) -> Result<(), Error> {
         "read-write locks"
     } else if !promises.counting && shapes().any(|shape| matches!(shape, Shape::Semaphore(_))) {
         "semaphores"
-    } else if !promises.atomic_sets && parts.as_slice().len() > 1 {
-        "several locks in one step"
     } else {
         return Ok(());
     };

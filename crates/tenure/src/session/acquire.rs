@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{Entry, Flow, Over, Phase};
+use super::joint::Joint;
+use super::one_by_one;
 use super::park::{Woken, granted, nap, on_blocking_thread, within};
 use super::table::{Giving, Work};
 use super::words::{TooLate, refusal_error, timed_out_error};
 use super::{Core, Event, Hold, Lease, closed_error, unanswered};
 use crate::contract::{
-    About, Claim, ClaimId, Error, ErrorKind, Grant, Lineage, Loss, Parts, Patience, Query, Queued,
-    Refusal, SlotView, Verb, Verdict,
+    About, Claim, ClaimId, Error, ErrorKind, Grant, Lineage, Loss, Name, Parts, Patience, Query,
+    Queued, Refusal, SlotView, Verb, Verdict,
 };
 use crate::limits;
 use crate::sync::thread;
@@ -57,15 +59,33 @@ impl Core {
     ///
     /// Dropping the future withdraws the claim; if it was granted meanwhile it is given back.
     pub(crate) async fn acquire(self: Arc<Self>, ask: Ask) -> Result<Outcome, Error> {
-        if let Some(lease) = self.reenter(&ask)? {
-            return Ok(Outcome::Held(lease));
+        if ask.parts.as_slice().len() > 1 && !self.engine.promises().atomic_sets {
+            // Boxed, so that the future of a plain lock has not to carry its room.
+            return Box::pin(one_by_one::acquire(self, ask)).await;
         }
-        let deadline = match ask.wait {
+        self.acquire_by(&ask, self.deadline(ask.wait), None).await
+    }
+
+    /// When a wait that begins now is over.
+    pub(super) fn deadline(&self, wait: Wait) -> Tick {
+        match wait {
             Wait::Limit(limit) => self.clock.now() + limit,
             Wait::Try | Wait::Unlimited => Tick::NEVER,
-        };
+        }
+    }
+
+    /// Acquires by one claim what is asked for. `behind` is what was taken for the same set before.
+    pub(super) async fn acquire_by(
+        self: &Arc<Self>,
+        ask: &Ask,
+        deadline: Tick,
+        behind: Option<&Arc<Joint>>,
+    ) -> Result<Outcome, Error> {
+        if let Some(lease) = self.reenter(ask)? {
+            return Ok(Outcome::Held(lease));
+        }
         loop {
-            let mut attempt = Attempt::begin(&self, &ask)?;
+            let mut attempt = Attempt::begin(self, ask, behind)?;
             match attempt.claim(deadline).await? {
                 Answer::Granted(lease) => return Ok(Outcome::Held(lease)),
                 Answer::Refused(Refusal::Held { .. }) if ask.wait == Wait::Try => {
@@ -75,13 +95,26 @@ impl Core {
                 Answer::Queued => {}
             }
             attempt.report_own_hold();
-            match granted(&self, attempt.id(), deadline).await {
+            match granted(self, attempt.id(), deadline).await {
                 Woken::Granted(hold) => return Ok(Outcome::Held(attempt.into_lease(hold))),
                 Woken::Over(Over::Lapsed) if ask.replaces.is_none() => {}
                 Woken::Over(over) => return Err(attempt.wait_failed(over)),
                 Woken::Deadline(place) => return attempt.timed_out(place).await,
             }
         }
+    }
+
+    /// What the store shows of a slot to whoever has come too late: `Some(None)` is an empty one.
+    /// To look is a courtesy, for which nobody waits long.
+    pub(super) async fn look_at(&self, name: &Name, until: Tick) -> Option<Option<SlotView>> {
+        let query = Query::Slot(name.clone());
+        let seen = within(self, until, self.engine.inspect(&query)).await?.ok()?;
+        Some(seen.slots.into_iter().find(|slot| slot.name == *name))
+    }
+
+    /// Until when to wait for a look at the store.
+    pub(super) fn patience_to_look(&self) -> Tick {
+        self.clock.now() + self.settings.call.min(Duration::from_millis(250))
     }
 
     /// Enters a hold of the same owner once more, without a call.
@@ -121,7 +154,7 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// Puts a fresh claim into the table, so that an early push is kept.
-    fn begin(core: &'a Arc<Core>, ask: &Ask) -> Result<Self, Error> {
+    fn begin(core: &'a Arc<Core>, ask: &Ask, behind: Option<&Arc<Joint>>) -> Result<Self, Error> {
         let claim = Arc::new(Claim {
             id: ClaimId::new(),
             session: Some(core.id),
@@ -138,6 +171,7 @@ impl<'a> Attempt<'a> {
         let sent = core.clock.now();
         let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), sent);
         entry.max_hold = ask.max_hold;
+        entry.behind = behind.cloned();
         let mut table = core.lock();
         if table.closed {
             return Err(closed_error(Verb::Claim).on(ask.parts.first_name()));
@@ -345,14 +379,12 @@ impl<'a> Attempt<'a> {
 
     /// The slot whose line we stand in; of a set, the first of those.
     async fn what_is_waited_for(&self) -> Option<SlotView> {
-        let core = self.core;
-        let limit = core.clock.now() + core.settings.call.min(Duration::from_millis(250));
+        let until = self.core.patience_to_look();
         for name in self.claim.parts.names() {
-            let query = Query::Slot(name.clone());
-            let seen = within(core, limit, core.engine.inspect(&query)).await?.ok()?;
-            let waits = |slot: &SlotView| slot.line.iter().any(|one| one.claim == self.claim.id);
-            if let Some(slot) = seen.slots.into_iter().find(waits) {
-                return Some(slot);
+            let slot = self.core.look_at(name, until).await?;
+            if slot.as_ref().is_some_and(|slot| slot.line.iter().any(|one| one.claim == self.id()))
+            {
+                return slot;
             }
         }
         None

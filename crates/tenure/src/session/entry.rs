@@ -6,6 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::hold::Hold;
+use super::joint::Joint;
 use crate::contract::{Arrival, Claim, ClaimId, Error, Grant, Loss, Name, Queued, Release, Shape};
 use crate::limits;
 use crate::sync::thread::ThreadId;
@@ -42,6 +43,10 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// A claim that will take this one's place when it is granted (upgrade, downgrade).
     pub(super) successor: Option<ClaimId>,
+    /// What was taken for the same set before: a grant that is not picked up ends that too.
+    pub(super) behind: Option<Arc<Joint>>,
+    /// The joints that this claim is a member of, each with a guard's share.
+    pub(super) joints: Vec<Arc<Joint>>,
     /// Who waits for a change, and when to wake it at the latest.
     pub(super) waker: Option<Waker>,
     pub(super) wake_at: Tick,
@@ -114,6 +119,8 @@ impl Entry {
             ask_at: Tick::NEVER,
             failures: 0,
             successor: None,
+            behind: None,
+            joints: Vec::new(),
             waker: None,
             wake_at: Tick::NEVER,
         }
@@ -126,7 +133,7 @@ impl Entry {
             Phase::Sent | Phase::Over(_) => (false, Tick::NEVER),
             Phase::Waiting { .. } => (true, Tick::NEVER),
             Phase::Granted { give_back_at, .. } => (true, *give_back_at),
-            Phase::Held { hold, .. } => (true, hold.safe_until()),
+            Phase::Held { hold, .. } => (true, hold.safe_until().min(self.first_cap())),
         };
         let ask = self.renew_at.min(self.ask_at);
         let renew = if renews && !self.renewing { ask } else { Tick::NEVER };

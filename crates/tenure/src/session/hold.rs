@@ -66,6 +66,22 @@ impl Hold {
         Tick::from_nanos(self.safe_until.load(Ordering::Acquire)).min(self.cap)
     }
 
+    /// When `max_hold` ends the grant.
+    pub(super) fn cap(&self) -> Tick {
+        self.cap
+    }
+
+    /// The fences as they were told last, whether or not the grant may be trusted.
+    pub(super) fn last_fences(&self) -> Fences {
+        self.fences.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Others that this grant is made of were renewed.
+    pub(super) fn follow(&self, safe_until: Tick, fences: Fences) {
+        *self.fences.lock().unwrap_or_else(PoisonError::into_inner) = fences;
+        self.safe_until.fetch_max(safe_until.as_nanos(), Ordering::AcqRel);
+    }
+
     /// How long the grant may still be trusted without another renewal.
     pub(crate) fn remaining(&self) -> Duration {
         match self.loss_at(self.clock.now()) {

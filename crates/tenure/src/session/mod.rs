@@ -11,7 +11,9 @@
 mod acquire;
 mod entry;
 mod hold;
+mod joint;
 mod keeper;
+mod one_by_one;
 mod park;
 mod release;
 mod table;

@@ -5,10 +5,13 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use smallvec::SmallVec;
+
 use super::entry::{Entry, Over, Phase};
+use super::joint::Joint;
 use super::table::{Giving, Work};
 use super::{Ask, Core, Event, Hold, Session, Wait};
-use crate::contract::{Error, ErrorKind, Loss, Part, Parts, Release, Released, Verb};
+use crate::contract::{Error, ErrorKind, Loss, Name, Part, Parts, Release, Released, Verb};
 use crate::seeded::{self, Bug};
 use crate::time::Tick;
 
@@ -16,6 +19,8 @@ use crate::time::Tick;
 pub(crate) struct Lease {
     core: Arc<Core>,
     hold: Arc<Hold>,
+    /// What it is made of, if it is several grants held as one.
+    joint: Option<Arc<Joint>>,
     /// How long its caller was ready to wait, and will be for an upgrade.
     wait: Wait,
     done: bool,
@@ -23,11 +28,34 @@ pub(crate) struct Lease {
 
 impl Lease {
     pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>, wait: Wait) -> Self {
-        Self { core, hold, wait, done: false }
+        Self { core, hold, joint: None, wait, done: false }
+    }
+
+    /// The guard's share of several grants that are held as one.
+    pub(super) fn of_joint(core: Arc<Core>, joint: Arc<Joint>, wait: Wait) -> Self {
+        let hold = Arc::clone(joint.hold());
+        Self { core, hold, joint: Some(joint), wait, done: false }
+    }
+
+    /// The share now belongs to somebody else.
+    pub(super) fn hand_over(mut self) {
+        self.done = true;
+    }
+
+    /// Gives the share up. What nobody holds any more has to be sent back.
+    fn leave(&self, now: Tick) -> SmallVec<[Release; 1]> {
+        match &self.joint {
+            Some(joint) => self.core.take_apart(joint, now),
+            None => self.core.let_go(&self.hold, now).iter().map(Entry::to_release).collect(),
+        }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.hold
+    }
+
+    pub(super) fn wait(&self) -> Wait {
+        self.wait
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -63,27 +91,24 @@ impl Lease {
         let now = self.core.clock.now();
         let lost = self.hold.check_at(now).err();
         let safe_until = self.hold.safe_until();
-        if seeded::on(Bug::RenewAfterReleaseIsLoss) {
+        if seeded::on(Bug::RenewAfterReleaseIsLoss) && self.joint.is_none() {
             return self.release_before_forgetting().await;
         }
-        let Some(entry) = self.core.let_go(&self.hold, now) else {
+        let Some(mut way) = WayBack::new(&self.core, self.leave(now), now) else {
             // Another guard of the same owner still holds it, or the keeper gave it back already.
             return lost.map_or(Ok(()), Err);
         };
-        let core = Arc::clone(&self.core);
-        let until = now + entry.claim.lease;
-        let mut way = WayBack { core, release: Some(entry.to_release()), until };
         let answer = way.send(now).await;
         match (lost, answer) {
             (Some(lost), _) => Err(lost),
-            (None, Ok(Released::Done)) => Ok(()),
+            (None, Ok(None)) => Ok(()),
             // The release took longer than the lease: the right ended before, when we let go.
-            (None, Ok(Released::Gone)) if self.core.clock.now() >= safe_until => Ok(()),
-            (None, Ok(Released::Gone)) => {
+            (None, Ok(Some(_))) if self.core.clock.now() >= safe_until => Ok(()),
+            (None, Ok(Some(gone))) => {
                 let why = Loss::Forgotten;
                 Err(Error::new(ErrorKind::Lost, format!("the lock was lost: {why}"))
                     .during(Verb::Release)
-                    .on(entry.claim.parts.first_name())
+                    .on(&gone)
                     .because_of(why)
                     .next("what was done under this lock may have overlapped with another holder"))
             }
@@ -111,9 +136,8 @@ impl Drop for Lease {
             return;
         }
         let now = self.core.clock.now();
-        if let Some(entry) = self.core.let_go(&self.hold, now) {
-            self.core.send_back(vec![Giving::of(&entry, now)]);
-        }
+        let givings = self.leave(now).into_iter().map(|release| Giving::new(release, now));
+        self.core.send_back(givings.collect());
     }
 }
 
@@ -166,27 +190,43 @@ impl Core {
     }
 }
 
-/// A release on its way. If it is dropped before it was confirmed, the keeper takes over.
+/// Releases on their way, in one call. If it is dropped before they were confirmed, the keeper
+/// takes over.
 struct WayBack {
     core: Arc<Core>,
-    release: Option<Release>,
-    until: Tick,
+    releases: SmallVec<[Release; 1]>,
+    /// How many were counted as on their way.
+    count: usize,
+    /// When they were let go.
+    since: Tick,
 }
 
 impl WayBack {
-    async fn send(&mut self, now: Tick) -> Result<Released, Error> {
-        let Some(release) = self.release.clone() else { return Ok(Released::Gone) };
-        let name = release.claim.parts.first_name().clone();
-        let batch = [release];
+    /// The way back for what was let go at `now`. `None` if that is nothing.
+    fn new(core: &Arc<Core>, releases: SmallVec<[Release; 1]>, now: Tick) -> Option<Self> {
+        let count = releases.len();
+        (count > 0).then(|| Self { core: Arc::clone(core), releases, count, since: now })
+    }
+
+    /// Sends them. Returns the name of the first that the store did not know, if there is one.
+    async fn send(&mut self, now: Tick) -> Result<Option<Name>, Error> {
+        let batch = self.releases.clone();
+        let name = |at: usize| batch.get(at).map(|one| one.claim.parts.first_name().clone());
         let core = Arc::clone(&self.core);
         match core.limited_from(now, Verb::Release, core.engine.release(&batch)).await {
             Ok(answers) => {
-                self.release = None;
-                Ok(answers.first().copied().unwrap_or(Released::Gone))
+                self.releases.clear();
+                // A batch that was answered for fewer than were sent leaves the rest unknown.
+                let done = answers.iter().take_while(|answer| **answer == Released::Done).count();
+                Ok(name(done))
             }
             Err(error) => {
                 let next = "it is released in the background; the lease is the backstop";
-                Err(error.on(&name).next(next))
+                let error = error.next(next);
+                Err(match name(0) {
+                    Some(name) => error.on(&name),
+                    None => error,
+                })
             }
         }
     }
@@ -194,15 +234,18 @@ impl WayBack {
 
 impl Drop for WayBack {
     fn drop(&mut self) {
-        if let Some(mut release) = self.release.take() {
+        if self.releases.is_empty() {
+            let drained = self.core.lock().given(self.count);
+            return drained.into_iter().for_each(Waker::wake);
+        }
+        let (now, since) = (self.core.clock.now(), self.since);
+        let giving = |mut release: Release| {
             // Whether the call went out is not known.
             release.uncertain = true;
-            let now = self.core.clock.now();
-            let giving = Giving { release, until: self.until, not_before: now };
-            return self.core.send_back(vec![giving]);
-        }
-        let drained = self.core.lock().given(1);
-        drained.into_iter().for_each(Waker::wake);
+            Giving { not_before: now, ..Giving::new(release, since) }
+        };
+        let givings = std::mem::take(&mut self.releases).into_iter().map(giving);
+        self.core.send_back(givings.collect());
     }
 }
 

@@ -52,7 +52,11 @@ pub(super) struct Giving {
 impl Giving {
     /// A claim to be given back from `now` on.
     pub(super) fn of(entry: &Entry, now: Tick) -> Self {
-        let release = entry.to_release();
+        Self::new(entry.to_release(), now)
+    }
+
+    /// A release to be sent from `now` on.
+    pub(super) fn new(release: Release, now: Tick) -> Self {
         let until = now + release.claim.lease;
         Self { release, until, not_before: now }
     }
@@ -67,6 +71,8 @@ pub(super) struct Work {
     /// What was lost and has to go back to the store, once its holder knows.
     pub(super) give_back: Vec<Giving>,
     pub(super) lost: Vec<(Arc<Hold>, Loss)>,
+    /// What the guards of joints see, which are lost with the first of their members.
+    pub(super) joints: Vec<(Arc<Hold>, Loss)>,
     /// Grants whose place another grant of the same owner has taken.
     pub(super) replaced: Vec<Arc<Hold>>,
 }
@@ -246,6 +252,9 @@ impl Table {
     }
 
     fn collect_one(&mut self, id: ClaimId, now: Tick, work: &mut Work) {
+        while let Some((joint, loss)) = self.get(id).and_then(|entry| entry.joint_over(now)) {
+            self.lose_joint(&joint, None, &loss, now, work);
+        }
         let Some(due) = self.get(id).map(|entry| entry.due(now)) else { return };
         if let Some(loss) = due.lose {
             self.lose(id, loss, now, work);
@@ -271,11 +280,21 @@ impl Table {
         giving.release.uncertain = true;
         match &entry.phase {
             Phase::Held { hold, .. } => {
-                work.lost.push((Arc::clone(hold), loss));
-                self.remove(id);
+                let hold = Arc::clone(hold);
+                work.lost.push((Arc::clone(&hold), loss.clone()));
+                let joints = self.remove(id).map(|entry| entry.joints).unwrap_or_default();
+                for joint in &joints {
+                    self.lose_joint(joint, Some(&hold), &loss, now, work);
+                }
             }
             Phase::Granted { hold, .. } => {
-                work.lost.push((Arc::clone(hold), loss.clone()));
+                let hold = Arc::clone(hold);
+                work.lost.push((Arc::clone(&hold), loss.clone()));
+                let behind = entry.behind.clone().filter(|_| loss == Loss::NotPickedUp);
+                if let Some(joint) = behind {
+                    // Nobody looks after the rest of the set either.
+                    self.lose_joint(&joint, Some(&hold), &loss, now, work);
+                }
                 let over = match loss {
                     Loss::Evicted { .. } => Over::Ended(loss),
                     _ => Over::Lapsed,
@@ -385,6 +404,9 @@ impl Work {
     pub(super) fn announce(&mut self) {
         for (hold, loss) in self.lost.drain(..) {
             tracing::warn!(name = %hold.claim().parts.first_name(), %loss, "lock lost");
+            hold.end(loss);
+        }
+        for (hold, loss) in self.joints.drain(..) {
             hold.end(loss);
         }
         for hold in self.replaced.drain(..) {

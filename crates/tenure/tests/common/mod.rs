@@ -13,7 +13,7 @@ use tenure::contract::{
     Parts, Patience, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot,
     Verdict,
 };
-use tenure::engine::memory::{Census, MemoryEngine};
+use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
 use tenure::{Error, ErrorKind, Tenure};
 
@@ -30,6 +30,14 @@ impl World {
         let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
         let engine = Arc::new(Meddler::new(store.clone()));
         Self { clock, store, engine }
+    }
+
+    /// A store that takes one name at a time.
+    pub fn one_by_one() -> Self {
+        static PROMISES: Promises = Promises { atomic_sets: false, ..memory::PROMISES };
+        let world = Self::new();
+        *world.engine.promises.lock().unwrap() = Some(&PROMISES);
+        world
     }
 
     /// A new session on the store.
@@ -140,6 +148,10 @@ impl Engine for Meddler {
 
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
         self.claims.fetch_add(1, Ordering::SeqCst);
+        if !self.promises().atomic_sets && claim.parts.as_slice().len() > 1 {
+            let what = "several names in one claim, which was not promised";
+            return Box::pin(async move { Err(Error::new(ErrorKind::Unsupported, what)) });
+        }
         self.call(self.inner.claim(claim))
     }
 

@@ -16,7 +16,7 @@ list! { Exclusion:
     a_write_lock_serves_as_a_mutex cites [1] needs [Sharing];
     a_semaphore_of_one_serves_as_a_mutex cites [1] needs [Counting];
     a_heavy_permit_serves_as_a_mutex cites [1] needs [Counting];
-    a_set_serves_as_a_mutex cites [1] needs [Sets];
+    a_set_serves_as_a_mutex cites [1] needs [Sharing, Counting];
     a_family_serves_as_a_mutex cites [1] needs [];
     a_scope_serves_as_a_mutex cites [1] needs [];
     a_preset_serves_as_a_mutex cites [1] needs [];

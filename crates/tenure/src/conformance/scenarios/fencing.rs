@@ -11,7 +11,7 @@ list! { Fencing:
     fences_of_many_names_each_grow cites [3] needs [];
     fences_stay_in_their_range cites [3] needs [];
     every_reader_and_every_permit_has_a_fence_of_its_own cites [3] needs [Sharing, Counting];
-    the_fences_of_a_set_each_grow cites [3] needs [Sets];
+    the_fences_of_a_set_each_grow cites [3] needs [AtomicSets];
     a_push_and_a_renewal_name_the_same_fence cites [3, 5] needs [Queue, Push];
     a_renewal_keeps_the_fence cites [3] needs [];
     an_upgrade_brings_a_new_fence_and_a_downgrade_keeps_it cites [3] needs [Sharing, Queue];

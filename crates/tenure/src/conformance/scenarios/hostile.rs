@@ -14,8 +14,8 @@ list! { Hostile:
     names_that_look_alike_never_meet cites [1, 9] needs [];
     lines_of_odd_names_are_served_and_told cites [2, 8] needs [Queue];
     names_as_long_as_the_limit_are_told_apart cites [1] needs [];
-    a_set_of_odd_names_is_one_claim cites [1] needs [Sets];
-    a_set_as_large_as_the_limit_is_one_claim cites [1] needs [Sets, Queue];
+    a_set_of_odd_names_is_one_claim cites [1] needs [AtomicSets];
+    a_set_as_large_as_the_limit_is_one_claim cites [1] needs [AtomicSets, Queue];
     an_eviction_ends_exactly_the_fence_it_names cites [9] needs [];
     evicting_a_name_that_nobody_holds_finds_nobody cites [9] needs [Queue];
     ids_that_nobody_knows_are_gone cites [9] needs [];

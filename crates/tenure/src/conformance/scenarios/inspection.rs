@@ -11,7 +11,7 @@ list! { Inspection:
     what_ended_is_not_shown cites [4] needs [Queue];
     looking_renews_nothing cites [4] needs [];
     a_closed_name_says_for_how_long cites [4] needs [];
-    reserved_parts_are_told_from_held_ones cites [1] needs [Sets, Queue];
+    reserved_parts_are_told_from_held_ones cites [1] needs [AtomicSets, Queue];
     pages_go_through_all_names_that_match cites [1] needs [];
     names_are_listed_in_the_order_of_their_bytes cites [1] needs [];
     odd_names_come_back_exactly cites [1] needs [];

@@ -20,7 +20,7 @@ list! { Loss:
     renewals_stop_with_the_loss cites [5, 7] needs [];
     closing_loses_every_guard_and_frees_every_name cites [7] needs [];
     everybody_who_watches_hears_of_the_loss cites [4] needs [];
-    a_set_is_lost_as_a_whole cites [4] needs [Sets];
+    a_set_is_lost_as_a_whole cites [4] needs [];
 }
 
 fn a_severed_holder_knows_before_the_next_one_holds(world: &World) {

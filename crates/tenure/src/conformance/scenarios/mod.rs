@@ -15,6 +15,7 @@ mod reentry;
 mod sets;
 mod sharing;
 mod timing;
+mod together;
 mod upgrade;
 mod waiting;
 
@@ -34,6 +35,7 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     upgrade::LIST,
     counting::LIST,
     sets::LIST,
+    together::LIST,
     fairness::LIST,
     reentry::LIST,
     idempotence::LIST,

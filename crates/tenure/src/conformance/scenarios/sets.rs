@@ -5,20 +5,20 @@ use crate::contract::{Error, Evicted, Loss, Part, Refusal, Released};
 use crate::primitives::SetGuard;
 
 list! { Sets:
-    a_try_takes_all_or_nothing cites [1] needs [Sets];
-    a_waiting_set_reserves_its_parts_as_their_turns_come cites [1, 2] needs [Sets, Queue];
-    opposite_orders_never_wait_for_each_other cites [2, 11] needs [Sets, Queue];
-    a_round_table_of_sets_is_served_to_the_last cites [1, 2, 11] needs [Sets, Queue];
-    kinds_of_locks_mix_in_a_set cites [1] needs [Sets, Sharing, Counting, Queue];
-    a_set_has_one_expiry cites [4] needs [Sets];
-    withdrawing_a_set_frees_what_was_reserved cites [7] needs [Sets, Queue];
-    a_waiting_set_that_expires_frees_what_was_reserved cites [2, 4] needs [Sets, Queue];
-    evicting_one_part_ends_the_set cites [9] needs [Sets, Queue];
-    evicting_a_reserved_part_ends_the_wait cites [9] needs [Sets, Queue];
-    a_set_dies_with_its_session cites [2] needs [Sets, Queue];
-    the_place_of_a_set_is_the_worst_of_its_places cites [2] needs [Sets, Queue];
-    a_set_is_refused_as_a_whole_over_one_wrong_shape cites [1] needs [Sets, Sharing];
-    the_same_set_twice_is_served_in_turn cites [2, 3] needs [Sets, Queue];
+    a_try_takes_all_or_nothing cites [1] needs [AtomicSets];
+    a_waiting_set_reserves_its_parts_as_their_turns_come cites [1, 2] needs [AtomicSets, Queue];
+    opposite_orders_never_wait_for_each_other cites [2, 11] needs [Queue];
+    a_round_table_of_sets_is_served_to_the_last cites [1, 2, 11] needs [Queue];
+    kinds_of_locks_mix_in_a_set cites [1] needs [AtomicSets, Sharing, Counting, Queue];
+    a_set_has_one_expiry cites [4] needs [AtomicSets];
+    withdrawing_a_set_frees_what_was_reserved cites [7] needs [AtomicSets, Queue];
+    a_waiting_set_that_expires_frees_what_was_reserved cites [2, 4] needs [AtomicSets, Queue];
+    evicting_one_part_ends_the_set cites [9] needs [AtomicSets, Queue];
+    evicting_a_reserved_part_ends_the_wait cites [9] needs [AtomicSets, Queue];
+    a_set_dies_with_its_session cites [2] needs [AtomicSets, Queue];
+    the_place_of_a_set_is_the_worst_of_its_places cites [2] needs [AtomicSets, Queue];
+    a_set_is_refused_as_a_whole_over_one_wrong_shape cites [1] needs [AtomicSets, Sharing];
+    the_same_set_twice_is_served_in_turn cites [2, 3] needs [Queue];
 }
 
 fn a_try_takes_all_or_nothing(world: &World) {
