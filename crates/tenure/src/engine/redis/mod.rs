@@ -55,8 +55,8 @@ use self::wire::{Home, Reply};
 use super::Terms;
 use crate::contract::{
     Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fencing, Finding, Name, Parts,
-    Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Survives, Verb,
-    Verdict, Wake,
+    Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Survives,
+    Verb, Verdict, Wake,
 };
 use crate::time::Clock;
 
