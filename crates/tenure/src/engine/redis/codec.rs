@@ -6,61 +6,58 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use super::keys::encoded;
+use super::keys::{Keys, encoded};
 use crate::contract::{
     About, Claim, ClaimId, ClaimRef, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place,
     SessionId, Shape, WaiterView,
 };
 
-/// What a script keeps of a claim and never changes. `slots` are the keys of its parts.
+/// Writes what a script keeps of a claim and never changes.
 ///
 /// Written by hand rather than by formatting: it is made for every claim.
-pub(super) fn claim_text(claim: &Claim, slots: &[String]) -> String {
+pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &Keys) {
     let mode = match (claim.patience, claim.replaces) {
         (Patience::Wait, None) => 'w',
         (Patience::Try, None) => 't',
         (Patience::Wait, Some(_)) => 'x',
         (Patience::Try, Some(_)) => 'y',
     };
-    let mut text = String::with_capacity(320);
-    push_ref(&mut text, claim.id, slots.len(), claim.lease);
+    let parts = claim.parts.as_slice();
+    push_ref(text, claim.id, parts.len(), claim.lease);
     text.push(' ');
     text.push(mode);
     text.push(' ');
-    push_option(&mut text, claim.session.map(SessionId::as_u128), push_hex);
+    push_option(text, claim.session.map(SessionId::as_u128), push_hex);
     for (at, owner) in claim.lineage.all().enumerate() {
         text.push(if at == 0 { ' ' } else { ',' });
-        push_hex(&mut text, owner.as_u128());
+        push_hex(text, owner.as_u128());
     }
     text.push(' ');
-    push_number(&mut text, claim.lock_delay.as_micros(), 1);
+    push_number(text, claim.lock_delay.as_micros(), 1);
     text.push(' ');
-    push_option(&mut text, claim.replaces.map(ClaimId::as_u128), push_hex);
-    for (at, (part, slot)) in claim.parts.as_slice().iter().zip(slots).enumerate() {
+    push_option(text, claim.replaces.map(ClaimId::as_u128), push_hex);
+    for (at, part) in parts.iter().enumerate() {
         text.push(if at == 0 { ' ' } else { ';' });
-        push_shape(&mut text, part.shape());
+        push_shape(text, part.shape());
         text.push(':');
-        push_number(&mut text, part.weight().into(), 1);
+        push_number(text, part.weight().into(), 1);
         text.push(':');
-        text.push_str(slot);
+        keys.push_slot(text, part.name());
     }
-    push_about(&mut text, &claim.about);
-    text
+    push_about(text, &claim.about);
 }
 
 /// For how many milliseconds a claim's key is kept, if it may stand alone there: it has no lock
 /// delay and comes instead of no other.
-pub(super) fn plain_lease(claim: &Claim) -> Option<String> {
+pub(super) fn plain_lease(claim: &Claim) -> Option<u128> {
     let plain = claim.lock_delay.is_zero() && claim.replaces.is_none();
-    plain.then(|| claim.lease.as_micros().div_ceil(1_000).to_string())
+    plain.then(|| claim.lease.as_micros().div_ceil(1_000))
 }
 
-/// What finds a claim again, as it stands in the key of a lone holder.
-pub(super) fn ref_text(claim: &ClaimRef) -> String {
-    let mut text = String::with_capacity(56);
+/// Writes what finds a claim again, as it stands in the key of a lone holder.
+pub(super) fn push_reference(text: &mut String, claim: &ClaimRef) {
     text.push_str("- 0 ");
-    push_ref(&mut text, claim.id, claim.parts.as_slice().len(), claim.lease);
-    text
+    push_ref(text, claim.id, claim.parts.as_slice().len(), claim.lease);
 }
 
 /// The widths are fixed: scripts look for these by their place.
@@ -114,7 +111,7 @@ fn push_hex(text: &mut String, id: u128) {
 }
 
 /// A number with at least so many digits.
-fn push_number(text: &mut String, number: u128, digits: usize) {
+pub(super) fn push_number(text: &mut String, number: u128, digits: usize) {
     let mut reversed = [b'0'; 39];
     let (mut left, mut length) = (number, 0);
     while left > 0 || length < digits {
@@ -293,16 +290,17 @@ mod tests {
             replaces: Some(ClaimId::new()),
             about: About { host: "h-1".into(), pid: 42, place, label },
         };
-        let slots = ["k{a}".to_owned(), "k{c}".to_owned()];
-        let text = claim_text(&claim, &slots);
-        let reference = ref_text(&claim.to_ref());
+        let keys = Keys::new(&crate::contract::Namespace::default());
+        let (mut text, mut reference) = (String::new(), String::new());
+        push_claim(&mut text, &claim, &keys);
+        push_reference(&mut reference, &claim.to_ref());
         assert!(text.starts_with(&format!("{} y - ", &reference["- 0 ".len()..])), "{text}");
         assert_eq!(reference.len(), 51, "scripts look for it by its place");
-        for (slot, weight) in [("k{a}", crate::limits::FULL_WEIGHT), ("k{c}", 2)] {
-            let told = told(&text, slot).unwrap();
+        for (slot, weight) in [("a b", crate::limits::FULL_WEIGHT), ("c", 2)] {
+            let told = told(&text, &keys.slot(&name(slot))).unwrap();
             assert_eq!((told.claim, told.session, told.weight), (claim.id, None, weight));
             assert_eq!((&told.lineage, &told.about), (&claim.lineage, &claim.about));
         }
-        assert!(told(&text, "k{b}").is_none(), "it has no part there");
+        assert!(told(&text, &keys.slot(&name("b"))).is_none(), "it has no part there");
     }
 }

@@ -345,6 +345,7 @@ impl Service {
         }
         let mut line = shared.line();
         line.busy = false;
+        line.writing = false;
         // Queued while we wrote: the next round takes it, after the others had their turn.
         if line.demand().0 {
             line.busy = true;

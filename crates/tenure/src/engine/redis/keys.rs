@@ -41,10 +41,15 @@ impl Keys {
     /// The key of a lock, and what its other keys begin with.
     pub(super) fn slot(&self, name: &Name) -> String {
         let mut key = String::with_capacity(self.locks.len() + name.as_str().len() + 1);
-        key.push_str(&self.locks);
-        key.extend(encoded(name.as_str()));
-        key.push('}');
+        self.push_slot(&mut key, name);
         key
+    }
+
+    /// The same, behind what is there already.
+    pub(super) fn push_slot(&self, text: &mut String, name: &Name) {
+        text.push_str(&self.locks);
+        text.extend(encoded(name.as_str()));
+        text.push('}');
     }
 
     /// The name of the lock that a key belongs to, if it is one of a lock's two main keys.

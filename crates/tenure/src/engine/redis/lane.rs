@@ -10,46 +10,16 @@ use redis::Value;
 use tokio::sync::oneshot;
 
 use super::answers::fence_of;
+use super::item::{Item, Joint};
 use super::manner::Manner;
-use super::pack::pack;
+use super::pack::{pack, push_count, push_word};
 use super::scripts::Script;
 use super::trouble::Trouble;
 use super::wire::{Gather, Greeter, Home, Outgoing, Reply, Wire};
 use super::{keys::Keys, location::Location};
 
 /// Most claims in one call: no other client waits longer for the store than for so many.
-const TOGETHER: usize = 64;
-
-/// A verb of which several calls may go as one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joint {
-    Claim,
-    Release,
-}
-
-/// One claim to make or to give back: its slots, and what the script is told of it.
-#[derive(Debug)]
-pub(super) struct Item {
-    pub(super) slots: Vec<String>,
-    pub(super) text: String,
-    /// It may take the short way: a claim for this many milliseconds, a release of what was
-    /// answered.
-    pub(super) plain: Option<String>,
-}
-
-impl Item {
-    /// Whether it may take the short way by itself.
-    fn is_short(&self) -> bool {
-        self.plain.is_some() && self.slots.len() == 1
-    }
-
-    /// What the script is told.
-    fn words(&self, joint: Joint) -> impl Iterator<Item = &[u8]> {
-        let time = self.plain.as_deref().unwrap_or_default().as_bytes();
-        let time = (joint == Joint::Claim).then_some(time);
-        time.into_iter().chain([self.text.as_bytes()])
-    }
-}
+const TOGETHER: usize = 32;
 
 /// The answer to an item: the store's time, and what its script says. A release has no time.
 pub(super) type Answer = Result<(u64, Value), Trouble>;
@@ -104,25 +74,44 @@ impl Lane {
     pub(super) async fn send(&self, joint: Joint, item: Item) -> Answer {
         self.manner.active();
         if self.wire.is_idle() {
-            let packed = command(joint, &[&item], item.is_short(), &self.keys, &self.manner);
+            let mut packed = Vec::with_capacity(item.len() + 200);
+            let call = Calling { short: item.is_short(), ..self.calling(joint) };
+            call.pack(&mut packed, &[&item]);
             return match self.wire.call(&packed).await {
                 // The long way says at which key; the short one did nothing.
                 Err(trouble) if trouble.is_wrong_type() => self.alone(joint, item).await,
                 reply => single(joint, reply?),
             };
         }
+        self.join(joint, item).await.unwrap_or(Err(Trouble::Closed))
+    }
+
+    /// Lays an item to the others that wait to be sent.
+    fn join(&self, joint: Joint, item: Item) -> oneshot::Receiver<Answer> {
         let (caller, answer) = oneshot::channel();
-        self.desk.queue(joint).push(Waiting { item, caller });
-        self.wire.ring();
-        answer.await.unwrap_or(Err(Trouble::Closed))
+        let mut queue = self.desk.queue(joint);
+        queue.push(Waiting { item, caller });
+        let enough = queue.len() >= TOGETHER;
+        drop(queue);
+        if enough {
+            self.wire.flush();
+        } else {
+            self.wire.ring();
+        }
+        answer
     }
 
     /// The same with a call of its own, whatever scripts the store has forgotten.
     pub(super) async fn alone(&self, joint: Joint, item: Item) -> Answer {
-        let slots: Vec<&str> = item.slots.iter().map(String::as_str).collect();
+        let mut packed = Vec::new();
         let script = script(joint, &self.manner);
-        let words: Vec<&[u8]> = item.words(joint).collect();
-        single(joint, self.run(script, &slots, &words).await?)
+        let words = ("EVAL", &*script.text);
+        Calling { words, ..self.calling(joint) }.pack(&mut packed, &[&item]);
+        single(joint, self.wire.call(&packed).await?)
+    }
+
+    fn calling(&self, joint: Joint) -> Calling<'_> {
+        Calling::new(joint, &self.keys, &self.manner)
     }
 
     /// Runs a script: by its digest, and by its text if the store has forgotten it.
@@ -170,10 +159,11 @@ impl Desk {
         while !waiting.is_empty() {
             manner.active();
             let rest = waiting.split_off(waiting.len().min(TOGETHER));
-            let items: Vec<&Item> = waiting.iter().map(|one| &one.item).collect();
-            let packed = command(joint, &items, false, keys, manner);
-            let callers: Vec<_> = waiting.into_iter().map(|one| one.caller).collect();
-            out.push(&packed, Reply::Many(Box::new(move |reply| tell(joint, callers, reply))));
+            let (items, callers): (Vec<Item>, Vec<_>) =
+                waiting.into_iter().map(|one| (one.item, one.caller)).unzip();
+            let reply = Reply::Many(Box::new(move |reply| tell(joint, callers, reply)));
+            let items: Vec<&Item> = items.iter().collect();
+            out.write(|packed| Calling::new(joint, keys, manner).pack(packed, &items), reply);
             waiting = rest;
         }
     }
@@ -186,18 +176,36 @@ pub(super) fn script(joint: Joint, manner: &Manner) -> &'static Script {
     }
 }
 
-/// A call for these items.
-fn command(joint: Joint, items: &[&Item], short: bool, keys: &Keys, manner: &Manner) -> Vec<u8> {
-    let script = script(joint, manner);
-    let count = 1 + items.iter().map(|item| item.slots.len()).sum::<usize>();
-    let count = count.to_string();
-    let options = manner.options(short);
-    let mut words: Vec<&[u8]> = Vec::with_capacity(5 + 3 * items.len());
-    words.extend([b"EVALSHA", script.sha.as_bytes(), count.as_bytes(), keys.top.as_bytes()]);
-    words.extend(items.iter().flat_map(|item| &item.slots).map(String::as_bytes));
-    words.push(options.as_bytes());
-    words.extend(items.iter().flat_map(|item| item.words(joint)));
-    pack(&words)
+/// How a call for some items is put together.
+struct Calling<'a> {
+    /// The command, and what names the script.
+    words: (&'static str, &'a str),
+    short: bool,
+    keys: &'a Keys,
+    manner: &'a Manner,
+}
+
+impl<'a> Calling<'a> {
+    fn new(joint: Joint, keys: &'a Keys, manner: &'a Manner) -> Self {
+        Self { words: ("EVALSHA", &script(joint, manner).sha), short: false, keys, manner }
+    }
+
+    fn pack(&self, packed: &mut Vec<u8>, items: &[&Item]) {
+        let slots = 1 + items.iter().map(|item| item.slots()).sum::<usize>();
+        let words = items.iter().map(|item| item.words()).sum::<usize>();
+        push_count(packed, 4 + slots + words);
+        push_word(packed, self.words.0.as_bytes());
+        push_word(packed, self.words.1.as_bytes());
+        push_word(packed, slots.to_string().as_bytes());
+        push_word(packed, self.keys.top.as_bytes());
+        for item in items {
+            packed.extend_from_slice(item.packed_slots());
+        }
+        push_word(packed, self.manner.options(self.short).as_bytes());
+        for item in items {
+            packed.extend_from_slice(item.packed_words());
+        }
+    }
 }
 
 /// The answer to a call for one item.

@@ -52,10 +52,17 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// Adds a packed command.
+    #[cfg(test)]
     pub(crate) fn push(&mut self, packed: &[u8], reply: Reply) {
-        self.bytes.extend_from_slice(packed);
-        let end = self.bytes.len() as u64;
-        self.entries.push(Entry { end, answer: Answer::to(packed), reply });
+        self.write(|bytes| bytes.extend_from_slice(packed), reply);
+    }
+
+    /// Adds a command that is packed on the spot.
+    pub(crate) fn write(&mut self, pack: impl FnOnce(&mut Vec<u8>), reply: Reply) {
+        let start = self.bytes.len();
+        pack(&mut self.bytes);
+        let answer = Answer::to(&self.bytes[start..]);
+        self.entries.push(Entry { end: self.bytes.len() as u64, answer, reply });
     }
 
     /// Gives everything up.
@@ -103,6 +110,8 @@ pub(super) struct Line {
     pub(super) rung: bool,
     /// Whether the driver writes, or will in a moment: then nobody writes past it.
     pub(super) busy: bool,
+    /// Whether the driver has taken bytes that the socket does not have yet.
+    pub(super) writing: bool,
     /// Where callers write, when nobody else does.
     pen: Option<Arc<Pen>>,
     /// Not yet given to the socket.
@@ -141,6 +150,7 @@ impl Line {
             greeted: false,
             rung: false,
             busy: false,
+            writing: false,
             pen: None,
             out: Vec::new(),
             queued: 0,
@@ -170,6 +180,26 @@ impl Line {
             let written = pen.try_write(packed).unwrap_or(0);
             self.sent += written as u64;
             left = &packed[written..];
+        }
+        if left.is_empty() {
+            return After::default();
+        }
+        self.out.extend_from_slice(left);
+        self.ring()
+    }
+
+    /// Takes commands that a caller gathered, and writes them if the driver has nothing of its own
+    /// under way: it may be waiting for others to call before it writes.
+    pub(super) fn send_all(&mut self, gathered: Outgoing) -> After {
+        let base = self.queued;
+        self.queued += gathered.bytes.len() as u64;
+        let entries = gathered.entries.into_iter();
+        self.awaited.extend(entries.map(|entry| Entry { end: base + entry.end, ..entry }));
+        let mut left = &gathered.bytes[..];
+        if let Some(pen) = self.pen.as_ref().filter(|_| !self.writing && self.out.is_empty()) {
+            let written = pen.try_write(left).unwrap_or(0);
+            self.sent += written as u64;
+            left = &left[written..];
         }
         if left.is_empty() {
             return After::default();
@@ -225,6 +255,7 @@ impl Line {
         self.awaited.extend(entries.map(|entry| Entry { end: base + entry.end, ..entry }));
         std::mem::swap(&mut self.out, empty);
         self.busy = !empty.is_empty();
+        self.writing = self.busy;
     }
 
     /// The socket took so many bytes.
@@ -299,6 +330,6 @@ impl Line {
         }
         self.pen = None;
         self.out.clear();
-        (self.queued, self.sent, self.busy) = (0, 0, false);
+        (self.queued, self.sent, self.busy, self.writing) = (0, 0, false, false);
     }
 }

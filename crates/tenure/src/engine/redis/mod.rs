@@ -17,6 +17,7 @@ mod codec;
 mod driver;
 mod examine;
 mod greeting;
+mod item;
 mod keys;
 mod lane;
 mod line;
@@ -40,9 +41,10 @@ use std::time::Duration;
 use redis::Value;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
-use self::codec::{claim_text, plain_lease, ref_text};
+use self::codec::push_reference;
+use self::item::{Item, Joint};
 use self::keys::Keys;
-use self::lane::{Item, Joint, Lane};
+use self::lane::Lane;
 use self::location::Location;
 use self::manner::Manner;
 use self::reception::{Clerk, Reception};
@@ -212,23 +214,19 @@ impl RedisEngine {
         batch: &[(&ClaimRef, &str)],
     ) -> Result<Value, Error> {
         let slots: Vec<String> = batch.iter().flat_map(|(one, _)| self.slots(&one.parts)).collect();
-        let texts = batch.iter().map(|(one, more)| ref_text(one) + more);
-        let texts: Vec<String> = texts.collect();
+        let text = |(claim, more): &(&ClaimRef, &str)| {
+            let mut text = String::with_capacity(56);
+            push_reference(&mut text, claim);
+            text + more
+        };
+        let texts: Vec<String> = batch.iter().map(text).collect();
         let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
         let texts: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
         self.run(verb, script, &slots, &texts).await
     }
 
     async fn release_one(&self, release: &Release) -> Result<Released, Error> {
-        let claim = &release.claim;
-        let item = || {
-            let mut text = ref_text(claim);
-            if release.uncertain {
-                text.push_str(" 1");
-            }
-            let plain = (!release.uncertain).then(String::new);
-            Item { slots: self.slots(&claim.parts), text, plain }
-        };
+        let item = || Item::release(release, &self.inner.keys);
         let answer = self.send(Joint::Release, item).await;
         let (_, value) = answer.map_err(|trouble| to_error(trouble, Verb::Release))?;
         answers::released(&value)
@@ -252,10 +250,7 @@ impl Engine for RedisEngine {
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
         Box::pin(async move {
             let keys = &self.inner.keys;
-            let item = || {
-                let slots = self.slots(&claim.parts);
-                Item { text: claim_text(claim, &slots), slots, plain: plain_lease(claim) }
-            };
+            let item = || Item::claim(claim, keys);
             let answer = self.send(Joint::Claim, item).await;
             let (now, value) = answer.map_err(|trouble| to_error(trouble, Verb::Claim))?;
             answers::verdict(&value, claim.parts.as_slice().len(), now, keys)

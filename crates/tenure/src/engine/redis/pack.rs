@@ -6,13 +6,23 @@ use redis::PushKind;
 pub(crate) fn pack(arguments: &[&[u8]]) -> Vec<u8> {
     let bytes = arguments.iter().map(|argument| argument.len() + 16).sum::<usize>();
     let mut packed = Vec::with_capacity(bytes + 16);
-    head(&mut packed, b'*', arguments.len());
+    push_count(&mut packed, arguments.len());
     for argument in arguments {
-        head(&mut packed, b'$', argument.len());
-        packed.extend_from_slice(argument);
-        packed.extend_from_slice(b"\r\n");
+        push_word(&mut packed, argument);
     }
     packed
+}
+
+/// Begins a command of so many words.
+pub(super) fn push_count(packed: &mut Vec<u8>, words: usize) {
+    head(packed, b'*', words);
+}
+
+/// Adds a word of a command.
+pub(super) fn push_word(packed: &mut Vec<u8>, word: &[u8]) {
+    head(packed, b'$', word.len());
+    packed.extend_from_slice(word);
+    packed.extend_from_slice(b"\r\n");
 }
 
 /// What ends the wait for a command's answer.

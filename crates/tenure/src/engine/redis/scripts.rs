@@ -48,7 +48,8 @@ pub(super) fn on_store_clock(flags: bool) -> &'static Scripts {
 #[cfg(feature = "conformance")]
 pub(super) fn on_given_clock() -> &'static Scripts {
     const GIVEN: &str = include_str!("../../conformance/lua/clock.lua");
-    static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(GIVEN, GIVEN, true));
+    const KEYS: &str = include_str!("../../conformance/lua/keyclock.lua");
+    static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(GIVEN, KEYS, true));
     &SCRIPTS
 }
 

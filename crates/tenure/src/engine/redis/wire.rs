@@ -17,7 +17,7 @@ use super::line::{Line, Stage};
 use super::location::Location;
 use super::pack::pack;
 use super::trouble::Trouble;
-use crate::contract::Error;
+use crate::contract::{Effect, Error};
 
 /// What is said on each new connection, and who hears what the server tells by itself.
 ///
@@ -128,6 +128,31 @@ impl Wire {
         // Nobody is left to gather for the connection.
         if let Some(trouble) = over {
             self.0.give_up(Vec::new(), &trouble);
+        }
+    }
+}
+
+impl Wire {
+    /// Gathers and writes now, because there is enough of it. The store can begin while others are
+    /// still to call.
+    pub(crate) fn flush(&self) {
+        if !matches!(self.0.line().stage, Stage::Up) {
+            return self.ring();
+        }
+        let mut gathered = Outgoing::default();
+        (self.0.gather)(&mut gathered);
+        let mut line = self.0.line();
+        if matches!(line.stage, Stage::Up) {
+            let after = line.send_all(gathered);
+            drop(line);
+            return after.act();
+        }
+        // It broke meanwhile, and nothing of this was sent.
+        drop(line);
+        let why = "it broke before this was sent".into();
+        let trouble = Trouble::Broken { effect: Effect::None, why };
+        for reply in gathered.into_replies() {
+            reply.finish(Err(trouble.clone()));
         }
     }
 }

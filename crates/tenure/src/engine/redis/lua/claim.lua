@@ -28,36 +28,35 @@ end
 --#include head
 local answers, later = { now }, nil
 local k, open = 2, grace <= now
+-- One number for all that come in here: fences grow by name, and no name does so twice.
+local next = top < clock and clock or top + 1
+local fence = fmt('%08d%08d', next / 100000000, next % 100000000)
+local begin = now_text .. ' ' .. fence .. ' ' .. fence .. ' ' .. now_text .. ' - 0 '
+local singles = #ARGV == 2 * #KEYS - 1
 for n = 2, #ARGV, 2 do
   local px, text = ARGV[n], ARGV[n + 1]
-  local parts = tonumber(sub(text, 1, 2))
-  local free, i = open and px ~= '', 0
+  local parts = singles and 1 or tonumber(sub(text, 1, 2))
+  local free = open and px ~= ''
   if free and tombs > now then free = call('EXISTS', KEYS[k] .. ':d:' .. sub(text, 16, 47)) == 0 end
-  while free and parts > 1 and i < parts do
-    free = call('EXISTS', KEYS[k + i]) == 0
-    i = i + 1
+  if free and parts > 1 then
+    for i = k, k + parts - 1 do free = free and call('EXISTS', KEYS[i]) == 0 end
   end
   if free then
     -- Nobody is there: one key for each slot.
-    local answer, arrival
-    for i = 0, parts - 1 do
-      local next = top < clock and clock or top + 1
-      local fence = next == now and now_text or fmt('%08d%08d', next / 100000000, next % 100000000)
-      arrival = arrival or fence
-      free = call('SET', KEYS[k + i], now_text .. ' ' .. fence .. ' ' .. arrival .. ' ' .. now_text ..
-        ' - 0 ' .. text, 'NX', 'PX', px)
-      if not free then break end
-      top = next
-      if parts == 1 then
-        answer = fence
-      else
-        answer = answer or { 'g', next }
-        answer[i + 3] = next
+    free = call('SET', KEYS[k], begin .. text, 'NX', 'PX', px)
+  end
+  if free then
+    top = next
+    local answer = fence
+    if parts > 1 then
+      answer = { 'g', next, next }
+      for i = k + 1, k + parts - 1 do
+        call('SET', KEYS[i], begin .. text, 'PX', px)
+        answer[#answer + 1] = next
       end
     end
     answers[n / 2 + 1] = answer
-  end
-  if not free then
+  else
     later = later or {}
     later[#later + 1] = { n / 2 + 1, k, parts, text }
   end

@@ -6,36 +6,29 @@
 -- out    the short way: 1. Else for each claim 1 if it held or waited, 0 if it was not known, or
 --        {"e", message}
 --#include keyclock
-if string.sub(ARGV[1], 1, 1) ~= '.' then
-  -- The short way for one claim: one holder, nobody in line, no lock delay. Its key lives exactly as
-  -- long as it does.
-  local value = redis.call('GET', KEYS[2])
-  if value and string.sub(value, 69, 119) == ARGV[2]
-    and (not now_text or string.sub(value, 1, 16) + string.sub(value, 76, 86) > tonumber(now_text)) then
-    redis.call('DEL', KEYS[2])
-    return 1
-  end
+if string.sub(ARGV[1], 1, 1) ~= '.' and alone(redis.call('GET', KEYS[2]), ARGV[2]) then
+  -- The short way for one claim.
+  redis.call('DEL', KEYS[2])
+  return 1
 end
-local answers, later = {}, nil
-local k = 2
+local answers, gone, later = {}, {}, nil
+-- What is no string is nothing here: the long way says what is wrong with it.
+local k, values = 2, redis.call('MGET', unpack(KEYS))
 for n = 2, #ARGV do
-  local parts, lone, i = tonumber(string.sub(ARGV[n], 5, 6)), true, 0
-  while lone and i < parts do
-    -- What is no string is an error of this claim, not of all that go with it.
-    local value = redis.pcall('GET', KEYS[k + i])
-    lone = type(value) == 'string' and string.sub(value, 69, 119) == ARGV[n]
-      and (not now_text or string.sub(value, 1, 16) + string.sub(value, 76, 86) > tonumber(now_text))
-    i = i + 1
-  end
+  local item = ARGV[n]
+  local last = k + string.sub(item, 5, 6) - 1
+  local lone = true
+  for i = k, last do lone = lone and alone(values[i], item) end
   if lone then
-    for i = 0, parts - 1 do redis.call('DEL', KEYS[k + i]) end
+    for i = k, last do gone[#gone + 1] = KEYS[i] end
     answers[n - 1] = 1
   else
     later = later or {}
-    later[#later + 1] = { n - 1, k, parts }
+    later[#later + 1] = { n - 1, k, last - k + 1 }
   end
-  k = k + parts
+  k = last + 1
 end
+if #gone > 0 then redis.call('DEL', unpack(gone)) end
 if not later then return answers end
 --#include clock
 --#include head
