@@ -102,6 +102,7 @@ pub(super) enum Stage {
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is asked by itself")]
 pub(super) struct Line {
     pub(super) stage: Stage,
     /// Whether the connection was ever up.
