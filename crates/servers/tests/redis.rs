@@ -34,7 +34,7 @@ fn a_server_answers_on_its_port_and_on_its_socket() {
     assert_eq!(redis.url(), format!("redis://127.0.0.1:{}", redis.port()));
     let url = redis.unix_url();
     let mut over_unix =
-        Client::connect_unix(Path::new(url.strip_prefix("unix://").unwrap())).unwrap();
+        Client::connect_unix(Path::new(url.strip_prefix("redis+unix://").unwrap())).unwrap();
     assert_eq!(over_unix.cmd(&["GET", "a"]), Ok(text("b")));
     assert_eq!(redis.info("server", "process_id"), Some(redis.pid().to_string()));
     assert_eq!(redis.info("server", "tcp_port"), Some(redis.port().to_string()));

@@ -9,7 +9,7 @@ use servers::{Fsync, Redis, RedisBuilder};
 /// A user with as little as locks need.
 const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha +script|load \
                      +scan +subscribe +unsubscribe +ping +info +time +type +get +set +del +exists \
-                     +persist +pexpire +hget +hset +hdel +hmget +hgetall +sadd +srem +smembers \
+                     +persist +pexpire +pttl +mget +hincrby +zcard +hget +hset +hdel +hmget +hgetall +sadd +srem +smembers \
                      +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zrangebylex";
 
 /// What it found: each check with its state and its words, and the exit code.

@@ -171,14 +171,16 @@ impl<'a> Attempt<'a> {
         let sent = core.clock.now();
         let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), sent);
         entry.max_hold = ask.max_hold;
-        entry.behind = behind.cloned();
+        if let Some(behind) = behind {
+            entry.rare_mut().behind = Some(Arc::clone(behind));
+        }
         let mut table = core.lock();
         if table.closed {
             return Err(closed_error(Verb::Claim).on(ask.parts.first_name()));
         }
         table.insert(entry);
         if let Some(old) = claim.replaces {
-            table.update(old, |entry| entry.successor = Some(claim.id));
+            table.update(old, |entry| entry.rare_mut().successor = Some(claim.id));
         }
         drop(table);
         Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait, sent })
@@ -257,7 +259,7 @@ impl<'a> Attempt<'a> {
             work.give_back.push(Giving::of(&entry, now));
         }
         if let Some(old) = self.claim.replaces {
-            table.update(old, |entry| entry.successor = None);
+            table.update(old, |entry| entry.rare_mut().successor = None);
             if *refusal == Refusal::NothingToReplace {
                 table.lose(old, Loss::Forgotten, now, &mut work);
             }

@@ -41,15 +41,22 @@ pub(super) struct Entry {
     /// anybody after a call that was not answered.
     pub(super) ask_at: Tick,
     pub(super) failures: u32,
+    /// What few claims have. Apart, so that the many stay small.
+    rare: Option<Box<Rare>>,
+    /// Who waits for a change, and when to wake it at the latest.
+    pub(super) waker: Option<Waker>,
+    pub(super) wake_at: Tick,
+}
+
+/// What few claims have.
+#[derive(Debug, Default)]
+pub(super) struct Rare {
     /// A claim that will take this one's place when it is granted (upgrade, downgrade).
     pub(super) successor: Option<ClaimId>,
     /// What was taken for the same set before: a grant that is not picked up ends that too.
     pub(super) behind: Option<Arc<Joint>>,
     /// The joints that this claim is a member of, each with a guard's share.
     pub(super) joints: Vec<Arc<Joint>>,
-    /// Who waits for a change, and when to wake it at the latest.
-    pub(super) waker: Option<Waker>,
-    pub(super) wake_at: Tick,
 }
 
 /// Where a claim stands.
@@ -118,12 +125,25 @@ impl Entry {
             missed: false,
             ask_at: Tick::NEVER,
             failures: 0,
-            successor: None,
-            behind: None,
-            joints: Vec::new(),
+            rare: None,
             waker: None,
             wake_at: Tick::NEVER,
         }
+    }
+
+    /// What few claims have, to look at.
+    pub(super) fn rare(&self) -> Option<&Rare> {
+        self.rare.as_deref()
+    }
+
+    /// The same, to change it.
+    pub(super) fn rare_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// The joints that this claim is a member of.
+    pub(super) fn joints(&self) -> &[Arc<Joint>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.joints)
     }
 
     /// The next instant at which something is due.

@@ -175,30 +175,30 @@ impl Entry {
     /// whole.
     pub(super) fn joint_over(&self, now: Tick) -> Option<(Arc<Joint>, Loss)> {
         let over = |joint: &Arc<Joint>| Some((Arc::clone(joint), joint.hold.loss_at(now)?));
-        self.joints.iter().find_map(over)
+        self.joints().iter().find_map(over)
     }
 
     /// The first instant at which `max_hold` ends a joint of this member.
     pub(super) fn first_cap(&self) -> Tick {
-        self.joints.iter().map(|joint| joint.hold.cap()).min().unwrap_or(Tick::NEVER)
+        self.joints().iter().map(|joint| joint.hold.cap()).min().unwrap_or(Tick::NEVER)
     }
 
     fn place_of(&self, joint: &Arc<Joint>) -> Option<usize> {
-        self.joints.iter().position(|other| Arc::ptr_eq(other, joint))
+        self.joints().iter().position(|other| Arc::ptr_eq(other, joint))
     }
 
     /// The joint takes over the share of an older one, or that of a guard.
     fn enter(&mut self, old: Option<&Arc<Joint>>, joint: &Arc<Joint>) {
         match old.and_then(|old| self.place_of(old)) {
-            Some(at) => self.joints[at] = Arc::clone(joint),
-            None => self.joints.push(Arc::clone(joint)),
+            Some(at) => self.rare_mut().joints[at] = Arc::clone(joint),
+            None => self.rare_mut().joints.push(Arc::clone(joint)),
         }
     }
 
     /// The joint gives its share of this member up. Returns whether it was the last share.
     fn leave(&mut self, joint: &Arc<Joint>) -> bool {
         let Some(at) = self.place_of(joint) else { return false };
-        self.joints.swap_remove(at);
+        self.rare_mut().joints.swap_remove(at);
         match &mut self.phase {
             Phase::Held { guards, .. } => {
                 *guards -= 1;

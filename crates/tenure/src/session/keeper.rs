@@ -240,7 +240,7 @@ impl Core {
             match &entry.phase {
                 Phase::Held { hold, .. } | Phase::Granted { hold, .. } => {
                     let refused = hold.renewed(safe_until, &grant).err();
-                    entry.joints.iter().for_each(|joint| joint.follow());
+                    entry.joints().iter().for_each(|joint| joint.follow());
                     entry.answered_at(sent, grant.arrival);
                     self.saw(&entry.claim, Event::Renewed { safe_until });
                     // Somebody may be waiting for the grant to be trustworthy.

@@ -171,7 +171,8 @@ impl Table {
         }
         let fits = |entry: &Entry| {
             // Neither a hold that is being exchanged, nor a set, which has other names and fences.
-            let plain = entry.successor.is_none() && entry.claim.parts.as_slice().len() == 1;
+            let plain = entry.rare().is_none_or(|rare| rare.successor.is_none())
+                && entry.claim.parts.as_slice().len() == 1;
             if entry.claim.lineage.owner() != owner || !plain {
                 return false;
             }
@@ -282,15 +283,18 @@ impl Table {
             Phase::Held { hold, .. } => {
                 let hold = Arc::clone(hold);
                 work.lost.push((Arc::clone(&hold), loss.clone()));
-                let joints = self.remove(id).map(|entry| entry.joints).unwrap_or_default();
-                for joint in &joints {
+                let entry = self.remove(id);
+                for joint in entry.iter().flat_map(Entry::joints) {
                     self.lose_joint(joint, Some(&hold), &loss, now, work);
                 }
             }
             Phase::Granted { hold, .. } => {
                 let hold = Arc::clone(hold);
                 work.lost.push((Arc::clone(&hold), loss.clone()));
-                let behind = entry.behind.clone().filter(|_| loss == Loss::NotPickedUp);
+                let behind = entry
+                    .rare()
+                    .and_then(|rare| rare.behind.clone())
+                    .filter(|_| loss == Loss::NotPickedUp);
                 if let Some(joint) = behind {
                     // Nobody looks after the rest of the set either.
                     self.lose_joint(&joint, Some(&hold), &loss, now, work);
@@ -319,7 +323,9 @@ impl Table {
 
     /// Whether another claim is about to take this one's place; it is then asked about first.
     pub(super) fn asks_successor(&mut self, id: ClaimId, now: Tick) -> bool {
-        let Some(next) = self.get(id).and_then(|entry| entry.successor) else { return false };
+        let Some(next) = self.get(id).and_then(|entry| entry.rare()?.successor) else {
+            return false;
+        };
         let pending = self.update(next, |entry| match entry.phase {
             Phase::Sent => true,
             Phase::Waiting { .. } => {

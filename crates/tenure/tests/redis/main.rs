@@ -12,6 +12,7 @@ mod full;
 mod gaps;
 mod host;
 mod logs;
+mod page;
 mod replicas;
 mod runtimes;
 mod silence;
