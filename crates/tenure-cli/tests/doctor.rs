@@ -8,9 +8,10 @@ use servers::{Fsync, Redis, RedisBuilder};
 
 /// A user with as little as locks need.
 const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha +script|load \
-                     +scan +subscribe +unsubscribe +ping +info +time +type +get +set +del +exists \
-                     +persist +pexpire +pttl +mget +hincrby +zcard +hget +hset +hdel +hmget +hgetall +sadd +srem +smembers \
-                     +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zrangebylex";
+                     +scan +subscribe +unsubscribe +ping +info +time +type +get +mget +set +del \
+                     +exists +persist +pexpire +pttl +hget +hset +hdel +hincrby +hmget +hgetall \
+                     +sadd +srem +smembers +zadd +zrem +zcard +zscore +zrank +zrange \
+                     +zrangebyscore +zrangebylex";
 
 /// What it found: each check with its state and its words, and the exit code.
 struct Report {
