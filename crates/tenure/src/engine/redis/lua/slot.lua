@@ -1,11 +1,11 @@
 -- One slot: how its holders and its line are kept. Knows keys, not who may come in.
 --
--- T     string. One holder and nobody in line: "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"; it
---       expires a lease after FROM. GROUP is "-", or "+" if there is a lock delay. Anything more is
---       kept in the others, and then T is "+":
--- T:s   hash: sums and times (see read_slot); h<claim> holders (as above, but T:x has the expiry, and GROUP may be
---       a number), o<owner> "WEIGHT:CLAIM;..." what it holds, t<claim> "ARRIVAL SINCE TEXT" who
---       waits, w<owner> how often it waits, g<group> "FENCE SPENT MEMBERS" who shares a fence
+-- T     string. One holder without lock delay, and nobody in line: "FROM FENCE ARRIVAL SINCE - 0
+--       TEXT"; it expires a lease after FROM. Anything more is kept in the others, and then T is "+":
+-- T:s   hash: sums and times (see read_slot); h<claim> "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"
+--       who holds (T:x has the expiry), o<owner> "WEIGHT:CLAIM;..." what it holds, t<claim> "ARRIVAL
+--       SINCE TEXT" who waits, w<owner> how often it waits, g<group> "FENCE SPENT MEMBERS" who shares
+--       a fence
 -- T:x   holders by expiry   T:y  waiters by expiry   T:l  waiters by place, those ahead below zero
 -- T:k   waiters by owner and ancestors, "OWNER ARRIVAL CLAIM", lexically
 -- TEXT  "PARTS LEASE CLAIM MODE SESSION OWNER[,ANCESTOR..] DELAY REPLACES SHAPE:WEIGHT:T[;..] ...",
@@ -13,7 +13,8 @@
 --       "t" not at all, "w" in line, "y" and "x" the same instead of another claim
 local match, gmatch, max = string.match, string.gmatch, math.max
 -- A store that is full, or a replica, refuses this first write: then nothing has been changed yet.
-call('SET', KEYS[1], raw or '0', 'KEEPTTL')
+-- If memory was lost, the grace stands from here on, whatever becomes of this call.
+call('SET', KEYS[1], raw or fmt('%.0f %.0f %.0f', top, tombs, grace), 'KEEPTTL')
 -- Fields of one table, not locals: to make a function in Lua costs by the locals it can see.
 local F = {
   HOLDERS = 10000, WAITERS = 10000, NAMED = 8,
@@ -93,7 +94,7 @@ function F.read_hold(value, key)
 end
 
 function F.hold_text(hold)
-  local group = hold.group and F.number(hold.group) or hold.claim.delay > 0 and '+' or '-'
+  local group = hold.group and F.number(hold.group) or '-'
   return F.number(hold.expires - hold.claim.lease) .. ' ' .. F.number(hold.fence) .. ' ' ..
     F.number(hold.arrival) .. ' ' .. F.number(hold.since) .. ' ' .. group .. ' ' ..
     (hold.reserved and '1' or '0') .. ' ' .. hold.claim.text
