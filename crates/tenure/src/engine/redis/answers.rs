@@ -240,6 +240,9 @@ fn queued(list: &[Value]) -> Option<Queued> {
 
 /// A fence that stands alone: granted, one part, and the arrival is the same number.
 pub(super) fn fence_of(value: &Value) -> Option<u64> {
+    if let Value::Int(fence) = value {
+        return u64::try_from(*fence).ok();
+    }
     let digits = bytes(value).filter(|digits| digits.len() == 16)?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }

@@ -103,23 +103,27 @@ fn push_option<T>(text: &mut String, value: Option<T>, push: impl FnOnce(&mut St
 
 /// 32 hexadecimal digits.
 fn push_hex(text: &mut String, id: u128) {
-    for byte in id.to_be_bytes() {
-        for digit in [byte >> 4, byte & 15] {
-            text.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
-        }
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut digits = [0; 32];
+    for (two, byte) in digits.chunks_exact_mut(2).zip(id.to_be_bytes()) {
+        two[0] = DIGITS[usize::from(byte >> 4)];
+        two[1] = DIGITS[usize::from(byte & 15)];
     }
+    text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
 }
 
 /// A number with at least so many digits.
 pub(super) fn push_number(text: &mut String, number: u128, digits: usize) {
-    let mut reversed = [b'0'; 39];
-    let (mut left, mut length) = (number, 0);
-    while left > 0 || length < digits {
-        reversed[length] = b'0' + u8::try_from(left % 10).unwrap_or(0);
+    // Dividing 128 bits is slow, and nothing we write is that large.
+    let mut left = u64::try_from(number).unwrap_or(u64::MAX);
+    let mut all = [b'0'; 20];
+    let mut at = all.len();
+    while left > 0 || all.len() - at < digits {
+        at -= 1;
+        all[at] = b'0' + u8::try_from(left % 10).unwrap_or(0);
         left /= 10;
-        length += 1;
     }
-    text.extend(reversed[..length].iter().rev().map(|digit| char::from(*digit)));
+    text.push_str(std::str::from_utf8(&all[at..]).unwrap_or_default());
 }
 
 /// A shape as scripts write it.

@@ -74,7 +74,7 @@ impl Lane {
     pub(super) async fn send(&self, joint: Joint, item: Item) -> Answer {
         self.manner.active();
         if self.wire.is_idle() {
-            let mut packed = Vec::with_capacity(item.len() + 200);
+            let mut packed = Vec::new();
             let call = Calling { short: item.is_short(), ..self.calling(joint) };
             call.pack(&mut packed, &[&item]);
             return match self.wire.call(&packed).await {
@@ -193,6 +193,7 @@ impl<'a> Calling<'a> {
     fn pack(&self, packed: &mut Vec<u8>, items: &[&Item]) {
         let slots = 1 + items.iter().map(|item| item.slots()).sum::<usize>();
         let words = items.iter().map(|item| item.words()).sum::<usize>();
+        packed.reserve(items.iter().map(|item| item.len()).sum::<usize>() + 200);
         push_count(packed, 4 + slots + words);
         push_word(packed, self.words.0.as_bytes());
         push_word(packed, self.words.1.as_bytes());
@@ -210,20 +211,27 @@ impl<'a> Calling<'a> {
 
 /// The answer to a call for one item.
 fn single(joint: Joint, reply: Value) -> Answer {
-    if !matches!(reply, Value::Array(_)) {
-        // By the short way: a fence, which is the store's time as well, or that it was given back.
+    if matches!(reply, Value::BulkString(_)) {
+        // By the short way: a fence, which is the store's time as well.
         return Ok((fence_of(&reply).unwrap_or(0), reply));
     }
-    let mut answers = answers(joint, 1, reply)?;
-    answers.pop().ok_or(Trouble::Closed)
+    match answers(joint, 1, reply)? {
+        Answers::Alike(now, answer) => Ok((now, answer)),
+        Answers::Each(now, mut list) => list.pop().map(|one| (now, one)).ok_or(Trouble::Closed),
+    }
 }
 
 /// Tells each caller its part of the answer. Whoever left does not want to know.
 fn tell(joint: Joint, callers: Vec<oneshot::Sender<Answer>>, reply: Result<Value, Trouble>) {
     match reply.and_then(|reply| answers(joint, callers.len(), reply)) {
-        Ok(answers) => {
-            for (caller, answer) in callers.into_iter().zip(answers) {
-                drop(caller.send(Ok(answer)));
+        Ok(Answers::Alike(now, answer)) => {
+            for caller in callers {
+                drop(caller.send(Ok((now, answer.clone()))));
+            }
+        }
+        Ok(Answers::Each(now, list)) => {
+            for (caller, answer) in callers.into_iter().zip(list) {
+                drop(caller.send(Ok((now, answer))));
             }
         }
         Err(trouble) => {
@@ -234,12 +242,26 @@ fn tell(joint: Joint, callers: Vec<oneshot::Sender<Answer>>, reply: Result<Value
     }
 }
 
-fn answers(joint: Joint, count: usize, reply: Value) -> Result<Vec<(u64, Value)>, Trouble> {
+/// What a script answers to several items, with the store's time; a release has none.
+enum Answers {
+    /// The same to all: a number.
+    Alike(u64, Value),
+    Each(u64, Vec<Value>),
+}
+
+fn answers(joint: Joint, count: usize, reply: Value) -> Result<Answers, Trouble> {
     let strange = |reply: &Value| Trouble::strange(reply);
-    let Value::Array(mut list) = reply else { return Err(strange(&reply)) };
-    let now = match (joint, list.first()) {
+    let mut list = match reply {
+        Value::Int(1) if joint == Joint::Release => return Ok(Answers::Alike(0, reply)),
+        Value::Array(list) => list,
+        _ => return Err(strange(&reply)),
+    };
+    let now = match (joint, &list[..]) {
         (Joint::Release, _) => 0,
-        (Joint::Claim, Some(Value::Int(now))) => {
+        (Joint::Claim, [Value::Int(now), Value::Int(fence)]) => {
+            return Ok(Answers::Alike(u64::try_from(*now).unwrap_or_default(), Value::Int(*fence)));
+        }
+        (Joint::Claim, [Value::Int(now), ..]) => {
             let now = u64::try_from(*now).unwrap_or_default();
             list.remove(0);
             now
@@ -249,5 +271,5 @@ fn answers(joint: Joint, count: usize, reply: Value) -> Result<Vec<(u64, Value)>
     if list.len() != count {
         return Err(strange(&Value::Array(list)));
     }
-    Ok(list.into_iter().map(|answer| (now, answer)).collect())
+    Ok(Answers::Each(now, list))
 }

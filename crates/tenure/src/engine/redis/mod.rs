@@ -284,6 +284,7 @@ impl Engine for RedisEngine {
                 batch.iter().map(|release| (&release.claim, mark(release))).collect();
             let value = self.run_batch(Verb::Release, script, &claims).await?;
             match answers::list(&value) {
+                None if value == Value::Int(1) => Ok(vec![Released::Done; batch.len()]),
                 Some(all) if all.len() == batch.len() => {
                     all.iter().map(answers::released).collect()
                 }

@@ -4,7 +4,7 @@
 -- ARGV   see head.lua; then for each claim: its lease in milliseconds if it neither has a lock delay
 --        nor comes instead of another, else ""; and its text (see slot.lua)
 -- out    the short way: the fence, as text, which is arrival and now as well. Else now, then for each
---        claim one of
+--        claim one of (or, if all are granted, one number: the fence of each)
 --        fence                                  granted; the arrival is the same
 --        {"g", arrival, fence..}                granted
 --        {"q", place, first expiry, arrival}    in line
@@ -26,45 +26,65 @@ if string.sub(ARGV[1], 1, 1) ~= '.' and now_text < '4503599627370496' then
   end
 end
 --#include head
-local answers, later = { now }, nil
+local later, granted = nil, false
 local k, open = 2, grace <= now
 -- One number for all that come in here: fences grow by name, and no name does so twice.
 local next = top < clock and clock or top + 1
 local fence = fmt('%08d%08d', next / 100000000, next % 100000000)
 local begin = now_text .. ' ' .. fence .. ' ' .. fence .. ' ' .. now_text .. ' - 0 '
-local singles = #ARGV == 2 * #KEYS - 1
-for n = 2, #ARGV, 2 do
-  local px, text = ARGV[n], ARGV[n + 1]
-  local parts = singles and 1 or tonumber(sub(text, 1, 2))
-  local free = open and px ~= ''
-  if free and tombs > now then free = call('EXISTS', KEYS[k] .. ':d:' .. sub(text, 16, 47)) == 0 end
-  if free and parts > 1 then
-    for i = k, k + parts - 1 do free = free and call('EXISTS', KEYS[i]) == 0 end
-  end
-  if free then
-    -- Nobody is there: one key for each slot.
-    free = call('SET', KEYS[k], begin .. text, 'NX', 'PX', px)
-  end
-  if free then
-    top = next
-    local answer = fence
-    if parts > 1 then
-      answer = { 'g', next, next }
-      for i = k + 1, k + parts - 1 do
-        call('SET', KEYS[i], begin .. text, 'PX', px)
-        answer[#answer + 1] = next
-      end
+local answers = { now }
+if #ARGV == 2 * #KEYS - 1 and open and tombs <= now then
+  -- A slot each, and nothing to look for but whether somebody is there.
+  for n = 2, #ARGV, 2 do
+    local px, text = ARGV[n], ARGV[n + 1]
+    k = n / 2 + 1
+    if px ~= '' and call('SET', KEYS[k], begin .. text, 'NX', 'PX', px) then
+      granted = true
+    else
+      later = later or {}
+      later[#later + 1] = { k, k, 1, text }
     end
-    answers[n / 2 + 1] = answer
-  else
-    later = later or {}
-    later[#later + 1] = { n / 2 + 1, k, parts, text }
   end
-  k = k + parts
+  if granted then top = next end
+  if not later then answers[2] = next end
+else
+  local singles = #ARGV == 2 * #KEYS - 1
+  for n = 2, #ARGV, 2 do
+    local px, text = ARGV[n], ARGV[n + 1]
+    local parts = singles and 1 or tonumber(sub(text, 1, 2))
+    local free = open and px ~= ''
+    if free and tombs > now then free = call('EXISTS', KEYS[k] .. ':d:' .. sub(text, 16, 47)) == 0 end
+    if free and parts > 1 then
+      for i = k, k + parts - 1 do free = free and call('EXISTS', KEYS[i]) == 0 end
+    end
+    if free then
+      -- Nobody is there: one key for each slot.
+      free = call('SET', KEYS[k], begin .. text, 'NX', 'PX', px)
+    end
+    if free then
+      top = next
+      local answer = fence
+      if parts > 1 then
+        answer = { 'g', next, next }
+        for i = k + 1, k + parts - 1 do
+          call('SET', KEYS[i], begin .. text, 'PX', px)
+          answer[#answer + 1] = next
+        end
+      end
+      answers[n / 2 + 1] = answer
+    else
+      later = later or {}
+      later[#later + 1] = { n / 2 + 1, k, parts, text }
+    end
+    k = k + parts
+  end
 end
 if not later then
   --#include tail
   return answers
+end
+if granted then
+  for i = 2, (#ARGV + 1) / 2 do answers[i] = fence end
 end
 --#include slot
 --#include rules

@@ -3,7 +3,7 @@
 -- KEYS   the top, then the slots of each claim in turn
 -- ARGV   see head.lua; then for each claim "- 0 PARTS LEASE CLAIM", with " 1" behind it if a copy of
 --        the claim may still arrive
--- out    the short way: 1. Else for each claim 1 if it held or waited, 0 if it was not known, or
+-- out    1 if all held alone. Else for each claim 1 if it held or waited, 0 if it was not known, or
 --        {"e", message}
 --#include keyclock
 if string.sub(ARGV[1], 1, 1) ~= '.' and alone(redis.call('GET', KEYS[2]), ARGV[2]) then
@@ -29,7 +29,7 @@ for n = 2, #ARGV do
   k = last + 1
 end
 if #gone > 0 then redis.call('DEL', unpack(gone)) end
-if not later then return answers end
+if not later then return 1 end
 --#include clock
 --#include head
 --#include slot
