@@ -21,6 +21,7 @@ const PROMISES: Promises = Promises {
     atomic_sets: true,
     wake: Wake::Push,
     survives: &[],
+    replicas: false,
     drift_percent: 0,
 };
 

@@ -5,6 +5,7 @@
 //! failure that says what to install: no test is skipped.
 //!
 //! - [`Redis`] is a `redis-server` of one's own, with [`Client`] to talk to it.
+//! - [`Sentinels`] are a primary, its replicas, and the sentinels that watch over them.
 //! - [`Proxy`] is a TCP proxy that delays, holds back, loses and cuts.
 //! - [`Clock`] is the clock of a server, moved while it runs.
 //! - [`Certificates`] are an authority and two certificates for one run.
@@ -24,6 +25,7 @@ mod process;
 mod proxy;
 mod redis;
 mod resp;
+mod sentinels;
 
 pub use certificates::Certificates;
 pub use clock::{Clock, Direction};
@@ -31,3 +33,4 @@ pub use patience::eventually;
 pub use proxy::{Counts, Faults, Proxy};
 pub use redis::{Builder as RedisBuilder, Fsync, Redis};
 pub use resp::{Client, Reply};
+pub use sentinels::{Sentinel, Sentinels};

@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::patience::within;
 
 /// A child process of ours.
+#[derive(Debug)]
 pub(crate) struct Process {
     child: Mutex<Child>,
     pid: u32,

@@ -59,7 +59,7 @@ fn help_never_shows_a_password_from_the_environment() {
 fn version_names_the_engines_that_are_built_in() {
     let place = Place::memory();
     let version = env!("CARGO_PKG_VERSION");
-    let engines = ["embedded", "memory", "redis"];
+    let engines = ["embedded", "memory", "redis", "redis+sentinel"];
     let listed = engines.join(", ");
     assert_eq!(place.says(&["version"]), format!("tenure {version}\nengines: {listed}\n"));
     assert_eq!(place.says(&["--version"]), format!("tenure {version}\n"));
@@ -74,15 +74,18 @@ fn promises_are_a_table_for_people() {
     assert_eq!(
         Place::memory().says(&["promises"]),
         "\
-engine    fencing        queue  read-write  semaphores  sets  wake  survives      drift
-embedded  strict         yes    yes         yes         yes   push  client-crash  0%
-memory    clock-bounded  yes    yes         yes         yes   push  -             0%
-redis     clock-bounded  yes    yes         yes         yes   push  client-crash  10%
+engine          fencing        queue  read-write  semaphores  sets  wake  survives      drift
+embedded        strict         yes    yes         yes         yes   push  client-crash  0%
+memory          clock-bounded  yes    yes         yes         yes   push  -             0%
+redis           clock-bounded  yes    yes         yes         yes   push  client-crash  10%
+redis+sentinel  clock-bounded  yes    yes         yes         yes   push  client-crash  10%
 
 What the fences rest on:
-  embedded  a high-water mark on disk, reserved ahead and synced
-  memory    a counter in this process; across processes the wall clock
-  redis     a counter in the store; after a loss of its memory the store's wall clock
+  embedded        a high-water mark on disk, reserved ahead and synced
+  memory          a counter in this process; across processes the wall clock
+  redis           a counter in the store; after a loss of its memory the store's wall clock
+  redis+sentinel  a counter in the store; after a fail-over that lost writes the \
+wall clocks of the old primary and of the new one
 "
     );
 }

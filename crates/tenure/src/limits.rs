@@ -57,7 +57,13 @@ pub const MIN_MARGIN: Duration = Duration::from_millis(2);
 pub const CALL: Duration = Duration::from_secs(2);
 /// How often an unanswered claim is sent before the caller hears that the store is away.
 pub const CLAIM_TRIES: u32 = 3;
+/// Most replicas that may be asked for.
+pub const REPLICAS: u32 = 64;
+/// Longest time that replicas may be given.
+pub const REPLICAS_WITHIN: Duration = Duration::from_millis(1_500);
 
+// A connection on which nothing comes for the time of a call is given up.
+const _: () = assert!(REPLICAS_WITHIN.as_millis() < CALL.as_millis());
 const _: () = assert!(MIN_LEASE.as_millis() >= 10 * MIN_MARGIN.as_millis());
 const _: () = assert!(DEFAULT_LEASE.as_millis() <= DEFAULT_MAX_LEASE.as_millis());
 const _: () = assert!(DEFAULT_MAX_LEASE.as_millis() <= MAX_LEASE.as_millis());

@@ -18,10 +18,12 @@ use tenure::seeded::Bug;
 /// A harness for each engine of this build, and one for an engine that takes one name at a time.
 fn harnesses() -> Vec<Arc<dyn Harness>> {
     let redis = RedisHarness::new(&servers::Redis::shared().unix_url());
+    let sentinel = RedisHarness::new(&servers::Sentinels::shared().url());
     vec![
         Arc::new(MemoryHarness),
         Arc::new(EmbeddedHarness),
         Arc::new(redis),
+        Arc::new(sentinel),
         Arc::new(singles::SinglesHarness),
     ]
 }

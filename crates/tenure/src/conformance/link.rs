@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use crate::contract::{
-    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
-    Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict,
+    Attendant, Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
+    Finding, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
+    Verdict,
 };
 
 /// What happens to one call or push.
@@ -254,6 +256,15 @@ impl Engine for Link {
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
         self.inner.inspect(query)
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        claim: &'a ClaimRef,
+        replicas: u32,
+        within: Duration,
+    ) -> Pending<'a, Confirmed> {
+        self.inner.confirm(claim, replicas, within)
     }
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {

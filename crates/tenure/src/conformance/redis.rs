@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::harness::{Absent, Harness, Stage};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
-use crate::engine::redis::{PROMISES, RedisEngine, WeakEngine};
+use crate::engine::redis::{PROMISES, RedisEngine, SENTINEL_PROMISES, WeakEngine};
 use crate::limits;
 use crate::time::{Clock, ManualClock};
 
@@ -27,7 +27,7 @@ impl RedisHarness {
 
 impl Harness for RedisHarness {
     fn promises(&self) -> Promises {
-        PROMISES
+        if self.url.contains("sentinel://") { SENTINEL_PROMISES } else { PROMISES }
     }
 
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {

@@ -21,6 +21,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 pub use cells::{Cell, Cells, Expect, Put, PutVerdict, Version};
 pub use claim::{
@@ -36,7 +37,8 @@ pub use inspect::{
 pub use name::{Name, Namespace};
 pub use promises::{Fencing, Promises, Survives, Wake};
 pub use verdict::{
-    Evicted, Fence, Fences, Grant, Loss, Queued, Refusal, Released, Renewed, Signal, Verdict,
+    Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Refusal, Released, Renewed, Signal,
+    Verdict,
 };
 
 /// What an engine's verbs return: boxed, so that engines can stand behind one pointer.
@@ -74,6 +76,20 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Sends this session's signals to `ear` from now on, until the ear is gone.
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>);
+
+    /// Renews a claim and says how many of the store's replicas have it: once this many do, or
+    /// the time is up. Asked only of engines that promise [`Promises::replicas`].
+    fn confirm<'a>(
+        &'a self,
+        _claim: &'a ClaimRef,
+        _replicas: u32,
+        _within: Duration,
+    ) -> Pending<'a, Confirmed> {
+        Box::pin(async {
+            Err(Error::new(ErrorKind::Unsupported, "this engine cannot ask replicas")
+                .next("leave `replicas` out, or use an engine that promises it"))
+        })
+    }
 
     /// The store's cells.
     fn cells(&self) -> &dyn Cells;

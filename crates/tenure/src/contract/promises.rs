@@ -28,6 +28,8 @@ pub struct Promises {
     pub wake: Wake,
     /// What a held lock survives.
     pub survives: &'static [Survives],
+    /// Can say how many replicas have a grant.
+    pub replicas: bool,
     /// How much clocks may drift apart while a lease runs, in percent of the lease.
     pub drift_percent: u32,
 }

@@ -147,6 +147,15 @@ pub enum Renewed {
     Gone(Loss),
 }
 
+/// The answer to a confirmation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confirmed {
+    /// What became of the claim, which was renewed.
+    pub renewed: Renewed,
+    /// How many replicas have it.
+    pub replicas: u32,
+}
+
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {

@@ -32,6 +32,8 @@ pub fn built_in() -> Vec<&'static Promises> {
         &memory::PROMISES,
         #[cfg(feature = "redis")]
         &redis::PROMISES,
+        #[cfg(feature = "redis")]
+        &redis::SENTINEL_PROMISES,
     ]
 }
 
@@ -42,6 +44,11 @@ const KNOWN: &[(&str, &str)] = &[
     ("rediss", "redis"),
     ("redis+unix", "redis"),
     ("redis+sentinel", "redis"),
+    ("rediss+sentinel", "redis"),
+    ("redis-sentinel", "redis"),
+    ("rediss-sentinel", "redis"),
+    ("valkey+sentinel", "redis"),
+    ("valkeys+sentinel", "redis"),
     ("redis+cluster", "redis"),
     ("valkey", "redis"),
     ("valkeys", "redis"),
@@ -73,7 +80,9 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
         return embedded::connect(&url["embedded:".len()..], terms);
     }
     #[cfg(feature = "redis")]
-    if matches!(&*scheme, "redis" | "rediss" | "redis+unix" | "valkey" | "valkeys") {
+    if KNOWN.iter().any(|(known, feature)| *known == scheme && *feature == "redis")
+        && scheme != "redis+cluster"
+    {
         return redis::connect(url, &terms).await;
     }
     let known = KNOWN.iter().find(|(known, _)| *known == scheme);

@@ -93,6 +93,13 @@ impl Held {
         self.hold.remaining()
     }
 
+    /// How many replicas of the store had the grant before the guard was handed out, where
+    /// [`Builder::replicas`](crate::Builder::replicas) asked for any; `None` where it did not.
+    #[must_use]
+    pub fn replicas(&self) -> Option<u32> {
+        self.hold.replicas()
+    }
+
     /// Runs work under the lock and drops it when the lock is lost.
     ///
     /// # Errors

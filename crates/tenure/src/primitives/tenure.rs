@@ -13,12 +13,12 @@ use super::preset::{Preset, Presets};
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
 use crate::contract::{
-    Cells, Engine, Error, Evicted, Eviction, Fence, Finding, Name, Namespace, Part, Parts,
-    Promises, Query, SessionId, Snapshot, Verb,
+    Cells, Engine, Error, ErrorKind, Evicted, Eviction, Fence, Finding, Name, Namespace, Part,
+    Parts, Promises, Query, SessionId, Snapshot, Verb,
 };
 use crate::engine::{self, Terms};
 use crate::limits;
-use crate::session::{Session, Settings, Wait, Witness};
+use crate::session::{Session, Settings, Wait, Wanted, Witness};
 use crate::time::{Clock, SystemClock};
 
 /// One process's standing with one store. Cheap to clone; all clones share one session.
@@ -264,6 +264,21 @@ impl Builder {
         self
     }
 
+    /// Hands out a guard only after so many replicas of the store have confirmed the grant, within
+    /// a time of at most 1.5 s; otherwise the lock is given back, and the caller hears
+    /// `Unavailable`. [`Held::replicas`](crate::Held::replicas) says how many did. Engines without
+    /// replicas refuse to connect with `Unsupported`.
+    ///
+    /// Costs one more call for each lock, and as long as the replicas need; two waits in the worst
+    /// case, because one is under way at a time. What it gives: after a fail-over to a replica that
+    /// confirmed, the lock is still held. What it does not give: consistency. The store may make
+    /// another replica the primary, a replica that restarts without a disk forgets, and renewals
+    /// and releases are not waited for. Only fences make a late writer harmless.
+    pub fn replicas(mut self, replicas: u32, within: Duration) -> Self {
+        self.settings.replicas = Some(Wanted { replicas, within });
+        self
+    }
+
     /// Adds a preset, or replaces one of the same name.
     pub fn preset(mut self, preset: Preset) -> Self {
         if let Err(error) = self.presets.add(preset) {
@@ -334,6 +349,13 @@ impl Builder {
     /// If a setting is outside its limits, or the session's thread cannot be started.
     pub fn open(mut self, engine: Arc<dyn Engine>) -> Result<Tenure, Error> {
         self.check()?;
+        let promises = engine.promises();
+        if self.settings.replicas.is_some() && !promises.replicas {
+            let what = format!("the engine {} has no replicas to ask", promises.engine);
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .during(Verb::Connect)
+                .next("leave `replicas` out, or use an engine that promises them"));
+        }
         self.options.presets = Arc::new(self.presets);
         let session = Session::open(engine, self.clock, self.settings)?;
         Ok(Tenure { session, options: self.options })
@@ -350,6 +372,15 @@ impl Builder {
             between("lease", lease, limits::MIN_LEASE, limits::MAX_LEASE)?;
             self.presets.check(max_lease)?;
             between("call limit", call, Duration::from_millis(1), Duration::from_secs(60))?;
+            if let Some(Wanted { replicas, within }) = self.settings.replicas {
+                let shortest = Duration::from_millis(1);
+                between("time for replicas", within, shortest, limits::REPLICAS_WITHIN)?;
+                if !(1..=limits::REPLICAS).contains(&replicas) {
+                    let what = format!("replicas is {replicas}; it is 1 to {}", limits::REPLICAS);
+                    return Err(Error::new(ErrorKind::InvalidOption, what)
+                        .next("leave `replicas` out if none shall be waited for"));
+                }
+            }
             self.namespace.clone()
         };
         checked().map_err(|error| error.during(Verb::Connect))

@@ -74,8 +74,9 @@ impl Core {
         }
     }
 
-    /// Acquires by one claim what is asked for. `behind` is what was taken for the same set before.
-    pub(super) async fn acquire_by(
+    /// Gets by one claim what is asked for from the store. `behind` is what was taken for the same
+    /// set before.
+    pub(super) async fn take(
         self: &Arc<Self>,
         ask: &Ask,
         deadline: Tick,

@@ -25,6 +25,8 @@ pub(crate) struct Hold {
     /// `max_hold` ends the grant here whatever is renewed.
     cap: Tick,
     fences: Mutex<Fences>,
+    /// How many replicas of the store had the grant before it was handed out, if that was asked.
+    replicas: OnceLock<u32>,
     /// Boxed, like the wakers: most holds end without anybody asking why.
     ended: OnceLock<Box<Loss>>,
     wakers: Mutex<Option<Box<Wakers>>>,
@@ -52,6 +54,7 @@ impl Hold {
             safe_until: AtomicU64::new(safe_until.as_nanos()),
             cap,
             fences: Mutex::new(grant.fences),
+            replicas: OnceLock::new(),
             ended: OnceLock::new(),
             wakers: Mutex::default(),
         })
@@ -59,6 +62,16 @@ impl Hold {
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
         &self.claim
+    }
+
+    /// How many replicas of the store had the grant before it was handed out, if that was asked.
+    pub(crate) fn replicas(&self) -> Option<u32> {
+        self.replicas.get().copied()
+    }
+
+    /// So many replicas have the grant. The first word stays: it is the one that was waited for.
+    pub(super) fn confirmed_by(&self, replicas: u32) {
+        let _ = self.replicas.set(replicas);
     }
 
     /// The instant until which the grant may be trusted.

@@ -38,6 +38,10 @@ impl Joint {
         let claim = Arc::new(Claim { parts: parts.clone(), ..Claim::clone(members[0].claim()) });
         let grant = Grant { fences: fences_of(&members), arrival: Arrival(0) };
         let hold = Hold::new(&claim, grant, clock, first_end(&members), cap);
+        // As many have the whole as have the part that fewest have.
+        if let Some(fewest) = members.iter().map(|member| member.replicas()).min().flatten() {
+            hold.confirmed_by(fewest);
+        }
         Self { hold, members, culprit: OnceLock::new() }
     }
 

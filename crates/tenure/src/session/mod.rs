@@ -9,6 +9,7 @@
 //! ```
 
 mod acquire;
+mod confirm;
 mod entry;
 mod hold;
 mod joint;
@@ -26,6 +27,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub(crate) use acquire::{Ask, Outcome, Wait};
+pub(crate) use confirm::Wanted;
 pub(crate) use hold::Hold;
 pub use hold::Lost;
 pub(crate) use park::block_on;
@@ -52,11 +54,19 @@ pub(crate) struct Settings {
     /// The process to name to others, where it is not this one.
     pub(crate) pid: Option<u32>,
     pub(crate) witness: Option<Arc<dyn Witness>>,
+    /// Grants count only once replicas have them.
+    pub(crate) replicas: Option<Wanted>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_lease: limits::DEFAULT_MAX_LEASE, call: limits::CALL, pid: None, witness: None }
+        Self {
+            max_lease: limits::DEFAULT_MAX_LEASE,
+            call: limits::CALL,
+            pid: None,
+            witness: None,
+            replicas: None,
+        }
     }
 }
 

@@ -61,6 +61,7 @@ pub const PROMISES: Promises = Promises {
     atomic_sets: true,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
+    replicas: false,
     drift_percent: 0,
 };
 

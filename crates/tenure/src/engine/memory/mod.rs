@@ -32,6 +32,7 @@ pub const PROMISES: Promises = Promises {
     atomic_sets: true,
     wake: Wake::Push,
     survives: &[],
+    replicas: false,
     drift_percent: 0,
 };
 

@@ -280,6 +280,11 @@ fn bytes(value: &Value) -> Option<&[u8]> {
 
 /// What a script found wrong.
 pub(super) fn said(message: &str) -> Error {
+    // Servers before 7 find out only when a script writes.
+    if message.starts_with("READONLY") {
+        return Error::new(ErrorKind::Unavailable, "the server is a replica")
+            .next("connect to the primary, or wait for it");
+    }
     // The code of an error is cut off where it comes as one.
     let found = message.split_once("corrupt ");
     // Met on the way, when something may have been written already.

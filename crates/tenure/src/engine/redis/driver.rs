@@ -30,6 +30,8 @@ const READS: usize = 8;
 /// A connection on which answers are awaited and nothing comes for this long is given up: its other
 /// end may be gone without a word. Noticed after once or twice as long.
 const SILENCE: Duration = limits::CALL;
+/// Why a connection to a server is given up that may be as good as ever.
+const MOVED: &str = "the sentinels name another primary";
 
 /// Starts the task.
 pub(super) fn start(shared: Arc<Shared>, home: &Handle, fallback: Option<Handle>) {
@@ -92,7 +94,7 @@ impl Drop for Errand {
 async fn drive(shared: Arc<Shared>) {
     let mut failures = 0;
     loop {
-        match attempt(&shared).await {
+        match attempt_here(&shared).await {
             Ok(talk) => {
                 let Some(first) = shared.line().up(talk.pen()) else { return };
                 shared.greeter.ready(first);
@@ -114,11 +116,31 @@ async fn drive(shared: Arc<Shared>) {
     }
 }
 
+/// An attempt that begins anew when the server turns out to be elsewhere: the one that is being
+/// tried may be gone without a word.
+async fn attempt_here(shared: &Shared) -> Result<Talk, Error> {
+    loop {
+        shared.line().is_looking();
+        let mut attempt = pin!(attempt(shared));
+        let ended = poll_fn(|cx| {
+            if std::mem::take(&mut shared.line().moved) {
+                return Poll::Ready(None);
+            }
+            attempt.as_mut().poll(cx).map(Some)
+        });
+        if let Some(ended) = ended.await {
+            return ended;
+        }
+    }
+}
+
 async fn attempt(shared: &Shared) -> Result<Talk, Error> {
     let location = &shared.location;
     let greeted = async {
-        let mut talk = Talk::connect(location).await?;
-        greeting::exchange(&mut talk, location, &*shared.greeter).await?;
+        let server = shared.finder.find().await?;
+        shared.line().peer = Some(server.address().clone());
+        let mut talk = Talk::connect(&server).await?;
+        greeting::exchange(&mut talk, &server, &*shared.greeter).await?;
         Ok(talk)
     };
     timeout(limits::CALL, greeted).await.unwrap_or_else(|_| {
@@ -154,6 +176,9 @@ fn pause_after(failures: u32, chance: u8) -> Duration {
 /// engine queued is told so, and nobody waits.
 fn is_called(shared: &Shared, may_end: bool) -> bool {
     let mut line = shared.line();
+    if std::mem::take(&mut line.moved) {
+        return true;
+    }
     if !line.rung {
         return false;
     }
@@ -238,6 +263,9 @@ impl Service {
     fn work(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), Why> {
         let crowd = self.listen(shared, cx)?;
         let mut line = shared.line();
+        if std::mem::take(&mut line.moved) {
+            return Err(MOVED.into());
+        }
         let (wanted, awaited) = line.demand();
         // Whoever was just woken is about to call. Its call should leave together with those of
         // the others, so they all run before we write; tokio puts a task that wakes itself at the
@@ -310,6 +338,11 @@ impl Service {
                 Event::Push(kind, data) => deliver(&*shared.greeter, &kind, &data),
                 Event::Answered(reply, outcome) => {
                     told += if matches!(reply, Reply::Many(_)) { 2 } else { 1 };
+                    // It was the primary when it was greeted. Where that is now, or what its name
+                    // leads to, is found by connecting anew.
+                    if outcome.as_ref().is_err_and(Trouble::is_from_replica) {
+                        broken.get_or_insert_with(|| "the server has become a replica".into());
+                    }
                     reply.finish(outcome);
                 }
             }

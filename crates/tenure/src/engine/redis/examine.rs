@@ -48,7 +48,7 @@ impl RedisEngine {
                 Address::Unix(_) => Link::Unix,
                 _ if location.tls().is_some() => Link::Tls,
                 near if is_near(near) => Link::Loopback,
-                Address::Tcp { .. } => Link::Plain,
+                Address::Tcp { .. } | Address::Sentinels { .. } => Link::Plain,
             },
             grace: location.grace().then_some(self.inner.reception.max_lease),
         };

@@ -38,7 +38,12 @@ pub(super) async fn exchange(
     greeter.judge(replies)
 }
 
-async fn hello(talk: &mut Talk, location: &Location, greeter: &dyn Greeter) -> Result<(), Error> {
+/// Agrees on the protocol and says who we are.
+pub(super) async fn hello(
+    talk: &mut Talk,
+    location: &Location,
+    greeter: &dyn Greeter,
+) -> Result<(), Error> {
     let credentials = location.credentials()?;
     let name = format!("tenure-{}", std::process::id());
     let mut command: Vec<&[u8]> = vec![b"HELLO", b"3"];
@@ -72,7 +77,7 @@ fn too_old(location: &Location) -> Error {
 }
 
 /// Sends commands in one piece and collects one value for each. Errors are values here.
-async fn ask(
+pub(super) async fn ask(
     talk: &mut Talk,
     location: &Location,
     greeter: &dyn Greeter,

@@ -123,15 +123,7 @@ impl Lane {
     ) -> Result<Value, Trouble> {
         let call = |verb: &str, script: &str| {
             let options = self.manner.options(false);
-            let count = keys.len() + 1;
-            let count = count.to_string();
-            let mut words: Vec<&[u8]> = Vec::with_capacity(keys.len() + items.len() + 5);
-            words.extend([verb.as_bytes(), script.as_bytes(), count.as_bytes()]);
-            words.push(self.keys.top.as_bytes());
-            words.extend(keys.iter().map(|key| key.as_bytes()));
-            words.push(options.as_bytes());
-            words.extend(items);
-            self.wire.call(&pack(&words))
+            self.wire.call(&script_call(verb, script, &self.keys, keys, &options, items))
         };
         self.manner.active();
         match call("EVALSHA", &script.sha).await {
@@ -140,6 +132,26 @@ impl Lane {
             answer => answer,
         }
     }
+}
+
+/// A script with its keys, its options and what it is told, packed.
+pub(super) fn script_call(
+    verb: &str,
+    script: &str,
+    all: &Keys,
+    keys: &[&str],
+    options: &str,
+    items: &[&[u8]],
+) -> Vec<u8> {
+    let count = keys.len() + 1;
+    let count = count.to_string();
+    let mut words: Vec<&[u8]> = Vec::with_capacity(keys.len() + items.len() + 5);
+    words.extend([verb.as_bytes(), script.as_bytes(), count.as_bytes()]);
+    words.push(all.top.as_bytes());
+    words.extend(keys.iter().map(|key| key.as_bytes()));
+    words.push(options.as_bytes());
+    words.extend(items);
+    pack(&words)
 }
 
 impl Desk {

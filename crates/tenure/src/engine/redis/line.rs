@@ -9,6 +9,7 @@ use std::task::Waker;
 use redis::{PushKind, Value};
 use tokio::sync::oneshot;
 
+use super::location::Address;
 use super::pack::Answer;
 use super::stream::Pen;
 use super::talk::Why;
@@ -102,7 +103,7 @@ pub(super) enum Stage {
 }
 
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is asked by itself")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Line {
     pub(super) stage: Stage,
     /// Whether the connection was ever up.
@@ -113,6 +114,10 @@ pub(super) struct Line {
     pub(super) busy: bool,
     /// Whether the driver has taken bytes that the socket does not have yet.
     pub(super) writing: bool,
+    /// Where the server is that the connection is to, or that is being tried.
+    pub(super) peer: Option<Address>,
+    /// Whether the server to connect to is said to be elsewhere by now.
+    pub(super) moved: bool,
     /// Where callers write, when nobody else does.
     pen: Option<Arc<Pen>>,
     /// Not yet given to the socket.
@@ -152,6 +157,8 @@ impl Line {
             rung: false,
             busy: false,
             writing: false,
+            peer: None,
+            moved: false,
             pen: None,
             out: Vec::new(),
             queued: 0,
@@ -222,6 +229,11 @@ impl Line {
             && self.out.is_empty()
             && !self.busy
             && !self.rung
+    }
+
+    /// The server to connect to is about to be found out.
+    pub(super) fn is_looking(&mut self) {
+        (self.moved, self.peer) = (false, None);
     }
 
     /// Whether there is something to write, and how many replies are awaited.

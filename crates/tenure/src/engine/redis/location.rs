@@ -1,7 +1,10 @@
-//! Which server a URL names, and what to tell it. Knows text, not connections.
+//! Which server a URL names, and what to tell it; or which sentinels know that server. Knows text,
+//! not connections.
 //!
 //! An error about a URL repeats none of it: where a slash or a question mark was not escaped, a
 //! piece of the password stands where a port or an option would.
+
+mod options;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,23 +13,27 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
 
+use self::options::Options;
 use crate::contract::{Error, ErrorKind};
 
 /// Where a password is, for programs that do not want it in a URL.
 const PASSWORD_FILE: &str = "TENURE_PASSWORD_FILE";
 
-/// Every option, for people who wrote another one.
-const OPTIONS: &str = "password_file, ca, cert, key, allow_plaintext, eviction, grace, new \
-                       (and db for redis+unix)";
+/// The port of a server, and that of a sentinel, if the URL names none.
+const PORTS: (u16, u16) = (6379, 26379);
 
 /// One server, one database, and how to be let in.
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Location {
     address: Address,
     db: u32,
-    user: Option<String>,
-    password: Password,
+    login: Login,
+    /// For sentinels, which have users of their own.
+    sentinel_login: Login,
     tls: Option<Tls>,
+    /// A password may be sent to another host as it is.
+    allow_plaintext: bool,
     eviction_allowed: bool,
     grace: bool,
     new: bool,
@@ -44,6 +51,20 @@ pub(crate) enum Address {
     },
     /// A socket of this host.
     Unix(PathBuf),
+    /// Wherever these say.
+    Sentinels {
+        /// The hosts and ports of the sentinels.
+        hosts: Vec<(String, u16)>,
+        /// What they call the server.
+        primary: String,
+    },
+}
+
+/// Whom to be let in as.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Login {
+    user: Option<String>,
+    password: Password,
 }
 
 /// What TLS needs to know beyond the host.
@@ -55,8 +76,9 @@ pub(crate) struct Tls {
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 enum Password {
+    #[default]
     None,
     Given(String),
     /// Read at each connect, so that a password can be changed under a running program.
@@ -107,30 +129,81 @@ impl Location {
     /// # Errors
     /// If the password is in a file that cannot be read.
     pub(crate) fn credentials(&self) -> Result<Option<(String, String)>, Error> {
-        let password = match &self.password {
-            Password::None if self.user.is_none() => return Ok(None),
+        let Login { user, password } = &self.login;
+        let password = match password {
+            Password::None if user.is_none() => return Ok(None),
             // A user whom the server lets in with any password.
             Password::None => String::new(),
             Password::Given(password) => password.clone(),
             Password::File(path) => password_in(path)?,
         };
-        let user = self.user.clone().unwrap_or_else(|| "default".to_owned());
+        let user = user.clone().unwrap_or_else(|| "default".to_owned());
         Ok(Some((user, password)))
+    }
+
+    /// What the sentinels call the server, if there are any to ask.
+    pub(crate) fn primary(&self) -> Option<&str> {
+        match &self.address {
+            Address::Sentinels { primary, .. } => Some(primary),
+            Address::Tcp { .. } | Address::Unix(_) => None,
+        }
+    }
+
+    /// The sentinels to ask, each as a server with its own user.
+    pub(crate) fn sentinels(&self) -> Vec<Self> {
+        let Address::Sentinels { hosts, .. } = &self.address else { return Vec::new() };
+        let one = |(host, port): &(String, u16)| Self {
+            address: Address::Tcp { host: host.clone(), port: *port },
+            db: 0,
+            login: self.sentinel_login.clone(),
+            ..self.clone()
+        };
+        hosts.iter().map(one).collect()
+    }
+
+    /// The server that the sentinels named.
+    ///
+    /// # Errors
+    /// If it is on another host, and the password would be sent there in plain text.
+    pub(crate) fn moved_to(&self, host: &str, port: u16) -> Result<Self, Error> {
+        let address = Address::Tcp { host: host.to_owned(), port };
+        // What is for the sentinels alone does not go there.
+        let location = Self { address, sentinel_login: Login::default(), ..self.clone() };
+        location.check_plaintext()?;
+        Ok(location)
+    }
+
+    /// Refuses to send a password where others could read it.
+    fn check_plaintext(&self) -> Result<(), Error> {
+        let has = |login: &Login| login.password != Password::None;
+        let secret = has(&self.login) || has(&self.sentinel_login);
+        if !secret || self.tls.is_some() || self.allow_plaintext || is_near(&self.address) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::InvalidOption,
+            "the password would be sent to another host in plain text",
+        )
+        .next("use rediss://, or allow_plaintext=yes where the network itself is encrypted"))
     }
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let secret = self.user.is_some() || self.password != Password::None;
+        let secret = self.login != Login::default();
         let secret = if secret { "***@" } else { "" };
         let db = self.db;
+        let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
         match &self.address {
             Address::Tcp { host, port } => {
-                let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
-                let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-                write!(f, "{scheme}://{secret}{open}{host}{close}:{port}/{db}")
+                write!(f, "{scheme}://{secret}{}/{db}", host_and_port(host, *port))
             }
             Address::Unix(path) => write!(f, "redis+unix://{secret}{}?db={db}", path.display()),
+            Address::Sentinels { hosts, primary } => {
+                let hosts: Vec<_> =
+                    hosts.iter().map(|(host, port)| host_and_port(host, *port)).collect();
+                write!(f, "{scheme}+sentinel://{secret}{}/{primary}/{db}", hosts.join(","))
+            }
         }
     }
 }
@@ -139,6 +212,12 @@ impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Location({self})")
     }
+}
+
+/// As in a URL.
+fn host_and_port(host: &str, port: u16) -> String {
+    let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+    format!("{open}{host}{close}:{port}")
 }
 
 fn password_in(path: &Path) -> Result<String, Error> {
@@ -153,24 +232,36 @@ fn password_in(path: &Path) -> Result<String, Error> {
 
 fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
     let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("the URL has no ://"))?;
-    let (tls, unix) = match &*scheme.to_ascii_lowercase() {
-        "redis" | "valkey" => (false, false),
-        "rediss" | "valkeys" => (true, false),
-        "redis+unix" => (false, true),
+    let scheme = scheme.to_ascii_lowercase();
+    let (tls, kind) = match &*scheme {
+        "redis" | "valkey" => (false, Kind::Host),
+        "rediss" | "valkeys" => (true, Kind::Host),
+        "redis+unix" => (false, Kind::Unix),
+        "redis+sentinel" | "redis-sentinel" | "valkey+sentinel" => (false, Kind::Sentinel),
+        "rediss+sentinel" | "rediss-sentinel" | "valkeys+sentinel" => (true, Kind::Sentinel),
         _ => return Err(wrong("the scheme is not one of Redis")),
     };
-    if rest.contains('#') {
-        return Err(wrong("the URL has a fragment; a # inside a password is written %23"));
-    }
+    // Lettuce writes the name of the primary there.
+    let (rest, fragment) = match rest.split_once('#') {
+        Some((rest, name)) if kind == Kind::Sentinel => (rest, Some(name)),
+        Some(_) => {
+            return Err(wrong("the URL has a fragment; a # inside a password is written %23"));
+        }
+        None => (rest, None),
+    };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     let (login, host) = authority.rsplit_once('@').map_or((None, authority), |(l, h)| (Some(l), h));
     let (user, password) = login.map_or(Ok((None, None)), read_login)?;
-    let options = Options::read(query, tls, unix)?;
-    let (address, db) = if unix {
-        (read_socket(host, path)?, options.db.unwrap_or(0))
-    } else {
-        (read_host(host)?, read_db(path.strip_prefix('/').unwrap_or(path))?)
+    let options = Options::read(query, tls, kind)?;
+    let path_below = path.strip_prefix('/').unwrap_or(path);
+    let (address, db) = match kind {
+        Kind::Unix => (read_socket(host, path)?, options.db.unwrap_or(0)),
+        Kind::Host => {
+            let (host, port) = read_host(host, PORTS.0)?;
+            (Address::Tcp { host, port }, read_db(path_below)?)
+        }
+        Kind::Sentinel => read_sentinels(host, path_below, options.primary.as_deref(), fragment)?,
     };
     let password = match (password, options.password_file) {
         (Some(_), Some(_)) => {
@@ -180,23 +271,50 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
         (None, Some(path)) => Password::File(path),
         (None, None) => password_file.map_or(Password::None, |path| Password::File(path.into())),
     };
-    if password != Password::None && !tls && !is_near(&address) && !options.allow_plaintext {
-        return Err(Error::new(
-            ErrorKind::InvalidOption,
-            "the password would be sent to another host in plain text",
-        )
-        .next("use rediss://, or allow_plaintext=yes where the network itself is encrypted"));
-    }
-    Ok(Location {
+    let sentinel_password = options.sentinel_password_file.map_or(Password::None, Password::File);
+    let location = Location {
         address,
         db,
-        user,
-        password,
+        login: Login { user, password },
+        sentinel_login: Login { user: options.sentinel_user, password: sentinel_password },
         tls: tls.then_some(Tls { ca: options.ca, identity: options.identity }),
+        allow_plaintext: options.allow_plaintext,
         eviction_allowed: options.eviction_allowed,
         grace: options.grace,
         new: options.new,
-    })
+    };
+    location.check_plaintext()?;
+    Ok(location)
+}
+
+/// What the authority of a URL names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Host,
+    Unix,
+    Sentinel,
+}
+
+/// The sentinels; the name of the primary, which is the first part of the path unless it is told in
+/// the ways of other clients; and the database.
+fn read_sentinels(
+    hosts: &str,
+    path: &str,
+    option: Option<&str>,
+    fragment: Option<&str>,
+) -> Result<(Address, u32), Error> {
+    let (primary, db) = match (option, fragment) {
+        (None, None) => path.split_once('/').unwrap_or((path, "")),
+        (Some(name), None) | (None, Some(name)) => (name, path),
+        (Some(_), Some(_)) => return Err(wrong("the URL names the primary twice")),
+    };
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if primary.is_empty() || !primary.chars().all(legal) {
+        return Err(wrong("the URL does not say what the sentinels call the primary"));
+    }
+    let hosts = hosts.split(',').map(|host| read_host(host, PORTS.1));
+    let hosts = hosts.collect::<Result<_, _>>()?;
+    Ok((Address::Sentinels { hosts, primary: primary.to_owned() }, read_db(db)?))
 }
 
 /// `user`, `user:password` or `:password`.
@@ -209,7 +327,7 @@ fn read_login(login: &str) -> Result<(Option<String>, Option<String>), Error> {
     Ok(((!user.is_empty()).then_some(user), password.filter(|password| !password.is_empty())))
 }
 
-fn read_host(host: &str) -> Result<Address, Error> {
+fn read_host(host: &str, default: u16) -> Result<(String, u16), Error> {
     let (host, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let (host, after) =
@@ -237,13 +355,13 @@ fn read_host(host: &str) -> Result<Address, Error> {
         return Err(wrong("the host has a character that no host name has"));
     }
     let port = match port {
-        None => 6379,
+        None => default,
         Some(port) => digits(port)
             .and_then(|port| u16::try_from(port).ok())
             .filter(|port| *port > 0)
             .ok_or_else(|| wrong("the port is not a number from 1 to 65535"))?,
     };
-    Ok(Address::Tcp { host: host.to_owned(), port })
+    Ok((host.to_owned(), port))
 }
 
 fn read_socket(host: &str, path: &str) -> Result<Address, Error> {
@@ -270,74 +388,6 @@ fn digits(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| plain)
 }
 
-#[derive(Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
-struct Options {
-    password_file: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    identity: Option<(PathBuf, PathBuf)>,
-    db: Option<u32>,
-    allow_plaintext: bool,
-    eviction_allowed: bool,
-    grace: bool,
-    new: bool,
-}
-
-impl Options {
-    fn read(query: &str, tls: bool, unix: bool) -> Result<Self, Error> {
-        let mut options = Self::default();
-        let (mut cert, mut key) = (None, None);
-        let mut seen = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) =
-                pair.split_once('=').ok_or_else(|| wrong("an option has no value"))?;
-            if seen.contains(&name) {
-                return Err(wrong("an option is given twice"));
-            }
-            seen.push(name);
-            match name {
-                "password_file" => options.password_file = Some(file(value)?),
-                "ca" if tls => options.ca = Some(file(value)?),
-                "cert" if tls => cert = Some(file(value)?),
-                "key" if tls => key = Some(file(value)?),
-                "ca" | "cert" | "key" => {
-                    return Err(wrong("certificates are for rediss:// alone"));
-                }
-                "db" if unix => options.db = Some(read_db(value)?),
-                "db" => return Err(wrong("the database is a path here: redis://host/1")),
-                "allow_plaintext" => options.allow_plaintext = yes(value)?,
-                "grace" => options.grace = yes(value)?,
-                "new" => options.new = yes(value)?,
-                "eviction" if value == "allow" => options.eviction_allowed = true,
-                "eviction" => return Err(wrong("the option eviction is `allow` or left out")),
-                _ => return Err(wrong(format!("an option is none of {OPTIONS}"))),
-            }
-        }
-        options.identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(wrong("a client certificate takes both cert= and key=")),
-        };
-        Ok(options)
-    }
-}
-
-fn yes(value: &str) -> Result<bool, Error> {
-    match value {
-        "yes" => Ok(true),
-        "no" => Ok(false),
-        _ => Err(wrong("an option that is `yes` or `no` has another value")),
-    }
-}
-
-fn file(value: &str) -> Result<PathBuf, Error> {
-    let path = decode(value)?;
-    if path.is_empty() || path.contains('\0') {
-        return Err(wrong("an option that names a file is empty or has a zero byte"));
-    }
-    Ok(path.into())
-}
-
 fn decode(text: &str) -> Result<String, Error> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded.map(Into::into).map_err(|_| wrong("a part of the URL is not UTF-8"))
@@ -345,145 +395,24 @@ fn decode(text: &str) -> Result<String, Error> {
 
 /// Whether what we send stays on this host.
 pub(super) fn is_near(address: &Address) -> bool {
+    let near = |host: &str| {
+        host.eq_ignore_ascii_case("localhost")
+            || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
     match address {
         Address::Unix(_) => true,
-        Address::Tcp { host, .. } => {
-            host.eq_ignore_ascii_case("localhost")
-                || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-        }
+        Address::Tcp { host, .. } => near(host),
+        Address::Sentinels { hosts, .. } => hosts.iter().all(|(host, _)| near(host)),
     }
 }
 
 fn wrong(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOption, what).next(
-        "use redis://[user:password@]host[:port][/db][?option=value] or redis+unix:///path; \
+        "use redis://[user:password@]host[:port][/db][?option=value], redis+unix:///path, or \
+         redis+sentinel://[user:password@]host[:port],host[:port]/primary[/db]; \
          / ? # @ : % in a password are written %2F %3F %23 %40 %3A %25",
     )
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Never to be seen in an error, nor in what is printed of a location.
-    const CANARY: &str = "c4n4ry";
-
-    /// Each wrong in its own way.
-    const BAD: &str = "
-        redis:h mysql://h redis:// redis:///1 redis://:6379 redis://u@ redis://h:0
-        redis://h:65536 redis://h:+1 redis://h:x redis://h: redis://h/x redis://h/-1
-        redis://h/1/2 redis://h/4294967296 redis://h#f redis://h/# redis://h1,h2 redis://h%20
-        redis://[::1 redis://[::1]x redis://[h] redis://::1 redis://h?x=1 redis://h?grace
-        redis://h?grace=1 redis://h?grace= redis://h?grace=yes&grace=yes redis://h?eviction=yes
-        redis://h?db=1 redis://h?ca=/x redis://h?cert=/x rediss://h?cert=/x rediss://h?key=/x
-        rediss://h?ca= rediss://h?ca=%00 rediss://h?ca=%ff redis+unix:// redis+unix:///
-        redis+unix://h/s redis+unix:///s?db=x redis+unix:///s%00 redis+unix:///%ff
-        rediss://%ff:p@h rediss://u:%ff@h redis://u:p@far redis://:p@10.0.0.1
-        redis://far?password_file=/x redis://:p@localhost.far rediss://:p@h?password_file=/x
-    ";
-
-    /// Wrong as well, with a password (PIN) where it may be taken for something else.
-    const LEAKY: &str = "
-        redis://u:PIN@far redis://:a/PIN@h redis://:a?PIN@h redis://:a?PIN=1@h redis://:a#PIN@h
-        redis://:a:PIN redis://PIN:x redis://u:a@b@PIN% PIN://h
-        rediss://u:PIN@h?password_file=/x redis://h?password_file=PIN rediss://u:PIN@h?x=1
-    ";
-
-    fn at(url: &str) -> Location {
-        read(url, None).unwrap_or_else(|error| panic!("{url}: {error}"))
-    }
-
-    #[test]
-    fn urls_name_one_server_and_one_database() {
-        for (url, shown) in [
-            ("redis://h", "redis://h:6379/0"),
-            ("valkey://h:1/", "redis://h:1/0"),
-            ("REDIS://h.example-1.org:65535/15", "redis://h.example-1.org:65535/15"),
-            ("rediss://h/3", "rediss://h:6379/3"),
-            ("valkeys://h?ca=%2Fa%20b&cert=/c&key=/k", "rediss://h:6379/0"),
-            ("redis://[::1]:7/2", "redis://[::1]:7/2"),
-            ("redis://[2001:db8::1]", "redis://[2001:db8::1]:6379/0"),
-            ("redis://127.0.0.1?", "redis://127.0.0.1:6379/0"),
-            ("redis+unix:///run/r%20s.sock?db=4", "redis+unix:///run/r s.sock?db=4"),
-            ("redis+unix://u:p@/run/r.sock", "redis+unix://***@/run/r.sock?db=0"),
-            ("redis://u@h", "redis://***@h:6379/0"),
-            ("rediss://u:p@h", "rediss://***@h:6379/0"),
-        ] {
-            let location = at(url);
-            assert_eq!(location.to_string(), shown, "{url}");
-            assert_eq!(format!("{location:?}"), format!("Location({shown})"), "{url}");
-        }
-        let tls = at("valkeys://h?ca=%2Fa%20b&cert=/c&key=/k").tls.unwrap();
-        assert_eq!(tls.ca, Some("/a b".into()));
-        assert_eq!(tls.identity, Some(("/c".into(), "/k".into())));
-        let all = at("redis://h?eviction=allow&grace=yes&new=yes");
-        assert!(all.eviction_allowed() && all.grace() && all.is_new());
-        let none = at("redis://h?grace=no");
-        assert!(!none.eviction_allowed() && !none.grace() && !none.is_new());
-    }
-
-    #[test]
-    fn users_and_passwords_are_decoded() {
-        for (url, user, password) in [
-            ("rediss://u:p%40%2F%3a@h", "u", "p@/:"),
-            ("rediss://:p:q@h", "default", "p:q"),
-            ("rediss://u%20v@h", "u v", ""),
-            ("redis://u:p@localhost", "u", "p"),
-            ("redis://u:p@127.8.9.1", "u", "p"),
-            ("redis://u:p@[::1]", "u", "p"),
-            ("redis+unix://u:p@/s", "u", "p"),
-            ("redis://u:p@far?allow_plaintext=yes", "u", "p"),
-        ] {
-            let found = at(url).credentials().unwrap();
-            assert_eq!(found, Some((user.to_owned(), password.to_owned())), "{url}");
-        }
-        assert_eq!(at("redis://h").credentials().unwrap(), None);
-        assert_eq!(at("redis://:@h").credentials().unwrap(), None);
-    }
-
-    #[test]
-    fn a_bad_url_is_refused_without_repeating_any_of_it() {
-        for url in BAD.split_whitespace().chain(["redis://h h"]) {
-            let error = read(url, None).map(|ok| panic!("{url}: {ok}")).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{url}");
-            assert!(!error.next_step().is_empty(), "{url}");
-        }
-        for url in LEAKY.split_whitespace().map(|url| url.replace("PIN", CANARY)) {
-            let error = read(&url, None).map(|ok| panic!("{url}: {ok}")).unwrap_err();
-            assert!(!format!("{error} {error:?}").contains(CANARY), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_plaintext_password_is_refused_with_the_way_out() {
-        let error = read("redis://:p@far", None).unwrap_err();
-        assert!(error.to_string().contains("use rediss://"), "{error}");
-        assert!(read("redis://far", Some("/x".into())).is_err(), "also one from the environment");
-    }
-
-    #[test]
-    fn a_password_file_is_read_at_each_connect() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("password");
-        let location = at(&format!("rediss://u@h?password_file={}", path.display()));
-        let error = location.credentials().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidOption);
-        for (text, password) in [("one\n", "one"), ("two\r\n", "two"), (" three \n\n", " three \n")]
-        {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(location.credentials().unwrap().unwrap().1, password);
-        }
-        let shown = format!("{location} {location:?}");
-        assert!(!shown.contains("three") && shown.contains("***"), "{shown}");
-        let from_env = |url| read(url, Some(path.clone().into())).unwrap().credentials().unwrap();
-        assert_eq!(from_env("rediss://h"), Some(("default".into(), " three \n".into())));
-        assert_eq!(from_env("rediss://:own@h"), Some(("default".into(), "own".into())));
-    }
-
-    #[test]
-    fn a_given_password_is_never_shown() {
-        let location = at(&format!("rediss://{CANARY}:{CANARY}@h/1"));
-        let shown = format!("{location} {location:?} {location:#?}");
-        assert!(!shown.contains(CANARY), "{shown}");
-    }
-}
+mod tests;

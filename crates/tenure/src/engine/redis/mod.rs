@@ -26,8 +26,10 @@ mod looking;
 mod manner;
 mod pack;
 mod reception;
+mod replicas;
 mod runtime;
 mod scripts;
+mod sentinel;
 #[cfg(feature = "conformance")]
 mod stage;
 mod stream;
@@ -35,7 +37,7 @@ mod talk;
 mod trouble;
 mod wire;
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use redis::Value;
@@ -48,17 +50,18 @@ use self::lane::Lane;
 use self::location::Location;
 use self::manner::Manner;
 use self::reception::{Clerk, Reception};
+use self::replicas::Replicas;
 use self::runtime::Own;
 use self::scripts::Script;
 #[cfg(feature = "conformance")]
 pub(crate) use self::stage::WeakEngine;
 use self::trouble::Trouble;
-use self::wire::{Home, Reply};
+use self::wire::{Home, Reply, Wire};
 use super::Terms;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fencing, Finding, Name, Parts,
-    Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot, Survives,
-    Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, Evicted, Eviction, Fencing, Finding,
+    Name, Parts, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
+    Survives, Verb, Verdict, Wake,
 };
 use crate::time::Clock;
 
@@ -73,7 +76,17 @@ pub const PROMISES: Promises = Promises {
     atomic_sets: true,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
+    replicas: true,
     drift_percent: 10,
+};
+
+/// What it promises of a server that sentinels watch over. A fail-over may lose what was written
+/// last, grants included: then fences are as good as the clocks of two hosts.
+pub const SENTINEL_PROMISES: Promises = Promises {
+    engine: "redis+sentinel",
+    fencing_rests_on: "a counter in the store; after a fail-over that lost writes the wall clocks \
+                       of the old primary and of the new one",
+    ..PROMISES
 };
 
 /// The Redis engine.
@@ -89,6 +102,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     front: Option<Front>,
     back: Lane,
+    /// Made when first asked for: most never ask replicas.
+    replicas: OnceLock<Replicas>,
     /// The thread that the back lane lives on. Last, so that the lanes end first.
     #[allow(dead_code, reason = "it lives as long as we do")]
     own: Own,
@@ -106,6 +121,17 @@ impl std::fmt::Debug for RedisEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let location = &self.inner.reception.location;
         f.debug_struct("RedisEngine").field("location", location).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// The sentinels say where the primary is.
+    fn go_to(&self, server: &Location) {
+        let lanes = [Some(&self.back), self.front.as_ref().map(|front| &front.lane)];
+        let wires = lanes.into_iter().flatten().map(Lane::wire);
+        for wire in wires.chain(self.replicas.get().map(Replicas::wire)) {
+            wire.go_to(server.address());
+        }
     }
 }
 
@@ -138,9 +164,32 @@ impl RedisEngine {
         });
         let front_hears = front.as_ref().is_some_and(|front| front.always_runs);
         let back = lane(!front_hears, own.handle().clone());
+        let replicas = OnceLock::new();
         let clock = Arc::clone(&terms.clock);
-        let inner = Inner { keys, manner, reception, clock, front, back, own };
-        Ok(Self { inner: Arc::new(inner) })
+        let inner = Inner { keys, manner, reception, clock, front, back, replicas, own };
+        let inner = Arc::new(inner);
+        if location.primary().is_some() {
+            let watched = Arc::downgrade(&inner);
+            let moved = move |server: Location| {
+                if let Some(inner) = watched.upgrade() {
+                    inner.go_to(&server);
+                }
+            };
+            inner.own.handle().spawn(sentinel::listen(location, moved));
+        }
+        Ok(Self { inner })
+    }
+
+    /// Where replicas are asked.
+    fn replicas(&self) -> &Replicas {
+        self.inner.replicas.get_or_init(|| {
+            let Inner { keys, manner, reception, own, .. } = &*self.inner;
+            let clerk = Clerk { reception: Arc::clone(reception), hears: false };
+            let home = Home { first: own.handle().clone(), fallback: own.handle().clone() };
+            let location = Arc::clone(&reception.location);
+            let wire = Wire::open(location, Arc::new(clerk), Box::new(|_| ()), home);
+            Replicas::new(wire, Arc::clone(keys), Arc::clone(manner), own.handle().clone())
+        })
     }
 
     /// Waits until the store has been greeted on all connections.
@@ -244,7 +293,10 @@ fn to_error(trouble: Trouble, verb: Verb) -> Error {
 
 impl Engine for RedisEngine {
     fn promises(&self) -> &Promises {
-        &PROMISES
+        match self.inner.reception.location.primary() {
+            Some(_) => &SENTINEL_PROMISES,
+            None => &PROMISES,
+        }
     }
 
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
@@ -327,6 +379,15 @@ impl Engine for RedisEngine {
         };
         let reply = Reply::Many(Box::new(subscribed));
         wire.subscribe(keys.channel(session).as_bytes(), reply);
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        claim: &'a ClaimRef,
+        replicas: u32,
+        within: Duration,
+    ) -> Pending<'a, Confirmed> {
+        Box::pin(async move { self.replicas().confirm(claim, replicas, within).await })
     }
 
     fn cells(&self) -> &dyn Cells {

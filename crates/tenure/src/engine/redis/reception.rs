@@ -154,6 +154,9 @@ impl Reception {
             );
         }
         self.manner.version_is(major);
+        if server.field("role") == Some("slave") {
+            return Err(replica());
+        }
         if server.field("cluster_enabled") == Some("1") {
             return Err(Error::new(ErrorKind::Unsupported, "the server is a node of a cluster")
                 .next("name a server that stands alone, or an engine made for clusters"));
@@ -171,6 +174,12 @@ impl Reception {
         }
         Ok(())
     }
+}
+
+/// Worth trying again: sentinels, or a name that is being moved, may be a moment behind.
+fn replica() -> Error {
+    Error::new(ErrorKind::Unavailable, "the server is a replica, which takes no locks")
+        .next("name the primary, or wait until this one is")
 }
 
 impl Server {

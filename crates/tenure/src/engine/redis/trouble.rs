@@ -59,6 +59,11 @@ impl Trouble {
         matches!(self, Self::Server { code, .. } if code == "WRONGTYPE")
     }
 
+    /// Whether the server does not write, because another one does.
+    pub(super) fn is_from_replica(&self) -> bool {
+        matches!(self, Self::Server { code, .. } if code == "READONLY")
+    }
+
     /// What one of our scripts says it found wrong.
     pub(super) fn script_message(&self) -> Option<&str> {
         match self {

@@ -14,8 +14,9 @@ pub(crate) use super::line::{Outcome, Outgoing, Reply};
 
 use super::driver;
 use super::line::{Line, Stage};
-use super::location::Location;
+use super::location::{Address, Location};
 use super::pack::pack;
+use super::sentinel::Finder;
 use super::trouble::Trouble;
 use crate::contract::{Effect, Error};
 
@@ -62,6 +63,7 @@ pub(crate) struct Wire(Arc<Shared>);
 /// What callers and the driver share.
 pub(super) struct Shared {
     pub(super) location: Arc<Location>,
+    pub(super) finder: Finder,
     pub(super) greeter: Arc<dyn Greeter>,
     pub(super) gather: Gather,
     line: Mutex<Line>,
@@ -76,7 +78,8 @@ impl Wire {
         home: Home,
     ) -> Self {
         let line = Mutex::new(Line::new());
-        let shared = Arc::new(Shared { location, greeter, gather, line });
+        let finder = Finder::new(location.clone());
+        let shared = Arc::new(Shared { location, finder, greeter, gather, line });
         driver::start(shared.clone(), &home.first, Some(home.fallback));
         Self(shared)
     }
@@ -110,6 +113,34 @@ impl Wire {
     /// Unsubscribes from a channel, in order with other calls.
     pub(crate) fn unsubscribe(&self, channel: &[u8]) -> Call {
         self.call(&pack(&[b"UNSUBSCRIBE", channel]))
+    }
+
+    /// Sends two packed commands, the second right behind the first and on the same connection:
+    /// either both are sent on it, or neither.
+    pub(crate) fn call_two(&self, first: &[u8], second: &[u8]) -> (Call, Call) {
+        let ((one, first_outcome), (other, second_outcome)) =
+            (oneshot::channel(), oneshot::channel());
+        let mut line = self.0.line();
+        let afters = [line.send(first, Reply::One(one)), line.send(second, Reply::One(other))];
+        drop(line);
+        for after in afters {
+            after.act();
+        }
+        (Call(first_outcome), Call(second_outcome))
+    }
+
+    /// Leaves the server for the one at this address, unless it is connected there already or about
+    /// to be. Whoever awaits an answer hears that the connection broke.
+    pub(crate) fn go_to(&self, address: &Address) {
+        let mut line = self.0.line();
+        // Where none is tried yet, the sentinels are being asked.
+        if line.peer.as_ref().is_none_or(|peer| peer == address) {
+            return;
+        }
+        line.moved = true;
+        let after = line.ring();
+        drop(line);
+        after.act();
     }
 
     /// Whether a call would be written at once, by the caller itself.
