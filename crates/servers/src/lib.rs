@@ -33,4 +33,4 @@ pub use patience::eventually;
 pub use proxy::{Counts, Faults, Proxy};
 pub use redis::{Builder as RedisBuilder, Fsync, Redis};
 pub use resp::{Client, Reply};
-pub use sentinels::{Sentinel, Sentinels};
+pub use sentinels::{Sentinel, Sentinels, SentinelsBuilder};

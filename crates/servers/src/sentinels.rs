@@ -1,20 +1,147 @@
 //! A primary, its replicas, and the sentinels that watch over them. Knows how a fail-over is asked
 //! for and when it is over, not who uses the servers.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use rustix::process::Signal;
 
+use crate::certificates::Certificates;
 use crate::patience::{LIMIT, eventually, within};
 use crate::ports;
 use crate::process::{Process, Program, directory, locked, remove, write};
-use crate::redis::{Builder, Redis};
+use crate::redis::{ADMIN, Builder, Redis, admin_password};
 use crate::resp::{Client, Reply};
 
 /// What the sentinels call the primary.
 const NAME: &str = "mymaster";
+
+/// How a primary, its replicas and their sentinels are to be.
+#[derive(Clone, Default)]
+#[must_use = "it is `start` that starts servers"]
+pub struct SentinelsBuilder {
+    replicas: usize,
+    node: Builder,
+    users: Vec<String>,
+    tls: bool,
+    lines: Vec<String>,
+}
+
+impl SentinelsBuilder {
+    /// So many replicas beside the primary.
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// What the primary and its replicas are like.
+    pub fn node(mut self, node: Builder) -> Self {
+        self.node = node;
+        self
+    }
+
+    /// A user of the sentinels themselves: `user default on >pw ~* &* +@all` has them ask everybody
+    /// for a password.
+    pub fn sentinel_acl_line(mut self, line: &str) -> Self {
+        self.users.push(line.to_owned());
+        self
+    }
+
+    /// All of them speak TLS to each other and to clients, with certificates of one authority. Plain
+    /// ports stay, for this crate's own commands.
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
+    /// A line about the primary in the sentinels' configuration, which outdoes the default:
+    /// `.sentinel("down-after-milliseconds", "60000")`.
+    pub fn sentinel(mut self, name: &str, value: &str) -> Self {
+        self.lines.push(format!("sentinel {name} {NAME} {value}"));
+        self
+    }
+
+    /// Starts all of them, and returns when all sentinels know all of them.
+    ///
+    /// # Panics
+    /// When they cannot be started, or do not find each other.
+    #[must_use]
+    pub fn start(self) -> Sentinels {
+        let papers = self.tls.then(Papers::make);
+        let node = |of: Option<&Redis>| {
+            let node = match of {
+                Some(primary) => self.node.clone().replica_of(primary),
+                None => self.node.clone(),
+            };
+            match &papers {
+                Some(papers) => papers.shown_by(node, of).start(),
+                None => node.start(),
+            }
+        };
+        let mut nodes = vec![node(None)];
+        for _ in 0..self.replicas {
+            nodes.push(node(Some(&nodes[0])));
+        }
+        let primary = if self.tls { nodes[0].tls_port() } else { nodes[0].port() };
+        let sentinels = (0..3).map(|_| Sentinel::start(primary, &self, papers.as_ref())).collect();
+        let all = Sentinels { sentinels, nodes, papers };
+        all.wait_until_settled();
+        all
+    }
+}
+
+impl fmt::Debug for SentinelsBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Lines and users may hold passwords.
+        let mut it = f.debug_struct("SentinelsBuilder");
+        it.field("replicas", &self.replicas).field("tls", &self.tls).finish_non_exhaustive()
+    }
+}
+
+/// Certificates that all of a set show.
+#[derive(Debug)]
+struct Papers {
+    made: Certificates,
+    dir: PathBuf,
+}
+
+impl Papers {
+    fn make() -> Self {
+        let made = directory("papers").and_then(|dir| Ok((Certificates::make(&dir)?, dir)));
+        let (made, dir) = made.unwrap_or_else(|error| panic!("{error}"));
+        Self { made, dir }
+    }
+
+    /// What a server's configuration says of them. It shows the client's certificate where it is a
+    /// client itself.
+    fn lines(&self) -> [(&'static str, String); 6] {
+        let shown = |path: PathBuf| path.display().to_string();
+        [
+            ("tls-cert-file", shown(self.made.server_cert())),
+            ("tls-key-file", shown(self.made.server_key())),
+            ("tls-client-cert-file", shown(self.made.client_cert())),
+            ("tls-client-key-file", shown(self.made.client_key())),
+            ("tls-ca-cert-file", shown(self.made.ca())),
+            ("tls-replication", "yes".to_owned()),
+        ]
+    }
+
+    /// A server that shows these, and follows over TLS if it follows anybody.
+    fn shown_by(&self, node: Builder, primary: Option<&Redis>) -> Builder {
+        let node = match primary {
+            Some(primary) => node.arg("replicaof", &format!("127.0.0.1 {}", primary.tls_port())),
+            None => node,
+        };
+        self.lines().into_iter().fold(node.tls(), |node, (name, value)| node.arg(name, &value))
+    }
+}
+
+impl Drop for Papers {
+    fn drop(&mut self) {
+        remove(&self.dir);
+    }
+}
 
 /// Three sentinels, a primary and its replicas, all on loopback. A primary that is silent for 0.4 s
 /// counts as down.
@@ -25,6 +152,7 @@ pub struct Sentinels {
     // First, so that nobody starts a fail-over while servers are killed.
     sentinels: Vec<Sentinel>,
     nodes: Vec<Redis>,
+    papers: Option<Papers>,
 }
 
 impl Sentinels {
@@ -34,25 +162,12 @@ impl Sentinels {
     /// When they cannot be started, or do not find each other.
     #[must_use]
     pub fn start(replicas: usize) -> Self {
-        Self::start_with(replicas, Redis::builder)
+        Self::builder().replicas(replicas).start()
     }
 
-    /// The same with servers that are to be different.
-    ///
-    /// # Panics
-    /// As [`start`](Self::start).
-    #[must_use]
-    pub fn start_with(replicas: usize, node: impl Fn() -> Builder) -> Self {
-        let primary = node().start();
-        let mut nodes = Vec::with_capacity(replicas + 1);
-        for _ in 0..replicas {
-            nodes.push(node().replica_of(&primary).start());
-        }
-        nodes.insert(0, primary);
-        let sentinels = (0..3).map(|_| Sentinel::start(nodes[0].port())).collect();
-        let all = Self { sentinels, nodes };
-        all.wait_until_settled();
-        all
+    /// A set that is to be different.
+    pub fn builder() -> SentinelsBuilder {
+        SentinelsBuilder::default()
     }
 
     /// One set without replicas for the whole process, started when first asked for. Those who
@@ -66,12 +181,42 @@ impl Sentinels {
         SHARED.get_or_init(|| Self::start(0))
     }
 
-    /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`.
+    /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`, without a user.
     #[must_use]
     pub fn url(&self) -> String {
-        let hosts: Vec<_> =
-            self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
+        self.url_by(self.sentinels.iter().map(Sentinel::port))
+    }
+
+    /// The same by way of these ports, for instance those of proxies before the sentinels.
+    #[must_use]
+    pub fn url_by(&self, ports: impl IntoIterator<Item = u16>) -> String {
+        let hosts: Vec<_> = ports.into_iter().map(|port| format!("127.0.0.1:{port}")).collect();
         format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+    }
+
+    /// `rediss+sentinel://..`, with the authority to believe as `ca=`.
+    ///
+    /// # Panics
+    /// When they were not started with [`SentinelsBuilder::tls`].
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        let url = self.url_by(self.sentinels.iter().map(|one| one.tls_port));
+        let url = url.replacen("redis", "rediss", 1);
+        format!("{url}?ca={}", self.certificates().ca().display())
+    }
+
+    /// The authority and the certificates that all of them show.
+    ///
+    /// # Panics
+    /// When they were not started with [`SentinelsBuilder::tls`].
+    #[must_use]
+    pub fn certificates(&self) -> &Certificates {
+        &self.papers.as_ref().expect("these have no TLS; start them with `.tls()`").made
+    }
+
+    /// The port by which sentinels and replicas know a server.
+    fn known_by(&self, node: &Redis) -> u16 {
+        if self.papers.is_some() { node.tls_port() } else { node.port() }
     }
 
     /// The servers, in the order in which they were started.
@@ -94,7 +239,7 @@ impl Sentinels {
     pub fn primary(&self) -> &Redis {
         let port = self.sentinels.iter().find_map(Sentinel::primary_port);
         let port = port.expect("no sentinel says where the primary is");
-        let node = self.nodes.iter().find(|node| node.port() == port);
+        let node = self.nodes.iter().find(|node| self.known_by(node) == port);
         node.unwrap_or_else(|| panic!("a stranger at port {port} is the primary"))
     }
 
@@ -114,7 +259,7 @@ impl Sentinels {
     /// # Panics
     /// When that does not happen.
     pub fn failover(&self) {
-        let old = self.primary().port();
+        let old = self.primary();
         let mut said = Reply::Nil;
         // Refused for a moment after the one before.
         let begun = within(LIMIT, || {
@@ -122,7 +267,7 @@ impl Sentinels {
             said.error().is_none() && said != Reply::Nil
         });
         assert!(begun, "no fail-over: {said:?}");
-        self.wait_for_another(old);
+        self.wait_until_replaced(old);
     }
 
     /// Kills the primary with -9, and returns when another server writes. Which one was killed.
@@ -133,16 +278,16 @@ impl Sentinels {
     pub fn kill_primary(&self) -> &Redis {
         let old = self.primary();
         old.kill();
-        self.wait_for_another(old.port());
+        self.wait_until_replaced(old);
         old
     }
 
-    /// Waits until every sentinel names a primary other than the server at this port, and that one
-    /// writes.
+    /// Waits until every sentinel names a primary other than this server, and that one writes.
     ///
     /// # Panics
     /// When that takes too long.
-    pub fn wait_for_another(&self, old: u16) {
+    pub fn wait_until_replaced(&self, old: &Redis) {
+        let old = self.known_by(old);
         eventually("another server is the primary", || {
             let ports = self.sentinels.iter().map(Sentinel::primary_port);
             let moved = ports.clone().all(|port| port.is_some_and(|port| port != old));
@@ -165,7 +310,7 @@ impl Sentinels {
         });
         eventually("all servers follow the primary", || {
             let primary = self.primary();
-            let port = primary.port().to_string();
+            let port = self.known_by(primary).to_string();
             // Asked in one breath, and not asked again when it fails: sentinels cut a server's
             // connections when they change its role.
             let follows = |node: &&Redis| {
@@ -188,27 +333,35 @@ fn is_primary(node: &Redis) -> bool {
 pub struct Sentinel {
     process: Mutex<Process>,
     port: u16,
+    tls_port: u16,
     dir: PathBuf,
 }
 
 impl Sentinel {
-    fn start(primary: u16) -> Self {
+    fn start(primary: u16, like: &SentinelsBuilder, papers: Option<&Papers>) -> Self {
         let dir = directory("sentinel").unwrap_or_else(|error| panic!("{error}"));
         let mut last = String::new();
         // The port was free a moment ago; with another moment's bad luck, try another one.
         for _ in 0..10 {
-            let port = ports::free();
-            write(&dir.join("sentinel.conf"), &config(port, primary, &dir.display().to_string()))
-                .unwrap_or_else(|error| panic!("{error}"));
+            let (port, tls_port) = (ports::free(), papers.map_or(0, |_| ports::free()));
+            let mut text = format!("bind 127.0.0.1\nport {port}\ndir {}\n", dir.display());
+            if let Some(papers) = papers {
+                let _ = writeln!(text, "tls-port {tls_port}\ntls-auth-clients optional");
+                for (name, value) in papers.lines() {
+                    let _ = writeln!(text, "{name} {value}");
+                }
+            }
+            text += &config(primary, like);
+            write(&dir.join("sentinel.conf"), &text).unwrap_or_else(|error| panic!("{error}"));
             match launch(&dir, port) {
-                Ok(process) => return Self { process: Mutex::new(process), port, dir },
+                Ok(process) => return Self { process: Mutex::new(process), port, tls_port, dir },
                 Err(why) => last = why,
             }
         }
         panic!("no sentinel: {last}");
     }
 
-    /// Its port.
+    /// Its port without TLS.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -229,12 +382,12 @@ impl Sentinel {
         locked(&self.process).kill();
     }
 
-    /// Has the sentinel answer one command.
+    /// Has the sentinel answer one command, as a user who may do everything.
     ///
     /// # Errors
     /// When it is not there, or does not answer. A refusal is an answer.
     pub fn cmd<W: AsRef<[u8]>>(&self, words: &[W]) -> Result<Reply, String> {
-        Client::connect(("127.0.0.1", self.port))?.cmd(words)
+        admin(self.port)?.cmd(words)
     }
 
     fn primary_port(&self) -> Option<u16> {
@@ -254,25 +407,46 @@ impl Drop for Sentinel {
     }
 }
 
-fn config(port: u16, primary: u16, dir: &str) -> String {
-    let mut text = format!("bind 127.0.0.1\nport {port}\ndir {dir}\ndaemonize no\n");
+fn admin(port: u16) -> Result<Client, String> {
+    let mut client = Client::connect(("127.0.0.1", port))?;
+    let answer = client.cmd(&["AUTH", ADMIN, admin_password()])?;
+    match answer.error() {
+        Some(error) => Err(error.to_owned()),
+        None => Ok(client),
+    }
+}
+
+/// What a sentinel watches, and as whom it speaks: to servers and to other sentinels as the user of
+/// this crate's own commands, whatever a test asks of others.
+fn config(primary: u16, like: &SentinelsBuilder) -> String {
+    let mut text = String::from("daemonize no\n");
+    let password = admin_password();
     let _ = writeln!(text, "sentinel monitor {NAME} 127.0.0.1 {primary} 2");
     let _ = writeln!(text, "sentinel down-after-milliseconds {NAME} 400");
     let _ = writeln!(text, "sentinel failover-timeout {NAME} 3000");
     let _ = writeln!(text, "sentinel parallel-syncs {NAME} 2");
+    let _ = writeln!(text, "sentinel auth-user {NAME} {ADMIN}");
+    let _ = writeln!(text, "sentinel auth-pass {NAME} {password}");
+    let _ = writeln!(text, "sentinel sentinel-user {ADMIN}");
+    let _ = writeln!(text, "sentinel sentinel-pass {password}");
+    let _ = writeln!(text, "user {ADMIN} on >{password} ~* &* +@all");
+    for line in like.lines.iter().chain(&like.users) {
+        let _ = writeln!(text, "{line}");
+    }
     text
 }
 
-fn launch(dir: &std::path::Path, port: u16) -> Result<Process, String> {
+fn launch(dir: &Path, port: u16) -> Result<Process, String> {
     let mut program = Program::find("redis-server", "redis-server")?;
     program.command.arg(dir.join("sentinel.conf")).arg("--sentinel").current_dir(dir);
     let log = dir.join("log");
     let process = Process::start(program, &log)?;
-    let answers = || Client::connect(("127.0.0.1", port)).and_then(|mut it| it.cmd(&["PING"]));
+    let answers = || admin(port).and_then(|mut it| it.cmd(&["PING"]));
     let ready = within(LIMIT, || !process.lives() || answers().is_ok());
     if ready && process.lives() {
         return Ok(process);
     }
     let said = std::fs::read_to_string(&log).unwrap_or_default();
+    let said = said.replace(admin_password(), "***");
     Err(format!("a sentinel on port {port} does not answer; it said: {said}"))
 }

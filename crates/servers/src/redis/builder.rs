@@ -241,12 +241,12 @@ impl Drop for Place {
 }
 
 /// The user of this crate's own commands, and of replicas at their masters.
-pub(super) const ADMIN: &str = "harness";
+pub(crate) const ADMIN: &str = "harness";
 
 /// The password of [`ADMIN`], the same for all servers of this process, so that one can be made
 /// the replica of another at any time. It is left to chance, because loopback is open to every
 /// user of the machine.
-pub(super) fn admin_password() -> &'static str {
+pub(crate) fn admin_password() -> &'static str {
     static PASSWORD: OnceLock<String> = OnceLock::new();
     PASSWORD.get_or_init(|| {
         let mut chance = [0; 16];

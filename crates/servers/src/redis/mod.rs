@@ -18,7 +18,8 @@ use crate::patience::{LIMIT, eventually, within};
 use crate::process::{Process, Program, locked};
 use crate::resp::{Client, Reply};
 
-use builder::{ADMIN, Place, admin_password};
+use builder::Place;
+pub(crate) use builder::{ADMIN, admin_password};
 
 /// A `redis-server` on a free loopback port and on a Unix socket, in a directory of its own,
 /// without persistence unless asked for.

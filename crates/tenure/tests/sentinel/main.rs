@@ -1,5 +1,8 @@
 //! The Redis engine through fail-overs, with real sentinels, primaries and replicas.
 
 mod finding;
+mod following;
+mod guarded;
+mod losing;
 mod replicas;
 mod traffic;

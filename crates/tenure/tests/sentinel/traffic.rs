@@ -176,7 +176,7 @@ async fn everybody_is_served_through_every_kind_of_fail_over_and_fences_only_gro
         // Silent, with all its connections open: only the sentinels tell.
         let silent = set.primary();
         silent.stop();
-        set.wait_for_another(silent.port());
+        set.wait_until_replaced(silent);
         traffic.everybody_is_served("a silent primary");
         silent.cont();
         set.wait_until_settled();
