@@ -10,7 +10,7 @@ use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
 use tenure::{Builder, Error, Namespace, Tenure, limits};
 
-use crate::args::Shared;
+use crate::args::{LockArgs, Shared};
 use crate::config::Config;
 use crate::failure::Failure;
 
@@ -27,7 +27,12 @@ pub(crate) struct Settings {
     pub(crate) op_timeout: Duration,
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
+    /// How many replicas shall have a grant before it counts, and how long they have for that.
+    pub(crate) replicas: Option<(u32, Duration)>,
 }
+
+/// How long replicas have for those who do not say.
+const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 
 impl Settings {
     /// Puts flags, environment, profile and defaults together.
@@ -42,16 +47,37 @@ impl Settings {
             op_timeout: shared.op_timeout.or(profile.op_timeout).unwrap_or(limits::CALL),
             quiet: shared.quiet,
             verbose: shared.verbose,
+            replicas: None,
         };
         Ok((settings, config))
     }
 
+    /// Adds what somebody who takes a lock says of replicas.
+    pub(crate) fn asking_replicas(mut self, lock: &LockArgs) -> Result<Self, Failure> {
+        let Some(replicas) = lock.replicas else { return Ok(self) };
+        let within = lock.replicas_within.unwrap_or(REPLICAS_WITHIN);
+        let (most, longest) = (limits::REPLICAS, limits::REPLICAS_WITHIN);
+        if !(1..=most).contains(&replicas) {
+            return Err(Failure::usage(format!("--replicas is 1 to {most}, not {replicas}")));
+        }
+        if within < Duration::from_millis(1) || within > longest {
+            let message = format!("--replicas-within is 1ms to {longest:?}, not {within:?}");
+            return Err(Failure::usage(message));
+        }
+        self.replicas = Some((replicas, within));
+        Ok(self)
+    }
+
     /// A builder of sessions that says all this.
     pub(crate) fn builder(&self) -> Builder {
-        Tenure::builder()
+        let builder = Tenure::builder()
             .namespace(&self.namespace)
             .max_lease(self.max_lease)
-            .call_limit(self.op_timeout)
+            .call_limit(self.op_timeout);
+        match self.replicas {
+            Some((replicas, within)) => builder.replicas(replicas, within),
+            None => builder,
+        }
     }
 
     /// Works in a session with the store, for the process that people know. Afterwards nothing of

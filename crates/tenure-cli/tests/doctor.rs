@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 use serde_json::Value;
-use servers::{Fsync, Redis, RedisBuilder};
+use servers::{Fsync, Redis, RedisBuilder, Sentinels};
 
 /// A user with as little as locks need.
 const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha +script|load \
@@ -115,7 +115,10 @@ fn a_replica_is_no_place_for_locks_and_a_primary_tells_of_its_replicas() {
     let place = Place::redis();
     let replica = Redis::builder().replica_of(place.server()).start();
     let report = Report::of(&place);
-    report.has("replicas", "note", "1: a lock is granted before they know of it");
+    let port = replica.port();
+    report.has("replicas", "note", &format!("1: 127.0.0.1:{port} online, "));
+    report.has("replicas", "note", "a lock is granted before they know of it");
+    report.has("replicas", "note", "set min-replicas-to-write to 1");
     assert_eq!(report.code, 0);
     // It knows the namespace from its primary, or not: either way it is said what it is.
     replica.wait_until_synced();
@@ -135,4 +138,66 @@ fn a_clock_that_is_far_off_is_told_and_harms_no_lock() {
     report.has("store clock", "note", "ahead of this host's");
     report.has("lock", "ok", "taken");
     assert_eq!(report.code, 0);
+}
+
+#[test]
+fn sentinels_are_asked_one_by_one_and_judged_together() {
+    let set = Sentinels::builder().replicas(1).sentinel("down-after-milliseconds", "5000").start();
+    let place = Place::memory().reached_by(set.url());
+    let report = Report::of(&place);
+    let (primary, replica) = (set.primary().port(), set.replicas()[0].port());
+    for sentinel in set.sentinels() {
+        let port = sentinel.port();
+        let words = format!(
+            "127.0.0.1:{port}: mymaster is 127.0.0.1:{primary} with 1 replicas; it knows 3 \
+             sentinels, of which 2 must agree"
+        );
+        report.has("sentinel", "ok", &words);
+    }
+    report.has("fail-over", "ok", "silent for 5s");
+    report.has("replicas", "note", &format!("127.0.0.1:{replica} online, "));
+    report.has("lock", "ok", "taken and given back");
+    assert_eq!(report.code, 0);
+
+    set.sentinels()[0].kill();
+    let report = Report::of(&place);
+    report.has("sentinel", "note", &format!("127.0.0.1:{} does not", set.sentinels()[0].port()));
+    report.has("fail-over", "ok", "silent for 5s");
+    set.sentinels()[1].kill();
+    let report = Report::of(&place);
+    report.has("fail-over", "note", "no majority");
+    report.has("lock", "ok", "taken and given back");
+    assert_eq!(report.code, 0);
+}
+
+#[test]
+fn settings_of_sentinels_that_do_harm_are_told() {
+    let set = Sentinels::start(0);
+    let report = |set: &Sentinels| Report::of(&Place::memory().reached_by(set.url()));
+    report(&set).has("fail-over", "note", "no replica can take the primary's place");
+    drop(set);
+    let set = Sentinels::start(1);
+    report(&set).has("fail-over", "note", "busy for 400ms is replaced");
+    for sentinel in set.sentinels() {
+        sentinel.cmd(&["SENTINEL", "SET", "mymaster", "quorum", "1"]).unwrap();
+    }
+    report(&set).has("fail-over", "note", "a quorum of 1");
+    let one = &set.sentinels()[0];
+    one.cmd(&["SENTINEL", "SET", "mymaster", "quorum", "3"]).unwrap();
+    report(&set).has("fail-over", "note", "different settings");
+}
+
+/// One sentinel is told to watch another server under the same name, as after a restore of an old
+/// configuration.
+#[test]
+fn sentinels_that_name_different_primaries_are_bad() {
+    let (set, other) = (Sentinels::start(1), Redis::start());
+    let stray = &set.sentinels()[2];
+    stray.cmd(&["SENTINEL", "REMOVE", "mymaster"]).unwrap();
+    let port = other.port().to_string();
+    stray.cmd(&["SENTINEL", "MONITOR", "mymaster", "127.0.0.1", &port, "2"]).unwrap();
+    let report = Report::of(&Place::memory().reached_by(set.url()));
+    report.has("fail-over", "bad", "name different primaries");
+    report.has("fail-over", "bad", &port);
+    assert_eq!(report.code, 1);
 }

@@ -74,11 +74,16 @@ fn promises_are_a_table_for_people() {
     assert_eq!(
         Place::memory().says(&["promises"]),
         "\
-engine          fencing        queue  read-write  semaphores  sets  wake  survives      drift
-embedded        strict         yes    yes         yes         yes   push  client-crash  0%
-memory          clock-bounded  yes    yes         yes         yes   push  -             0%
-redis           clock-bounded  yes    yes         yes         yes   push  client-crash  10%
-redis+sentinel  clock-bounded  yes    yes         yes         yes   push  client-crash  10%
+engine          fencing        queue  read-write  semaphores  sets  wake  survives      \
+replicas  drift
+embedded        strict         yes    yes         yes         yes   push  client-crash  \
+no        0%
+memory          clock-bounded  yes    yes         yes         yes   push  -             \
+no        0%
+redis           clock-bounded  yes    yes         yes         yes   push  client-crash  \
+yes       10%
+redis+sentinel  clock-bounded  yes    yes         yes         yes   push  client-crash  \
+yes       10%
 
 What the fences rest on:
   embedded        a high-water mark on disk, reserved ahead and synced
@@ -86,6 +91,9 @@ What the fences rest on:
   redis           a counter in the store; after a loss of its memory the store's wall clock
   redis+sentinel  a counter in the store; after a fail-over that lost writes the \
 wall clocks of the old primary and of the new one
+
+What replicas are for: with --replicas N a lock is held only once N of them have it, so that a
+fail-over to one of these does not forget it. They do not make fences strict.
 "
     );
 }
@@ -108,6 +116,7 @@ fn promises_are_json_for_scripts() {
                 "atomic_sets": true,
                 "wake": "push",
                 "survives": [],
+                "replicas": false,
                 "drift_percent": 0,
         })
     );

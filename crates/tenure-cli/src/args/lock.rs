@@ -40,6 +40,12 @@ pub(crate) struct LockArgs {
     /// Keep it closed this long after a holder's lease ran out [default: not at all]
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) lock_delay: Option<Duration>,
+    /// Hold it only once so many replicas of the store have it; otherwise it is given back
+    #[arg(long, value_name = "N")]
+    pub(crate) replicas: Option<u32>,
+    /// How long the replicas have for that, at most 1.5s [default: 500ms]
+    #[arg(long, value_name = "DUR", value_parser = duration, requires = "replicas")]
+    pub(crate) replicas_within: Option<Duration>,
     /// Lease, wait, max hold and lock delay by name: financial, cache, batch, or one of your own
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,

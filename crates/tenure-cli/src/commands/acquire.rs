@@ -11,8 +11,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::getppid;
 use serde::Serialize;
 use tenure::contract::{
-    About, Claim, ClaimId, Engine, Grant, Label, Patience as Waits, Refusal, Release, Released,
-    Renewed, Verdict,
+    About, Claim, ClaimId, Confirmed, Engine, Grant, Label, Patience as Waits, Refusal, Release,
+    Released, Renewed, Verdict,
 };
 use tenure::{Error, ErrorKind, Fence, Owner};
 
@@ -39,6 +39,7 @@ pub(super) fn run(
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
     let wanted = Wanted::new(&args.lock, None, config)?;
+    let replicas = settings.clone().asking_replicas(&args.lock)?.replicas;
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
     let signals = Signals::catch_only(&signals).map_err(trouble)?;
     let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
@@ -47,6 +48,11 @@ pub(super) fn run(
         reactor: Reactor::new(signals).map_err(trouble)?,
         limit: settings.op_timeout,
     };
+    let promises = store.engine.promises();
+    if replicas.is_some() && !promises.replicas {
+        let message = format!("the engine {} has no replicas to ask", promises.engine);
+        return Err(Failure::usage(message));
+    }
     let claim = Arc::new(detached(settings, &wanted, &owner)?);
     let grant = match (wanted.patience, wanted.kind) {
         (Patience::Try, _) => store.claim(&claim)?,
@@ -57,12 +63,19 @@ pub(super) fn run(
         Ok(grant) => grant,
         Err(code) => return Ok(code),
     };
+    let confirmed = store.confirm(&claim, replicas);
+    if confirmed.is_err() {
+        // Not held by enough is not held.
+        let _ = store.give_back(&claim);
+    }
+    let replicas = confirmed?;
     let handle = Handle {
         claim: claim.to_ref(),
         owner: owner.lineage().owner(),
         namespace: settings.namespace.clone(),
     };
-    let printed = print(&handle, &grant, &owner, args, form, out);
+    let granted = Granted { grant, replicas };
+    let printed = print(&handle, &granted, &owner, args, form, out);
     if printed.is_err() {
         // Nobody could read the handle, so nobody could ever give the lock back.
         let _ = store.give_back(&claim);
@@ -181,19 +194,33 @@ struct Store {
 }
 
 /// What was granted, or the exit code of a signal that came first.
-type Granted = Result<Grant, u8>;
+type Outcome = Result<Grant, u8>;
+
+/// What was granted, and how many replicas have it, where that was asked.
+struct Granted {
+    grant: Grant,
+    replicas: Option<u32>,
+}
 
 impl Store {
     /// One call, with its time limit.
     fn call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+        self.call_within(self.limit, call)
+    }
+
+    fn call_within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Failure> {
         let mut call = pin!(call);
-        let until = Instant::now() + self.limit;
+        let until = Instant::now() + limit;
         loop {
             let call: Pin<&mut dyn Future<Output = _>> = call.as_mut();
             match self.reactor.next(call, None, Some(until)).map_err(trouble)? {
                 Woken::Done(answer) => return Ok(answer?),
                 Woken::Late => {
-                    let message = format!("the store did not answer within {:?}", self.limit);
+                    let message = format!("the store did not answer within {limit:?}");
                     return Err(Failure::new(failure::UNREACHABLE, message));
                 }
                 // A call is short: what it did must be known before anything ends.
@@ -203,7 +230,7 @@ impl Store {
     }
 
     /// Asks once.
-    fn claim(&self, claim: &Arc<Claim>) -> Result<Granted, Failure> {
+    fn claim(&self, claim: &Arc<Claim>) -> Result<Outcome, Failure> {
         match self.call(self.engine.claim(claim))? {
             Verdict::Granted(grant) => Ok(Ok(grant)),
             Verdict::Queued(_) => {
@@ -222,7 +249,7 @@ impl Store {
         wanted: &Wanted,
         owner: &Owner,
         claim: &Arc<Claim>,
-    ) -> Result<Granted, Failure> {
+    ) -> Result<Outcome, Failure> {
         let tenure = settings.builder().open(Arc::clone(&self.engine))?;
         let asking = Asking { tenure: &tenure, settings, wanted, owner, backstop: None };
         let obtained = asking.obtain(&self.reactor, None);
@@ -247,7 +274,7 @@ impl Store {
     }
 
     /// Waits with a detached ticket, asking again and again: permits cannot be entered twice.
-    fn wait_for(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Granted, Failure> {
+    fn wait_for(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Outcome, Failure> {
         let deadline = match patience {
             Patience::Limit(limit) => Some(Instant::now() + limit),
             Patience::Forever | Patience::Try => None,
@@ -278,6 +305,29 @@ impl Store {
         }
     }
 
+    /// How many replicas have the grant, if so many are wanted; fewer are a failure.
+    fn confirm(
+        &self,
+        claim: &Claim,
+        wanted: Option<(u32, Duration)>,
+    ) -> Result<Option<u32>, Failure> {
+        let Some((wanted, within)) = wanted else { return Ok(None) };
+        let name = claim.parts.first_name();
+        let reference = claim.to_ref();
+        let call = self.engine.confirm(&reference, wanted, within);
+        let Confirmed { renewed, replicas } = self.call_within(self.limit + within * 2, call)?;
+        if !matches!(renewed, Renewed::Held(_)) {
+            let message = format!("{name}: the store forgot the grant before its replicas had it");
+            return Err(Failure::new(failure::UNREACHABLE, message));
+        }
+        if replicas < wanted {
+            let message =
+                format!("{name}: only {replicas} of {wanted} replicas confirmed within {within:?}");
+            return Err(Failure::new(failure::UNREACHABLE, message));
+        }
+        Ok(Some(replicas))
+    }
+
     fn give_back(&self, claim: &Claim) -> Result<(), Failure> {
         let batch = [Release { claim: claim.to_ref(), uncertain: true }];
         self.call(self.engine.release(&batch)).map(drop)
@@ -304,7 +354,7 @@ fn refused(claim: &Claim, refusal: Refusal) -> Failure {
 
 fn print(
     handle: &Handle,
-    grant: &Grant,
+    granted: &Granted,
     owner: &Owner,
     args: &AcquireArgs,
     form: OutputArg,
@@ -316,9 +366,11 @@ fn print(
         names: Vec<&'a str>,
         fence: u64,
         lease_ms: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        replicas: Option<u32>,
     }
     let text = handle.to_text();
-    let fence = largest(grant);
+    let (fence, replicas) = (largest(&granted.grant), granted.replicas);
     if args.export {
         writeln!(out, "export TENURE_HANDLE={text}")?;
         writeln!(out, "export TENURE_FENCE={fence}")?;
@@ -326,7 +378,8 @@ fn print(
     } else if matches!(form, OutputArg::Json | OutputArg::Ndjson) {
         let names = handle.claim.parts.names().map(tenure::Name::as_str).collect();
         let lease_ms = millis(handle.claim.lease);
-        output::json(&Acquired { handle: &text, names, fence: fence.get(), lease_ms }, out)?;
+        let fence = fence.get();
+        output::json(&Acquired { handle: &text, names, fence, lease_ms, replicas }, out)?;
     } else {
         writeln!(out, "{text}")?;
     }

@@ -32,6 +32,7 @@ pub(super) fn run(
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
     let wanted = Wanted::new(&args.lock, args.max_hold, config)?;
+    let settings = &settings.clone().asking_replicas(&args.lock)?;
     // Before the session starts its thread, which inherits it.
     let reactor = Reactor::new(Signals::catch_only(&ENDS).map_err(trouble)?).map_err(trouble)?;
     let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
@@ -83,6 +84,8 @@ fn print(
         fence: u64,
         lease_ms: u64,
         claim: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        replicas: Option<u32>,
     }
     let grant = Grant {
         name: wanted.name(),
@@ -91,6 +94,7 @@ fn print(
         fence: held.fence()?.get(),
         lease_ms: millis(wanted.lease),
         claim: held.claim_id().to_string(),
+        replicas: held.replicas(),
     };
     match form {
         OutputArg::Json | OutputArg::Ndjson => output::json(&grant, out)?,

@@ -39,6 +39,7 @@ struct Row<'a> {
     atomic_sets: bool,
     wake: String,
     survives: Vec<String>,
+    replicas: bool,
     drift_percent: u32,
 }
 
@@ -54,6 +55,7 @@ impl<'a> Row<'a> {
             atomic_sets: promises.atomic_sets,
             wake: word(promises.wake),
             survives: promises.survives.iter().map(word).collect(),
+            replicas: promises.replicas,
             drift_percent: promises.drift_percent,
         }
     }
@@ -72,13 +74,30 @@ impl<'a> Row<'a> {
             answer(self.atomic_sets),
             self.wake.clone(),
             survives,
+            answer(self.replicas),
             format!("{}%", self.drift_percent),
         ]
     }
 }
 
-const HEAD: [&str; 9] =
-    ["engine", "fencing", "queue", "read-write", "semaphores", "sets", "wake", "survives", "drift"];
+const HEAD: [&str; 10] = [
+    "engine",
+    "fencing",
+    "queue",
+    "read-write",
+    "semaphores",
+    "sets",
+    "wake",
+    "survives",
+    "replicas",
+    "drift",
+];
+
+/// What a yes in that column is for.
+const REPLICAS: &str = "
+What replicas are for: with --replicas N a lock is held only once N of them have it, so that a
+fail-over to one of these does not forget it. They do not make fences strict.
+";
 
 /// The rows for people: a table, and below it what is too long for a column.
 fn table(rows: &[Row<'_>]) -> String {
@@ -102,6 +121,7 @@ fn table(rows: &[Row<'_>]) -> String {
         let width = widths[0];
         text.extend(["  ", &format!("{engine:<width$}"), "  ", fencing_rests_on, "\n"]);
     }
+    text.push_str(REPLICAS);
     text
 }
 

@@ -1,14 +1,20 @@
 //! Looks at the server with the eyes of an operator. Knows what to ask and how servers answer;
-//! `judge.rs` knows what the answers mean for locks.
+//! `judge.rs` and `watch.rs` know what the answers mean for locks.
 
+mod follower;
 mod judge;
+mod watch;
+
+use std::sync::Arc;
 
 use redis::Value;
 
 use self::judge::{Facts, Link, Offset, SETTINGS};
+pub(super) use self::watch::{Heard, Opinion};
 use super::location::{Address, is_near};
 use super::pack::pack;
 use super::reception::Server;
+use super::sentinel;
 use super::trouble::Trouble;
 use super::wire::Outcome;
 use super::{RedisEngine, answers, to_error};
@@ -52,7 +58,19 @@ impl RedisEngine {
             },
             grace: location.grace().then_some(self.inner.reception.max_lease),
         };
-        Ok(facts.judge())
+        let mut findings = facts.judge();
+        if let Some(primary) = location.primary() {
+            findings.extend(watch::judge(primary, &self.ask_the_sentinels().await));
+        }
+        Ok(findings)
+    }
+
+    /// What each sentinel that the URL names thinks of the primary.
+    async fn ask_the_sentinels(&self) -> Vec<Heard> {
+        let location = Arc::clone(&self.inner.reception.location);
+        // On our own thread: whoever asks may have no runtime.
+        let asking = self.inner.own.handle().spawn(sentinel::opinions(location));
+        asking.await.unwrap_or_default()
     }
 
     /// The call that asks which commands are forbidden.

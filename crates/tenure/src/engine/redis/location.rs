@@ -149,6 +149,15 @@ impl Location {
         }
     }
 
+    /// Host and port, or path, for people.
+    pub(crate) fn place(&self) -> String {
+        match &self.address {
+            Address::Tcp { host, port } => host_and_port(host, *port),
+            Address::Unix(path) => path.display().to_string(),
+            Address::Sentinels { primary, .. } => primary.clone(),
+        }
+    }
+
     /// The sentinels to ask, each as a server with its own user.
     pub(crate) fn sentinels(&self) -> Vec<Self> {
         let Address::Sentinels { hosts, .. } = &self.address else { return Vec::new() };

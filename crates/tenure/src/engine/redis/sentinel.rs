@@ -12,6 +12,7 @@ use redis::{PushKind, Value};
 use tokio::time::{sleep, timeout};
 
 use super::answers::{list, text};
+use super::examine::{Heard, Opinion};
 use super::greeting::{self, ask};
 use super::location::Location;
 use super::pack::pack;
@@ -92,6 +93,32 @@ pub(super) async fn listen(location: Arc<Location>, moved: impl Fn(Location)) {
     }
 }
 
+/// What each sentinel of a location thinks of the primary.
+pub(super) async fn opinions(location: Arc<Location>) -> Vec<Heard> {
+    let Some(primary) = location.primary() else { return Vec::new() };
+    let mut all = Vec::new();
+    for sentinel in location.sentinels() {
+        let late = |_| Err(unavailable(format!("no answer within {:?}", limits::CALL)));
+        let answer = timeout(limits::CALL, opinion(&sentinel, primary)).await.unwrap_or_else(late);
+        let answer = answer.map_err(|error| error.to_string());
+        all.push(Heard { sentinel: sentinel.place(), answer });
+    }
+    all
+}
+
+/// What one sentinel thinks of the primary; only where it is, if it may say no more.
+async fn opinion(sentinel: &Location, primary: &str) -> Result<Opinion, Error> {
+    let mut talk = Talk::connect(sentinel).await?;
+    greeting::hello(&mut talk, sentinel, &Nobody).await?;
+    let whole = pack(&[b"SENTINEL", b"MASTER", primary.as_bytes()]);
+    let reply = ask(&mut talk, sentinel, &Nobody, vec![whole]).await?.remove(0);
+    if let Some(opinion) = Opinion::read(&reply) {
+        return Ok(opinion);
+    }
+    let (host, port) = ask_on(&mut talk, sentinel, primary).await?;
+    Ok(Opinion::at(&host, port.into()))
+}
+
 /// Has a sentinel tell where the primary is, now and whenever that changes.
 async fn subscribed(sentinel: &Location, primary: &str) -> Result<Talk, Error> {
     let greeted = async {
@@ -151,7 +178,16 @@ fn switched<'a>(payload: &'a str, primary: &str) -> Option<(&'a str, u16)> {
 async fn ask_one(sentinel: &Location, primary: &str) -> Result<(String, u16), Error> {
     let mut talk = Talk::connect(sentinel).await?;
     greeting::hello(&mut talk, sentinel, &Nobody).await?;
-    let reply = ask(&mut talk, sentinel, &Nobody, vec![question(primary)]).await?.remove(0);
+    ask_on(&mut talk, sentinel, primary).await
+}
+
+/// Asks a sentinel that was greeted.
+async fn ask_on(
+    talk: &mut Talk,
+    sentinel: &Location,
+    primary: &str,
+) -> Result<(String, u16), Error> {
+    let reply = ask(talk, sentinel, &Nobody, vec![question(primary)]).await?.remove(0);
     let reply = judged(reply).map_err(super::trouble::Trouble::into_error)?;
     if let Some((host, port)) = address(&reply) {
         return Ok((host.to_owned(), port));

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::follower::Follower;
 use crate::contract::{Finding, Health};
 use crate::engine::redis::reception::Server;
 
@@ -265,11 +266,30 @@ impl Facts {
         if connected == 0 {
             return (Health::Fine, "this is a primary without any".to_owned());
         }
+        let followers = self.followers();
+        let listed: Vec<String> = followers.iter().map(ToString::to_string).collect();
+        let listed = if listed.is_empty() { String::new() } else { listed.join("; ") + ": " };
+        let late = followers.iter().any(Follower::is_late);
+        let advice = match least {
+            _ if late => "one of them does not keep up; look at its log",
+            0 => {
+                "set min-replicas-to-write to 1, so that a primary which is cut off stops, and rely \
+                 on fences"
+            }
+            _ => "rely on fences where that matters",
+        };
         let what = format!(
-            "{connected}: a lock is granted before they know of it, so a fail-over may forget the \
-             latest; rely on fences where that matters"
+            "{connected}: {listed}a lock is granted before they know of it, so a fail-over may \
+             forget the latest; {advice}"
         );
         (Health::Note, what)
+    }
+
+    /// What the server says of each replica that it serves.
+    fn followers(&self) -> Vec<Follower> {
+        let offset = self.count("master_repl_offset").unwrap_or(0);
+        let line = |at: u32| self.server.field(&format!("slave{at}"));
+        (0..).map_while(line).filter_map(|line| Follower::read(line, offset)).collect()
     }
 }
 
@@ -368,6 +388,8 @@ mod tests {
         for (info, least, state, words) in [
             ("role:master connected_slaves:0", Some("0"), Health::Fine, "without any"),
             ("role:master connected_slaves:2", None, Health::Note, "2: a lock is granted"),
+            ("role:master connected_slaves:1", None, Health::Note, "min-replicas-to-write to 1"),
+            ("role:master connected_slaves:1", Some("1"), Health::Note, "rely on fences where"),
             ("role:master connected_slaves:0", Some("1"), Health::Bad, "locks are refused"),
             (
                 "role:master connected_slaves:2 min_slaves_good_slaves:1",
@@ -378,6 +400,19 @@ mod tests {
             (replica, None, Health::Bad, "replica of db-1:6379"),
         ] {
             finds(&facts(info, [None, None, least]), "replicas", state, words);
+        }
+    }
+
+    #[test]
+    fn each_replica_is_told_with_its_state_and_its_lag() {
+        let info = "role:master connected_slaves:2 master_repl_offset:100 \
+                    slave0:ip=10.0.0.2,port=6379,state=online,offset=90,lag=1 \
+                    slave1:ip=10.0.0.3,port=6379,state=online,offset=100,lag=0";
+        let words = "2: 10.0.0.2:6379 online, 10 bytes behind, heard 1s ago; 10.0.0.3:6379 online, \
+                     0 bytes behind, heard 0s ago: a lock";
+        finds(&facts(info, NOTHING), "replicas", Health::Note, words);
+        for late in [info.replace("lag=1", "lag=9"), info.replacen("online", "send_bulk", 1)] {
+            finds(&facts(&late, NOTHING), "replicas", Health::Note, "does not keep up");
         }
     }
 
