@@ -48,8 +48,8 @@ impl SentinelsBuilder {
         self
     }
 
-    /// All of them speak TLS to each other and to clients, with certificates of one authority. Plain
-    /// ports stay, for this crate's own commands.
+    /// All of them speak TLS to each other and to clients, with certificates of one authority.
+    /// Plain ports stay, for this crate's own commands.
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
@@ -84,8 +84,8 @@ impl SentinelsBuilder {
             nodes.push(node(Some(&nodes[0])));
         }
         let primary = if self.tls { nodes[0].tls_port() } else { nodes[0].port() };
-        let sentinels = (0..3).map(|_| Sentinel::start(primary, &self, papers.as_ref())).collect();
-        let all = Sentinels { sentinels, nodes, papers };
+        let watchers = (0..3).map(|_| Sentinel::start(primary, &self, papers.as_ref())).collect();
+        let all = Sentinels { watchers, nodes, papers };
         all.wait_until_settled();
         all
     }
@@ -150,7 +150,7 @@ impl Drop for Papers {
 #[derive(Debug)]
 pub struct Sentinels {
     // First, so that nobody starts a fail-over while servers are killed.
-    sentinels: Vec<Sentinel>,
+    watchers: Vec<Sentinel>,
     nodes: Vec<Redis>,
     papers: Option<Papers>,
 }
@@ -184,7 +184,7 @@ impl Sentinels {
     /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`, without a user.
     #[must_use]
     pub fn url(&self) -> String {
-        self.url_by(self.sentinels.iter().map(Sentinel::port))
+        self.url_by(self.watchers.iter().map(Sentinel::port))
     }
 
     /// The same by way of these ports, for instance those of proxies before the sentinels.
@@ -200,7 +200,7 @@ impl Sentinels {
     /// When they were not started with [`SentinelsBuilder::tls`].
     #[must_use]
     pub fn tls_url(&self) -> String {
-        let url = self.url_by(self.sentinels.iter().map(|one| one.tls_port));
+        let url = self.url_by(self.watchers.iter().map(|one| one.tls_port));
         let url = url.replacen("redis", "rediss", 1);
         format!("{url}?ca={}", self.certificates().ca().display())
     }
@@ -228,7 +228,7 @@ impl Sentinels {
     /// The sentinels.
     #[must_use]
     pub fn sentinels(&self) -> &[Sentinel] {
-        &self.sentinels
+        &self.watchers
     }
 
     /// The server that a sentinel takes for the primary.
@@ -237,7 +237,7 @@ impl Sentinels {
     /// When no sentinel answers.
     #[must_use]
     pub fn primary(&self) -> &Redis {
-        let port = self.sentinels.iter().find_map(Sentinel::primary_port);
+        let port = self.watchers.iter().find_map(Sentinel::primary_port);
         let port = port.expect("no sentinel says where the primary is");
         let node = self.nodes.iter().find(|node| self.known_by(node) == port);
         node.unwrap_or_else(|| panic!("a stranger at port {port} is the primary"))
@@ -263,7 +263,7 @@ impl Sentinels {
         let mut said = Reply::Nil;
         // Refused for a moment after the one before.
         let begun = within(LIMIT, || {
-            said = self.sentinels[0].cmd(&["SENTINEL", "FAILOVER", NAME]).unwrap_or(Reply::Nil);
+            said = self.watchers[0].cmd(&["SENTINEL", "FAILOVER", NAME]).unwrap_or(Reply::Nil);
             said.error().is_none() && said != Reply::Nil
         });
         assert!(begun, "no fail-over: {said:?}");
@@ -289,9 +289,9 @@ impl Sentinels {
     pub fn wait_until_replaced(&self, old: &Redis) {
         let old = self.known_by(old);
         eventually("another server is the primary", || {
-            let ports = self.sentinels.iter().map(Sentinel::primary_port);
+            let ports = self.watchers.iter().map(Sentinel::primary_port);
             let moved = ports.clone().all(|port| port.is_some_and(|port| port != old));
-            let first = self.sentinels[0].primary_port();
+            let first = self.watchers[0].primary_port();
             moved && ports.into_iter().all(|port| port == first) && is_primary(self.primary())
         });
     }
@@ -302,9 +302,9 @@ impl Sentinels {
     /// # Panics
     /// When that takes too long.
     pub fn wait_until_settled(&self) {
-        let others = self.sentinels.len() - 1;
+        let others = self.watchers.len() - 1;
         eventually("the sentinels know each other and all servers", || {
-            self.sentinels.iter().all(|one| {
+            self.watchers.iter().all(|one| {
                 one.count("SENTINELS") == others && one.count("REPLICAS") + 1 == self.nodes.len()
             })
         });

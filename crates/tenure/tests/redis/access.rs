@@ -80,6 +80,24 @@ fn rare_ways(redis: &Redis, user: &str) {
     });
 }
 
+/// Most never ask replicas, so the user of the docs may not: the page says what to add.
+#[test]
+fn who_asks_replicas_needs_one_more_command() {
+    let (redis, user) = guarded();
+    let _replica = Redis::builder().replica_of(&redis).start();
+    let asking = tenure::Tenure::builder().replicas(1, Duration::from_secs(1));
+    let tenure = wait(asking.connect(&redis.url_as(user, "secret"))).unwrap();
+    let mutex = tenure.mutex("a").unwrap();
+    let error = wait(mutex.lock()).unwrap_err();
+    assert_eq!(error.kind(), tenure::ErrorKind::InvalidOption, "{error}");
+    assert!(error.to_string().contains("'wait'"), "{error}");
+    assert!(PAGE.contains("`+wait` where replicas are asked for"));
+    redis.cmd(&["ACL", "SETUSER", user, "+wait"]).unwrap();
+    let guard = wait(mutex.lock()).unwrap();
+    assert_eq!(guard.replicas(), Some(1));
+    wait(guard.release()).unwrap();
+}
+
 #[test]
 fn the_user_of_the_docs_can_do_nothing_else() {
     let (redis, user) = guarded();

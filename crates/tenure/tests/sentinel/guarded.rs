@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use servers::{Certificates, Redis, Reply, Sentinels, SentinelsBuilder};
+use tenure::contract::Health;
 use tenure::{ErrorKind, Tenure};
 
 /// What a user of sentinels needs, as docs/redis.md says it.
@@ -65,6 +66,32 @@ async fn servers_and_sentinels_may_each_want_a_password_of_their_own() {
     for sentinel in set.sentinels() {
         let log = sentinel.cmd(&["ACL", "LOG"]).unwrap();
         assert_eq!(log, Reply::List(Vec::new()), "the user of the docs may do all we ask");
+    }
+}
+
+/// Whoever may not ask for more is told so; whoever may, as the page says, hears the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_sentinels_says_what_it_may_not_see() {
+    let set = guarded().start();
+    let tenure = Tenure::connect(&with_files(&set, &set.url(), "of-sentinels")).await.unwrap();
+    let seen = || async {
+        let all = tenure.examine().await.unwrap();
+        let all = all.into_iter().filter(|finding| finding.check == "sentinel");
+        all.map(|finding| (finding.state, finding.what)).collect::<Vec<_>>()
+    };
+    for (state, what) in seen().await {
+        assert_eq!(state, Health::Note, "{what}");
+        assert!(what.contains("SENTINEL MASTER is refused"), "{what}");
+    }
+    for sentinel in set.sentinels() {
+        let answer = sentinel.cmd(&["ACL", "SETUSER", "tenure", "+sentinel|master"]);
+        assert_eq!(answer, Ok(Reply::Text("OK".to_owned())));
+    }
+    let seen = seen().await;
+    assert_eq!(seen.len(), 3);
+    for (state, what) in seen {
+        assert_eq!(state, Health::Fine, "{what}");
+        assert!(!what.contains("of-sentinels"), "{what}");
     }
 }
 

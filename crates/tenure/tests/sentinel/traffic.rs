@@ -5,7 +5,8 @@
 //! and places in line, and what it permits is just that: for the rest of a lease two may believe
 //! that they hold (promise 1), and a line may be served in another order (promise 2). What it must
 //! not do: hand out a fence that is not above all that were used before it, leave anybody waiting
-//! for ever, or leave anything behind.
+//! for ever, or leave anything behind. And what is permitted ends a lease after the fail-over:
+//! claims that live and end in calm are judged by all promises, without exception.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use servers::{Sentinels, eventually};
-use tenure::conformance::audit::{Recorder, Rules, judge};
+use tenure::conformance::audit::{Entry, History, Recorder, Rules, judge};
 use tenure::contract::ClaimId;
-use tenure::time::SystemClock;
+use tenure::time::{Clock, SystemClock, Tick};
 use tenure::{ErrorKind, Guard, Tenure};
 use tokio::task::JoinHandle;
 
@@ -58,6 +59,8 @@ struct Traffic {
     enough: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,
     recorder: Arc<Recorder>,
+    /// From when to when nothing disturbed the servers, and no lease from before was left.
+    calm: Vec<(Tick, Tick)>,
 }
 
 impl Traffic {
@@ -70,6 +73,7 @@ impl Traffic {
             enough: Arc::default(),
             tasks: Vec::new(),
             recorder,
+            calm: Vec::new(),
         };
         for client in 0..CLIENTS {
             let witness = Arc::clone(&traffic.recorder);
@@ -122,9 +126,37 @@ impl Traffic {
         println!("{after}: everybody is served; for {pause:?} nobody was");
     }
 
-    async fn finish(self) {
+    /// Goes on for a while in which nothing happens to the servers.
+    fn in_calm(&mut self, after: &str) {
+        self.everybody_is_served(after);
+        // Whatever a fail-over gave twice has ended then.
+        std::thread::sleep(2 * LEASE);
+        let begin = SystemClock.now();
+        self.everybody_is_served(&format!("{after}, in calm"));
+        self.calm.push((begin, SystemClock.now()));
+    }
+
+    /// What happened to claims whose whole life was in calm, one history for each time of it.
+    fn calm_histories(&self) -> Vec<History> {
+        let all = self.recorder.history();
+        let lives = all.entries().iter().fold(HashMap::new(), |mut lives, entry| {
+            let life = lives.entry(entry.claim).or_insert((entry.at, entry.at));
+            life.1 = entry.at;
+            lives
+        });
+        let during = |(begin, end): &(Tick, Tick)| {
+            let calm = |entry: &&Entry| {
+                let (born, died) = lives[&entry.claim];
+                born >= *begin && died <= *end
+            };
+            History::new(all.entries().iter().filter(calm).cloned().collect())
+        };
+        self.calm.iter().map(during).collect()
+    }
+
+    async fn finish(mut self) {
         self.enough.store(true, Ordering::SeqCst);
-        for task in self.tasks {
+        for task in std::mem::take(&mut self.tasks) {
             task.await.unwrap();
         }
         let sink = self.sink.lock().unwrap();
@@ -136,6 +168,11 @@ impl Traffic {
         verdicts.violations.retain(|found| !matches!(found.promise, 1 | 2));
         assert!(verdicts.violations.is_empty(), "{verdicts}");
         println!("{verdicts}");
+        for history in self.calm_histories() {
+            let verdicts = judge(&history, &rules);
+            assert!(verdicts.violations.is_empty(), "in calm: {verdicts}");
+            assert!(verdicts.grants > 0, "there was no calm");
+        }
     }
 }
 
@@ -162,17 +199,18 @@ async fn hold(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everybody_is_served_through_every_kind_of_fail_over_and_fences_only_grow() {
     let set = Sentinels::start(2);
-    let traffic = Traffic::start(&set.url()).await;
-    traffic.everybody_is_served("the start");
+    let mut traffic = Traffic::start(&set.url()).await;
+    traffic.in_calm("the start");
     tokio::task::block_in_place(|| {
         set.failover();
         traffic.everybody_is_served("a fail-over by order");
         set.wait_until_settled();
+        traffic.in_calm("the return of the old primary as a replica");
         let dead = set.kill_primary();
         traffic.everybody_is_served("a killed primary");
         dead.restart();
         set.wait_until_settled();
-        traffic.everybody_is_served("the return of the dead as a replica");
+        traffic.in_calm("the return of the dead as a replica");
         // Silent, with all its connections open: only the sentinels tell.
         let silent = set.primary();
         silent.stop();
@@ -180,7 +218,7 @@ async fn everybody_is_served_through_every_kind_of_fail_over_and_fences_only_gro
         traffic.everybody_is_served("a silent primary");
         silent.cont();
         set.wait_until_settled();
-        traffic.everybody_is_served("the return of the silent as a replica");
+        traffic.in_calm("the return of the silent as a replica");
     });
     traffic.finish().await;
 }

@@ -273,8 +273,8 @@ impl Facts {
         let advice = match least {
             _ if late => "one of them does not keep up; look at its log",
             0 => {
-                "set min-replicas-to-write to 1, so that a primary which is cut off stops, and rely \
-                 on fences"
+                "set min-replicas-to-write to 1, so that a primary which is cut off stops, and \
+                 rely on fences"
             }
             _ => "rely on fences where that matters",
         };
