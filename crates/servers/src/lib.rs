@@ -6,6 +6,7 @@
 //!
 //! - [`Redis`] is a `redis-server` of one's own, with [`Client`] to talk to it.
 //! - [`Sentinels`] are a primary, its replicas, and the sentinels that watch over them.
+//! - [`Cluster`] are masters and replicas that share the slots of a Redis Cluster.
 //! - [`Proxy`] is a TCP proxy that delays, holds back, loses and cuts.
 //! - [`Clock`] is the clock of a server, moved while it runs.
 //! - [`Certificates`] are an authority and two certificates for one run.
@@ -19,6 +20,7 @@
 
 mod certificates;
 mod clock;
+mod cluster;
 mod patience;
 mod ports;
 mod process;
@@ -29,6 +31,7 @@ mod sentinels;
 
 pub use certificates::Certificates;
 pub use clock::{Clock, Direction};
+pub use cluster::Cluster;
 pub use patience::eventually;
 pub use proxy::{Counts, Faults, Proxy};
 pub use redis::{Builder as RedisBuilder, Fsync, Redis};

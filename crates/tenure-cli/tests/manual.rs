@@ -59,7 +59,7 @@ fn help_never_shows_a_password_from_the_environment() {
 fn version_names_the_engines_that_are_built_in() {
     let place = Place::memory();
     let version = env!("CARGO_PKG_VERSION");
-    let engines = ["embedded", "memory", "redis", "redis+sentinel"];
+    let engines = ["embedded", "memory", "redis", "redis+sentinel", "redis+cluster"];
     let listed = engines.join(", ");
     assert_eq!(place.says(&["version"]), format!("tenure {version}\nengines: {listed}\n"));
     assert_eq!(place.says(&["--version"]), format!("tenure {version}\n"));
@@ -84,6 +84,8 @@ redis           clock-bounded  yes    yes         yes         yes   push  client
 yes       10%
 redis+sentinel  clock-bounded  yes    yes         yes         yes   push  client-crash  \
 yes       10%
+redis+cluster   clock-bounded  yes    yes         yes         no    push  client-crash  \
+yes       10%
 
 What the fences rest on:
   embedded        a high-water mark on disk, reserved ahead and synced
@@ -91,6 +93,8 @@ What the fences rest on:
   redis           a counter in the store; after a loss of its memory the store's wall clock
   redis+sentinel  a counter in the store; after a fail-over that lost writes the \
 wall clocks of the old primary and of the new one
+  redis+cluster   a counter for each name, kept for an hour after its last use, and the \
+wall clock; no floor for the namespace, and a fail-over may lose the last grants
 
 What replicas are for: with --replicas N a lock is held only once N of them have it, so that a
 fail-over to one of these does not forget it. They do not make fences strict.

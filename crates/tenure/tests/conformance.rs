@@ -19,11 +19,13 @@ use tenure::seeded::Bug;
 fn harnesses() -> Vec<Arc<dyn Harness>> {
     let redis = RedisHarness::new(&servers::Redis::shared().unix_url());
     let sentinel = RedisHarness::new(&servers::Sentinels::shared().url());
+    let cluster = RedisHarness::new(&servers::Cluster::shared().url());
     vec![
         Arc::new(MemoryHarness),
         Arc::new(EmbeddedHarness),
         Arc::new(redis),
         Arc::new(sentinel),
+        Arc::new(cluster),
         Arc::new(singles::SinglesHarness),
     ]
 }

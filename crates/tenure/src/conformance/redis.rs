@@ -1,13 +1,13 @@
 //! The Redis engine on stage: a namespace of its own in a real server, with a clock that the suite
 //! owns. Knows when nothing is under way between the clients and the server.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::harness::{Absent, Harness, Stage};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
-use crate::engine::redis::{PROMISES, RedisEngine, SENTINEL_PROMISES, WeakEngine};
+use crate::engine::redis::{CLUSTER_PROMISES, PROMISES, SENTINEL_PROMISES, Staged, on_stage};
 use crate::limits;
 use crate::time::{Clock, ManualClock};
 
@@ -27,7 +27,11 @@ impl RedisHarness {
 
 impl Harness for RedisHarness {
     fn promises(&self) -> Promises {
-        if self.url.contains("sentinel://") { SENTINEL_PROMISES } else { PROMISES }
+        match self.url.split_once("://") {
+            Some((scheme, _)) if scheme.ends_with("sentinel") => SENTINEL_PROMISES,
+            Some((scheme, _)) if scheme.ends_with("cluster") => CLUSTER_PROMISES,
+            _ => PROMISES,
+        }
     }
 
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {
@@ -39,7 +43,7 @@ impl Harness for RedisHarness {
         };
         let clock = ManualClock::new();
         let first = open(&self.url, &terms, &clock).map_err(|error| Absent(error.to_string()))?;
-        let clients = Mutex::new(vec![first.downgrade()]);
+        let clients = Mutex::new(vec![Arc::downgrade(&first)]);
         Ok(Box::new(RedisStage { url: self.url.clone(), terms, clock, first, clients }))
     }
 }
@@ -49,20 +53,20 @@ struct RedisStage {
     terms: Terms,
     clock: ManualClock,
     /// Looks, and notices an absent server.
-    first: RedisEngine,
-    clients: Mutex<Vec<WeakEngine>>,
+    first: Arc<dyn Staged>,
+    clients: Mutex<Vec<Weak<dyn Staged>>>,
 }
 
-fn open(url: &str, terms: &Terms, clock: &ManualClock) -> Result<RedisEngine, Error> {
-    RedisEngine::on_stage(url, terms, Arc::new(clock.clone()))
+fn open(url: &str, terms: &Terms, clock: &ManualClock) -> Result<Arc<dyn Staged>, Error> {
+    on_stage(url, terms, Arc::new(clock.clone()))
 }
 
 impl RedisStage {
     /// The clients that are still there.
-    fn clients(&self) -> Vec<RedisEngine> {
+    fn clients(&self) -> Vec<Arc<dyn Staged>> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|client| client.upgrade().is_some());
-        clients.iter().filter_map(WeakEngine::upgrade).collect()
+        clients.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns when no call, answer or push is under way: round trips on every connection bring
@@ -72,12 +76,13 @@ impl RedisStage {
         loop {
             self.clock.settle();
             let clients = self.clients();
-            let now: Vec<u64> = clients.iter().map(RedisEngine::activity).collect();
+            let now: Vec<u64> = clients.iter().map(|client| client.activity()).collect();
             if before.as_ref() == Some(&now) {
                 return;
             }
             for _ in 0..2 {
-                let trips: Vec<_> = clients.iter().map(RedisEngine::round_trip).collect();
+                let trips: Vec<_> =
+                    clients.iter().flat_map(|client| client.round_trips()).collect();
                 for trip in trips {
                     drop(trip.blocking_recv());
                 }
@@ -91,12 +96,12 @@ impl Stage for RedisStage {
     fn client(&self) -> Arc<dyn Engine> {
         let client = open(&self.url, &self.terms, &self.clock).expect("the server is there");
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.push(client.downgrade());
-        Arc::new(client)
+        clients.push(Arc::downgrade(&client));
+        client
     }
 
     fn observer(&self) -> Arc<dyn Engine> {
-        Arc::new(self.first.clone())
+        Arc::clone(&self.first) as Arc<dyn Engine>
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -34,6 +34,8 @@ pub fn built_in() -> Vec<&'static Promises> {
         &redis::PROMISES,
         #[cfg(feature = "redis")]
         &redis::SENTINEL_PROMISES,
+        #[cfg(feature = "redis")]
+        &redis::CLUSTER_PROMISES,
     ]
 }
 
@@ -50,6 +52,9 @@ const KNOWN: &[(&str, &str)] = &[
     ("valkey+sentinel", "redis"),
     ("valkeys+sentinel", "redis"),
     ("redis+cluster", "redis"),
+    ("rediss+cluster", "redis"),
+    ("valkey+cluster", "redis"),
+    ("valkeys+cluster", "redis"),
     ("valkey", "redis"),
     ("valkeys", "redis"),
     ("redlock", "redlock"),
@@ -80,9 +85,7 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
         return embedded::connect(&url["embedded:".len()..], terms);
     }
     #[cfg(feature = "redis")]
-    if KNOWN.iter().any(|(known, feature)| *known == scheme && *feature == "redis")
-        && scheme != "redis+cluster"
-    {
+    if KNOWN.iter().any(|(known, feature)| *known == scheme && *feature == "redis") {
         return redis::connect(url, &terms).await;
     }
     let known = KNOWN.iter().find(|(known, _)| *known == scheme);

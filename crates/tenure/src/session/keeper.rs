@@ -4,6 +4,7 @@
 //! It has a thread and a suspend-proof timer of its own, because a busy runtime must not cost a
 //! lock. That a wedged program keeps its lock is what `max_hold` is for.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,12 +91,22 @@ impl Keeper {
         let mut work = self.core.lock().collect(now, limit);
         let (renewals, releases) = (take(&mut work.renew), take(&mut work.release));
         self.core.announce(work);
-        for claims in Work::batches(renewals) {
+        for claims in self.batches(renewals, |claim| claim) {
             self.renew(claims, now);
         }
-        for givings in Work::batches(releases) {
+        for givings in self.batches(releases, |giving| &giving.release.claim) {
             self.release(givings, now);
         }
+    }
+
+    /// Cuts what is due into calls: apart what may fail apart, and at most a batch each.
+    fn batches<T>(&self, items: Vec<T>, claim: impl Fn(&T) -> &ClaimRef) -> Vec<Vec<T>> {
+        let mut parts: BTreeMap<u32, Vec<T>> = BTreeMap::new();
+        for item in items {
+            let part = self.core.engine.part_of(claim(&item).parts.first_name());
+            parts.entry(part).or_default().push(item);
+        }
+        parts.into_values().flat_map(Work::batches).collect()
     }
 
     fn renew(&mut self, claims: Vec<ClaimRef>, sent: Tick) {

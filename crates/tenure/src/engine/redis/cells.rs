@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::RedisEngine;
 use super::answers;
+use super::looking::Store;
 use crate::contract::{
     Cell, Cells, Error, ErrorKind, Expect, Name, Pattern, Pending, Put, PutVerdict, Verb,
 };
@@ -15,7 +15,7 @@ const FENCE_LINGER: &str = "86400000";
 /// Most cells in one call.
 const TOGETHER: usize = 256;
 
-impl Cells for RedisEngine {
+impl<T: Store> Cells for T {
     fn get<'a>(&'a self, name: &'a Name) -> Pending<'a, Option<Cell>> {
         Box::pin(async move {
             let mut cells = self.read_cells(std::slice::from_ref(name)).await?;
@@ -27,12 +27,12 @@ impl Cells for RedisEngine {
         Box::pin(async move {
             put.check()?;
             let ttl = put.time_to_live.map_or(0, |time| time.as_micros().max(1)).to_string();
-            self.write_cell(&put.name, put.expect, "put", &put.value, &ttl).await
+            write(self, &put.name, put.expect, "put", &put.value, &ttl).await
         })
     }
 
     fn remove<'a>(&'a self, name: &'a Name, expect: Expect) -> Pending<'a, PutVerdict> {
-        Box::pin(async move { self.write_cell(name, expect, "remove", b"", "0").await })
+        Box::pin(async move { write(self, name, expect, "remove", b"", "0").await })
     }
 
     fn list<'a>(
@@ -43,8 +43,8 @@ impl Cells for RedisEngine {
     ) -> Pending<'a, Vec<(Name, Cell)>> {
         Box::pin(async move {
             let limit = limit.clamp(1, limits::PAGE);
-            let keys = self.scan(&self.inner.keys.all_cells()).await?;
-            let names = keys.iter().filter_map(|key| self.inner.keys.cell_name(key));
+            let keys = self.scan(&self.keys().all_cells()).await?;
+            let names = keys.iter().filter_map(|key| self.keys().cell_name(key));
             let chosen = names.filter(|name| {
                 after.is_none_or(|after| name > after) && pattern.matches(name.as_str())
             });
@@ -66,48 +66,39 @@ impl Cells for RedisEngine {
     }
 }
 
-impl RedisEngine {
-    async fn read_cells(&self, names: &[Name]) -> Result<Vec<Result<Option<Cell>, Error>>, Error> {
-        let keys: Vec<String> = names.iter().map(|name| self.inner.keys.cell(name)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let script = &self.inner.manner.scripts().get;
-        let value = self.run(Verb::Cell, script, &keys, &[]).await?;
-        let cells = answers::cells(&value)?;
-        if cells.len() == names.len() { Ok(cells) } else { Err(answers::strange(&value)) }
-    }
+/// What stands in one cell of several that were asked for.
+pub(super) type CellRead = Result<Option<Cell>, Error>;
 
-    async fn write_cell(
-        &self,
-        name: &Name,
-        expect: Expect,
-        what: &str,
-        value: &[u8],
-        ttl: &str,
-    ) -> Result<PutVerdict, Error> {
-        let (expects, given) = match expect {
-            Expect::Anything => ("any", 0),
-            Expect::Absent => ("absent", 0),
-            Expect::Version(version) => ("version", version.0),
-            Expect::Fence(fence) => ("fence", fence.get()),
-        };
-        if given >= limits::FENCE {
-            let what = format!("no fence or version is as large as {given}");
-            return Err(Error::new(ErrorKind::InvalidOption, what)
-                .during(Verb::Cell)
-                .on(name)
-                .next("pass the number exactly as it was handed out"));
-        }
-        let (key, given) = (self.inner.keys.cell(name), given.to_string());
-        let items: [&[u8]; 6] = [
-            expects.as_bytes(),
-            given.as_bytes(),
-            what.as_bytes(),
-            value,
-            ttl.as_bytes(),
-            FENCE_LINGER.as_bytes(),
-        ];
-        let script = &self.inner.manner.scripts().put;
-        let value = self.run(Verb::Cell, script, &[&key], &items).await;
-        answers::put(&value.map_err(|error| error.on(name))?)
+async fn write(
+    store: &impl Store,
+    name: &Name,
+    expect: Expect,
+    what: &str,
+    value: &[u8],
+    ttl: &str,
+) -> Result<PutVerdict, Error> {
+    let (expects, given) = match expect {
+        Expect::Anything => ("any", 0),
+        Expect::Absent => ("absent", 0),
+        Expect::Version(version) => ("version", version.0),
+        Expect::Fence(fence) => ("fence", fence.get()),
+    };
+    if given >= limits::FENCE {
+        let what = format!("no fence or version is as large as {given}");
+        return Err(Error::new(ErrorKind::InvalidOption, what)
+            .during(Verb::Cell)
+            .on(name)
+            .next("pass the number exactly as it was handed out"));
     }
+    let given = given.to_string();
+    let items: [&[u8]; 6] = [
+        expects.as_bytes(),
+        given.as_bytes(),
+        what.as_bytes(),
+        value,
+        ttl.as_bytes(),
+        FENCE_LINGER.as_bytes(),
+    ];
+    let value = store.write_cell(name, items).await;
+    answers::put(&value.map_err(|error| error.on(name))?)
 }

@@ -41,11 +41,13 @@ pub(super) fn start(shared: Arc<Shared>, home: &Handle, fallback: Option<Handle>
 
 /// Hands a push to whom it concerns.
 pub(super) fn deliver(greeter: &dyn Greeter, kind: &PushKind, data: &[Value]) {
-    let told = matches!(kind, PushKind::Message | PushKind::SMessage);
-    if let [Value::BulkString(channel), Value::BulkString(payload)] = data
-        && told
-    {
-        greeter.message(channel, payload);
+    match (kind, data) {
+        (
+            PushKind::Message | PushKind::SMessage,
+            [Value::BulkString(channel), Value::BulkString(payload)],
+        ) => greeter.message(channel, payload),
+        (PushKind::SUnsubscribe, [Value::BulkString(channel), ..]) => greeter.dismissed(channel),
+        _ => {}
     }
 }
 

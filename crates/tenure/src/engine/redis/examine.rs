@@ -54,7 +54,7 @@ impl RedisEngine {
                 Address::Unix(_) => Link::Unix,
                 _ if location.tls().is_some() => Link::Tls,
                 near if is_near(near) => Link::Loopback,
-                Address::Tcp { .. } | Address::Sentinels { .. } => Link::Plain,
+                _ => Link::Plain,
             },
             grace: location.grace().then_some(self.inner.reception.max_lease),
         };
@@ -78,7 +78,7 @@ impl RedisEngine {
         let scripts = self.inner.manner.scripts();
         let channel = self.inner.keys.channel(SessionId::new());
         let first = ["EVAL", &scripts.rights.text, "1", &self.inner.keys.top, &channel];
-        let commands = scripts.commands().into_iter().chain(CALLED);
+        let commands = scripts.commands(false).into_iter().chain(CALLED);
         first.into_iter().chain(commands).map(|word| word.as_bytes().to_vec()).collect()
     }
 
@@ -97,7 +97,7 @@ impl RedisEngine {
 }
 
 /// An answer, unless the server refuses it: then there is nothing to see, and no harm done.
-fn seen(outcome: Outcome) -> Result<Option<Value>, Error> {
+pub(super) fn seen(outcome: Outcome) -> Result<Option<Value>, Error> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(Trouble::Server { .. }) => Ok(None),
@@ -105,18 +105,18 @@ fn seen(outcome: Outcome) -> Result<Option<Value>, Error> {
     }
 }
 
-fn words_of(value: &Value) -> Option<&str> {
+pub(super) fn words_of(value: &Value) -> Option<&str> {
     match value {
         Value::VerbatimString { text, .. } => Some(text),
         other => answers::text(other),
     }
 }
 
-fn words_in(value: &Value) -> Option<Vec<String>> {
+pub(super) fn words_in(value: &Value) -> Option<Vec<String>> {
     answers::list(value)?.iter().map(|word| words_of(word).map(str::to_lowercase)).collect()
 }
 
-fn setting_in(value: &Value) -> Option<String> {
+pub(super) fn setting_in(value: &Value) -> Option<String> {
     match value {
         Value::Map(pairs) => words_of(&pairs.first()?.1).map(str::to_owned),
         _ => None,
@@ -124,7 +124,7 @@ fn setting_in(value: &Value) -> Option<String> {
 }
 
 /// Seconds and microseconds, as one number.
-fn time_in(value: &Value) -> Option<u64> {
+pub(super) fn time_in(value: &Value) -> Option<u64> {
     let [seconds, micros] = answers::list(value)? else { return None };
     let number = |value: &Value| words_of(value)?.parse::<u64>().ok();
     number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)

@@ -24,6 +24,8 @@ pub(super) struct Keys {
     pub(super) top: String,
     /// What all clients have agreed on.
     pub(super) terms: String,
+    /// In a cluster everything of a name is where its slot is, and has its tag.
+    by_name: bool,
 }
 
 impl Keys {
@@ -35,7 +37,23 @@ impl Keys {
             channels: format!("tenure:{{{space}}}:to:"),
             top: format!("tenure:{{{space}}}:top"),
             terms: format!("tenure:{{{space}}}:terms"),
+            by_name: false,
         }
+    }
+
+    /// The same for a cluster.
+    pub(super) fn in_cluster(namespace: &Namespace) -> Self {
+        Self { by_name: true, ..Self::new(namespace) }
+    }
+
+    /// Whether every name has keys of its own only: a call may then speak of one name alone.
+    pub(super) fn are_by_name(&self) -> bool {
+        self.by_name
+    }
+
+    /// The top that the numbers of a name grow from.
+    pub(super) fn top_of(&self, name: &Name) -> String {
+        if self.by_name { self.slot(name) + ":top" } else { self.top.clone() }
     }
 
     /// The key of a lock, and what its other keys begin with.
@@ -61,11 +79,18 @@ impl Keys {
 
     /// The key of a cell.
     pub(super) fn cell(&self, name: &Name) -> String {
+        if self.by_name {
+            return self.slot(name) + ":cell";
+        }
         format!("{}{}", self.cells, encoded(name.as_str()))
     }
 
     /// The name of the cell with this key.
     pub(super) fn cell_name(&self, key: &[u8]) -> Option<Name> {
+        if self.by_name {
+            let rest = key.strip_prefix(self.locks.as_bytes())?;
+            return decode(rest.strip_suffix(b"}:cell")?);
+        }
         decode(key.strip_prefix(self.cells.as_bytes())?)
     }
 
@@ -77,7 +102,20 @@ impl Keys {
 
     /// What finds the keys of all cells.
     pub(super) fn all_cells(&self) -> String {
-        format!("{}*", self.cells)
+        if self.by_name { format!("{}*}}:cell", self.locks) } else { format!("{}*", self.cells) }
+    }
+
+    /// In a cluster, the channel on which a session hears of a name.
+    pub(super) fn channel_of(&self, name: &Name, session: SessionId) -> String {
+        format!("{}:to:{}", self.slot(name), session.to_hex())
+    }
+
+    /// The name and the session of such a channel.
+    pub(super) fn heard_on(&self, channel: &[u8]) -> Option<(Name, SessionId)> {
+        let channel = std::str::from_utf8(channel).ok()?;
+        // A name has no colon left in it.
+        let (slot, session) = channel.rsplit_once(":to:")?;
+        Some((self.name_of(slot.as_bytes())?, session.parse().ok()?))
     }
 
     /// The channel of a session.
@@ -141,6 +179,21 @@ mod tests {
         let keys = keys("default");
         assert_eq!(keys.session_of(keys.channel(session).as_bytes()), Some(session));
         assert_eq!(keys.session_of(b"tenure:{default}:to:x"), None);
+    }
+
+    #[test]
+    fn in_a_cluster_everything_of_a_name_has_its_tag() {
+        let keys = Keys::in_cluster(&Namespace::try_from("a/b").unwrap());
+        let name = Name::try_from("x{y}:to:z").unwrap();
+        let (slot, session) = (keys.slot(&name), SessionId::new());
+        let channel = keys.channel_of(&name, session);
+        for other in [&keys.top_of(&name), &keys.cell(&name), &channel] {
+            assert_eq!(tag(other), tag(&slot));
+            assert_eq!(keys.name_of(other.as_bytes()), None);
+        }
+        assert_eq!(keys.heard_on(channel.as_bytes()), Some((name.clone(), session)));
+        assert_eq!(keys.cell_name(keys.cell(&name).as_bytes()), Some(name));
+        assert_eq!(keys.heard_on(keys.probe().as_bytes()), None);
     }
 
     proptest! {

@@ -123,7 +123,7 @@ impl Lane {
     ) -> Result<Value, Trouble> {
         let call = |verb: &str, script: &str| {
             let options = self.manner.options(false);
-            self.wire.call(&script_call(verb, script, &self.keys, keys, &options, items))
+            self.wire.call(&script_call((verb, script), &self.keys.top, keys, &options, items))
         };
         self.manner.active();
         match call("EVALSHA", &script.sha).await {
@@ -136,9 +136,8 @@ impl Lane {
 
 /// A script with its keys, its options and what it is told, packed.
 pub(super) fn script_call(
-    verb: &str,
-    script: &str,
-    all: &Keys,
+    (verb, script): (&str, &str),
+    top: &str,
     keys: &[&str],
     options: &str,
     items: &[&[u8]],
@@ -147,7 +146,7 @@ pub(super) fn script_call(
     let count = count.to_string();
     let mut words: Vec<&[u8]> = Vec::with_capacity(keys.len() + items.len() + 5);
     words.extend([verb.as_bytes(), script.as_bytes(), count.as_bytes()]);
-    words.push(all.top.as_bytes());
+    words.push(top.as_bytes());
     words.extend(keys.iter().map(|key| key.as_bytes()));
     words.push(options.as_bytes());
     words.extend(items);
@@ -222,7 +221,7 @@ impl<'a> Calling<'a> {
 }
 
 /// The answer to a call for one item.
-fn single(joint: Joint, reply: Value) -> Answer {
+pub(super) fn single(joint: Joint, reply: Value) -> Answer {
     if matches!(reply, Value::BulkString(_)) {
         // By the short way: a fence, which is the store's time as well.
         return Ok((fence_of(&reply).unwrap_or(0), reply));

@@ -1,5 +1,5 @@
-//! Which server a URL names, and what to tell it; or which sentinels know that server. Knows text,
-//! not connections.
+//! Which server a URL names, and what to tell it; or which sentinels know that server, or nodes that
+//! know their cluster. Knows text, not connections.
 //!
 //! An error about a URL repeats none of it: where a slash or a question mark was not escaped, a
 //! piece of the password stands where a port or an option would.
@@ -58,6 +58,8 @@ pub(crate) enum Address {
         /// What they call the server.
         primary: String,
     },
+    /// Wherever the nodes of a cluster say, of which these are some.
+    Cluster(Vec<(String, u16)>),
 }
 
 /// Whom to be let in as.
@@ -145,7 +147,7 @@ impl Location {
     pub(crate) fn primary(&self) -> Option<&str> {
         match &self.address {
             Address::Sentinels { primary, .. } => Some(primary),
-            Address::Tcp { .. } | Address::Unix(_) => None,
+            Address::Tcp { .. } | Address::Unix(_) | Address::Cluster(_) => None,
         }
     }
 
@@ -155,6 +157,10 @@ impl Location {
             Address::Tcp { host, port } => host_and_port(host, *port),
             Address::Unix(path) => path.display().to_string(),
             Address::Sentinels { primary, .. } => primary.clone(),
+            Address::Cluster(hosts) => {
+                let hosts = hosts.iter().map(|(host, port)| host_and_port(host, *port));
+                hosts.collect::<Vec<_>>().join(",")
+            }
         }
     }
 
@@ -170,7 +176,15 @@ impl Location {
         hosts.iter().map(one).collect()
     }
 
-    /// The server that the sentinels named.
+    /// The nodes to ask for all others, if the URL names a cluster.
+    pub(crate) fn seeds(&self) -> &[(String, u16)] {
+        match &self.address {
+            Address::Cluster(seeds) => seeds,
+            Address::Tcp { .. } | Address::Unix(_) | Address::Sentinels { .. } => &[],
+        }
+    }
+
+    /// The server that the sentinels named, or other nodes of the cluster.
     ///
     /// # Errors
     /// If it is on another host, and the password would be sent there in plain text.
@@ -209,9 +223,10 @@ impl fmt::Display for Location {
             }
             Address::Unix(path) => write!(f, "redis+unix://{secret}{}?db={db}", path.display()),
             Address::Sentinels { hosts, primary } => {
-                let hosts: Vec<_> =
-                    hosts.iter().map(|(host, port)| host_and_port(host, *port)).collect();
-                write!(f, "{scheme}+sentinel://{secret}{}/{primary}/{db}", hosts.join(","))
+                write!(f, "{scheme}+sentinel://{secret}{}/{primary}/{db}", hosts_and_ports(hosts))
+            }
+            Address::Cluster(seeds) => {
+                write!(f, "{scheme}+cluster://{secret}{}", hosts_and_ports(seeds))
             }
         }
     }
@@ -227,6 +242,11 @@ impl fmt::Debug for Location {
 fn host_and_port(host: &str, port: u16) -> String {
     let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
     format!("{open}{host}{close}:{port}")
+}
+
+fn hosts_and_ports(hosts: &[(String, u16)]) -> String {
+    let hosts: Vec<_> = hosts.iter().map(|(host, port)| host_and_port(host, *port)).collect();
+    hosts.join(",")
 }
 
 fn password_in(path: &Path) -> Result<String, Error> {
@@ -248,6 +268,8 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
         "redis+unix" => (false, Kind::Unix),
         "redis+sentinel" | "redis-sentinel" | "valkey+sentinel" => (false, Kind::Sentinel),
         "rediss+sentinel" | "rediss-sentinel" | "valkeys+sentinel" => (true, Kind::Sentinel),
+        "redis+cluster" | "valkey+cluster" => (false, Kind::Cluster),
+        "rediss+cluster" | "valkeys+cluster" => (true, Kind::Cluster),
         _ => return Err(wrong("the scheme is not one of Redis")),
     };
     // Lettuce writes the name of the primary there.
@@ -269,6 +291,12 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
         Kind::Host => {
             let (host, port) = read_host(host, PORTS.0)?;
             (Address::Tcp { host, port }, read_db(path_below)?)
+        }
+        Kind::Cluster => {
+            if read_db(path_below)? != 0 {
+                return Err(wrong("a cluster has no database but 0"));
+            }
+            (Address::Cluster(read_hosts(host, PORTS.0)?), 0)
         }
         Kind::Sentinel => read_sentinels(host, path_below, options.primary.as_deref(), fragment)?,
     };
@@ -302,6 +330,7 @@ enum Kind {
     Host,
     Unix,
     Sentinel,
+    Cluster,
 }
 
 /// The sentinels; the name of the primary, which is the first part of the path unless it is told in
@@ -321,8 +350,7 @@ fn read_sentinels(
     if primary.is_empty() || !primary.chars().all(legal) {
         return Err(wrong("the URL does not say what the sentinels call the primary"));
     }
-    let hosts = hosts.split(',').map(|host| read_host(host, PORTS.1));
-    let hosts = hosts.collect::<Result<_, _>>()?;
+    let hosts = read_hosts(hosts, PORTS.1)?;
     Ok((Address::Sentinels { hosts, primary: primary.to_owned() }, read_db(db)?))
 }
 
@@ -334,6 +362,10 @@ fn read_login(login: &str) -> Result<(Option<String>, Option<String>), Error> {
     };
     let user = decode(user)?;
     Ok(((!user.is_empty()).then_some(user), password.filter(|password| !password.is_empty())))
+}
+
+fn read_hosts(hosts: &str, default: u16) -> Result<Vec<(String, u16)>, Error> {
+    hosts.split(',').map(|host| read_host(host, default)).collect()
 }
 
 fn read_host(host: &str, default: u16) -> Result<(String, u16), Error> {
@@ -411,14 +443,17 @@ pub(super) fn is_near(address: &Address) -> bool {
     match address {
         Address::Unix(_) => true,
         Address::Tcp { host, .. } => near(host),
-        Address::Sentinels { hosts, .. } => hosts.iter().all(|(host, _)| near(host)),
+        Address::Sentinels { hosts, .. } | Address::Cluster(hosts) => {
+            hosts.iter().all(|(host, _)| near(host))
+        }
     }
 }
 
 fn wrong(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOption, what).next(
-        "use redis://[user:password@]host[:port][/db][?option=value], redis+unix:///path, or \
-         redis+sentinel://[user:password@]host[:port],host[:port]/primary[/db]; \
+        "use redis://[user:password@]host[:port][/db][?option=value], redis+unix:///path, \
+         redis+sentinel://[user:password@]host[:port],host[:port]/primary[/db], or \
+         redis+cluster://[user:password@]host[:port],host[:port]; \
          / ? # @ : % in a password are written %2F %3F %23 %40 %3A %25",
     )
 }

@@ -1,14 +1,18 @@
-//! The inspect verb: one slot, a page of slots, or what can be reached from an owner. Knows how
-//! keys are found, not what scripts see there.
+//! The inspect verb: one slot, a page of slots, or what can be reached from an owner; and what a store
+//! offers for it, one server or many. Knows how keys are found, not what scripts see there.
 
 use std::collections::BTreeSet;
 
 use redis::Value;
 
+use super::RedisEngine;
 use super::answers::{self, text};
+use super::cells::CellRead;
+use super::keys::Keys;
 use super::pack::pack;
-use super::{RedisEngine, to_error};
-use crate::contract::{Error, Name, Page, Query, Snapshot, Verb};
+use super::trouble::Trouble;
+use super::wire::Wire;
+use crate::contract::{Error, Name, Page, Pending, Query, Snapshot, Verb};
 use crate::limits;
 
 /// Most slots that one call looks at: nobody else waits longer for the store than for so many.
@@ -16,14 +20,29 @@ const TOGETHER: usize = 128;
 /// How many keys the store looks at in one step of a scan.
 const SCAN: &[u8] = b"1000";
 
+/// A store that can be looked through: one server, or the nodes of a cluster.
+pub(super) trait Store: Send + Sync {
+    /// How things are called there.
+    fn keys(&self) -> &Keys;
+
+    /// What is seen of these slots, and what is wrong with those that cannot be read.
+    fn look_at<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)>;
+
+    /// What stands in these cells, one for each.
+    fn read_cells<'a>(&'a self, names: &'a [Name]) -> Pending<'a, Vec<CellRead>>;
+
+    /// Has a cell written; the items are those of `put.lua`.
+    fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value>;
+
+    /// All keys that match a pattern.
+    fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>>;
+}
+
 impl RedisEngine {
     pub(super) async fn look(&self, query: &Query) -> Result<Snapshot, Error> {
         match query {
-            Query::Slot(name) => {
-                let (seen, bad) = self.look_at(std::slice::from_ref(name)).await?;
-                bad.into_iter().next().map_or(Ok(seen), |error| Err(error.on(name)))
-            }
-            Query::Page(page) => self.page(page).await,
+            Query::Slot(name) => slot(self, name).await,
+            Query::Page(wanted) => page(self, wanted).await,
             Query::Reach(owner) => {
                 let most = limits::REACH_SLOTS.to_string();
                 let owner = owner.to_hex();
@@ -34,14 +53,7 @@ impl RedisEngine {
         }
     }
 
-    /// What is seen of these slots, and what is wrong with those that cannot be read.
-    async fn look_at(&self, names: &[Name]) -> Result<(Snapshot, Vec<Error>), Error> {
-        let keys: Vec<String> = names.iter().map(|name| self.slot_key(name)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        self.inspect_script(&keys, &[b""]).await
-    }
-
-    async fn inspect_script(
+    pub(super) async fn inspect_script(
         &self,
         keys: &[&str],
         items: &[&[u8]],
@@ -50,56 +62,60 @@ impl RedisEngine {
         let value = self.run(Verb::Inspect, script, keys, items).await?;
         answers::snapshot(&value, &self.inner.keys)
     }
+}
 
-    /// A page. The store keeps no list of names (the path of a lock would pay for it), so all keys
-    /// are looked through; slots are then read a number at a time.
-    async fn page(&self, page: &Page) -> Result<Snapshot, Error> {
-        let limit = page.limit.clamp(1, limits::PAGE);
-        let keys = self.scan(&self.inner.keys.all_locks()).await?;
-        let names = keys.iter().filter_map(|key| self.inner.keys.name_of(key));
-        let chosen = names.filter(|name| {
-            page.after.as_ref().is_none_or(|after| name > after)
-                && page.pattern.matches(name.as_str())
-        });
-        let chosen: Vec<Name> = chosen.collect::<BTreeSet<_>>().into_iter().collect();
-        let mut snapshot = Snapshot::default();
-        for names in chosen.chunks(TOGETHER) {
-            let (seen, bad) = self.look_at(names).await?;
-            snapshot.slots.extend(seen.slots);
-            for error in bad {
-                // One key that is not ours must not hide all others.
-                tracing::warn!(%error, "a lock cannot be shown");
-            }
-            if snapshot.slots.len() > limit {
-                snapshot.slots.truncate(limit);
-                snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());
-                break;
+/// One slot.
+pub(super) async fn slot(store: &impl Store, name: &Name) -> Result<Snapshot, Error> {
+    let (seen, bad) = store.look_at(std::slice::from_ref(name)).await?;
+    bad.into_iter().next().map_or(Ok(seen), |error| Err(error.on(name)))
+}
+
+/// A page. The store keeps no list of names (the path of a lock would pay for it), so all keys
+/// are looked through; slots are then read a number at a time.
+pub(super) async fn page(store: &impl Store, page: &Page) -> Result<Snapshot, Error> {
+    let limit = page.limit.clamp(1, limits::PAGE);
+    let keys = store.scan(&store.keys().all_locks()).await?;
+    let names = keys.iter().filter_map(|key| store.keys().name_of(key));
+    let chosen = names.filter(|name| {
+        page.after.as_ref().is_none_or(|after| name > after) && page.pattern.matches(name.as_str())
+    });
+    let chosen: Vec<Name> = chosen.collect::<BTreeSet<_>>().into_iter().collect();
+    let mut snapshot = Snapshot::default();
+    for names in chosen.chunks(TOGETHER) {
+        let (seen, bad) = store.look_at(names).await?;
+        snapshot.slots.extend(seen.slots);
+        for error in bad {
+            // One key that is not ours must not hide all others.
+            tracing::warn!(%error, "a lock cannot be shown");
+        }
+        if snapshot.slots.len() > limit {
+            snapshot.slots.truncate(limit);
+            snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());
+            break;
+        }
+    }
+    Ok(snapshot)
+}
+
+/// All keys of one server that match a pattern.
+pub(super) async fn scan(wire: &Wire, pattern: &str) -> Result<Vec<Vec<u8>>, Trouble> {
+    let mut found = Vec::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let words: [&[u8]; 6] =
+            [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN];
+        let value = wire.call(&pack(&words)).await?;
+        let Some([next, keys]) = answers::list(&value) else {
+            return Err(Trouble::strange(&value));
+        };
+        for key in answers::list(keys).unwrap_or_default() {
+            if let Value::BulkString(key) = key {
+                found.push(key.clone());
             }
         }
-        Ok(snapshot)
-    }
-
-    /// All keys that match a pattern.
-    pub(super) async fn scan(&self, pattern: &str) -> Result<Vec<Vec<u8>>, Error> {
-        let mut found = Vec::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let words: [&[u8]; 6] =
-                [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN];
-            let answer = self.lane().wire().call(&pack(&words)).await;
-            let value = answer.map_err(|trouble| to_error(trouble, Verb::Inspect))?;
-            let Some([next, keys]) = answers::list(&value) else {
-                return Err(answers::strange(&value));
-            };
-            for key in answers::list(keys).unwrap_or_default() {
-                if let Value::BulkString(key) = key {
-                    found.push(key.clone());
-                }
-            }
-            text(next).ok_or_else(|| answers::strange(&value))?.clone_into(&mut cursor);
-            if cursor == "0" {
-                return Ok(found);
-            }
+        text(next).ok_or_else(|| Trouble::strange(&value))?.clone_into(&mut cursor);
+        if cursor == "0" {
+            return Ok(found);
         }
     }
 }

@@ -7,11 +7,17 @@ use super::scripts::{self, Scripts};
 #[cfg(feature = "conformance")]
 use crate::time::Clock;
 
+/// How much longer than anybody needs it the top of a name is kept in a cluster: it is what keeps its
+/// fences growing through corrections of the clock.
+const LINGER: Duration = Duration::from_secs(60 * 60);
+
 /// How scripts are called.
 #[derive(Debug)]
 pub(super) struct Manner {
     /// For how long nobody comes in after a loss of memory.
     grace: Duration,
+    /// For how long a top is kept after its last change: for ever, except in a cluster.
+    linger: Option<Duration>,
     /// The store knows flags of scripts (Redis 7).
     flags: AtomicBool,
     /// The clock of the suite, where it plays.
@@ -26,12 +32,20 @@ impl Manner {
     pub(super) fn new(grace: Duration) -> Self {
         Self {
             grace,
+            linger: None,
             flags: AtomicBool::new(false),
             #[cfg(feature = "conformance")]
             clock: None,
             #[cfg(feature = "conformance")]
             activity: std::sync::atomic::AtomicU64::new(0),
         }
+    }
+
+    /// As in a cluster, where every name has a top of its own.
+    pub(super) fn in_cluster(max_lease: Duration) -> Self {
+        // A top also says until when tombstones stand: a lease. Servers before 7 are refused.
+        let linger = Some(LINGER + max_lease);
+        Self { linger, flags: AtomicBool::new(true), ..Self::new(Duration::ZERO) }
     }
 
     /// On a clock that is not the store's.
@@ -65,10 +79,12 @@ impl Manner {
     /// The first argument of every script: see `lua/head.lua`. The short way is for calls that need
     /// none of what it says.
     pub(super) fn options(&self, short: bool) -> String {
-        let options = match self.grace.as_micros() {
-            0 if short => String::new(),
-            0 => ".".to_owned(),
-            grace => format!(".{grace} 0"),
+        let options = match (self.grace.as_micros(), self.linger) {
+            (0, None) if short => String::new(),
+            (0, None) => ".".to_owned(),
+            (grace, linger) => {
+                format!(".{grace} {}", linger.map_or(0, |linger| linger.as_millis()))
+            }
         };
         #[cfg(feature = "conformance")]
         if let Some(clock) = &self.clock {

@@ -13,6 +13,7 @@
 
 mod answers;
 mod cells;
+mod cluster;
 mod codec;
 mod driver;
 mod examine;
@@ -25,6 +26,7 @@ mod location;
 mod looking;
 mod manner;
 mod pack;
+mod pair;
 mod reception;
 mod replicas;
 mod runtime;
@@ -41,20 +43,22 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use redis::Value;
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
+use self::cells::CellRead;
 use self::codec::push_reference;
 use self::item::{Item, Joint};
 use self::keys::Keys;
 use self::lane::Lane;
 use self::location::Location;
+use self::looking::Store;
 use self::manner::Manner;
+use self::pair::{Here, Pair};
 use self::reception::{Clerk, Reception};
 use self::replicas::Replicas;
 use self::runtime::Own;
 use self::scripts::Script;
 #[cfg(feature = "conformance")]
-pub(crate) use self::stage::WeakEngine;
+pub(crate) use self::stage::{Staged, on_stage};
 use self::trouble::Trouble;
 use self::wire::{Home, Reply, Wire};
 use super::Terms;
@@ -89,6 +93,8 @@ pub const SENTINEL_PROMISES: Promises = Promises {
     ..PROMISES
 };
 
+pub use self::cluster::PROMISES as CLUSTER_PROMISES;
+
 /// The Redis engine.
 #[derive(Clone)]
 pub struct RedisEngine {
@@ -100,21 +106,12 @@ struct Inner {
     manner: Arc<Manner>,
     reception: Arc<Reception>,
     clock: Arc<dyn Clock>,
-    front: Option<Front>,
-    back: Lane,
+    lanes: Pair<Lane>,
     /// Made when first asked for: most never ask replicas.
     replicas: OnceLock<Replicas>,
     /// The thread that the back lane lives on. Last, so that the lanes end first.
     #[allow(dead_code, reason = "it lives as long as we do")]
     own: Own,
-}
-
-/// A lane on the runtime of the callers.
-struct Front {
-    lane: Lane,
-    runtime: Id,
-    /// Its runtime has threads of its own, which go on whatever a caller does.
-    always_runs: bool,
 }
 
 impl std::fmt::Debug for RedisEngine {
@@ -127,8 +124,7 @@ impl std::fmt::Debug for RedisEngine {
 impl Inner {
     /// The sentinels say where the primary is.
     fn go_to(&self, server: &Location) {
-        let lanes = [Some(&self.back), self.front.as_ref().map(|front| &front.lane)];
-        let wires = lanes.into_iter().flatten().map(Lane::wire);
+        let wires = self.lanes.all().map(Lane::wire);
         for wire in wires.chain(self.replicas.get().map(Replicas::wire)) {
             wire.go_to(server.address());
         }
@@ -139,6 +135,9 @@ impl Inner {
 pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
     let during = |error: Error| error.during(Verb::Connect);
     let location = Location::parse(url).map_err(during)?;
+    if !location.seeds().is_empty() {
+        return cluster::connect(location, terms).await.map_err(during);
+    }
     let grace = if location.grace() { terms.max_lease } else { Duration::ZERO };
     let engine = RedisEngine::open(location, terms, Manner::new(grace)).map_err(during)?;
     engine.greet().await.map_err(during)?;
@@ -153,20 +152,13 @@ impl RedisEngine {
         let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
         let reception = Reception::new(all, how, Arc::clone(&location), terms.max_lease);
         let reception = Arc::new(reception);
-        let lane = |hears: bool, first: Handle| {
+        let lanes = Pair::open(Here::now().as_ref(), own.handle(), |hears, home| {
             let clerk = Clerk { reception: Arc::clone(&reception), hears };
-            let home = Home { first, fallback: own.handle().clone() };
             Lane::open(Arc::clone(&location), Arc::new(clerk), &keys, &manner, home)
-        };
-        let front = Handle::try_current().ok().map(|here| {
-            let always_runs = here.runtime_flavor() != RuntimeFlavor::CurrentThread;
-            Front { runtime: here.id(), always_runs, lane: lane(always_runs, here) }
         });
-        let front_hears = front.as_ref().is_some_and(|front| front.always_runs);
-        let back = lane(!front_hears, own.handle().clone());
         let replicas = OnceLock::new();
         let clock = Arc::clone(&terms.clock);
-        let inner = Inner { keys, manner, reception, clock, front, back, replicas, own };
+        let inner = Inner { keys, manner, reception, clock, lanes, replicas, own };
         let inner = Arc::new(inner);
         if location.primary().is_some() {
             let watched = Arc::downgrade(&inner);
@@ -194,8 +186,7 @@ impl RedisEngine {
 
     /// Waits until the store has been greeted on all connections.
     async fn greet(&self) -> Result<(), Error> {
-        let lanes = [Some(&self.inner.back), self.inner.front.as_ref().map(|front| &front.lane)];
-        for lane in lanes.into_iter().flatten() {
+        for lane in self.inner.lanes.all() {
             lane.wire().call(&pack::pack(&[b"PING"])).await.map_err(Trouble::into_error)?;
         }
         Ok(())
@@ -203,23 +194,7 @@ impl RedisEngine {
 
     /// The lane that suits whoever calls.
     fn lane(&self) -> &Lane {
-        let here = || Handle::try_current().ok().map(|here| here.id());
-        match &self.inner.front {
-            Some(front) => match here() {
-                Some(_) if front.always_runs => &front.lane,
-                Some(runtime) if runtime == front.runtime => &front.lane,
-                _ => &self.inner.back,
-            },
-            None => &self.inner.back,
-        }
-    }
-
-    /// The lane that hears pushes.
-    fn hearing(&self) -> &Lane {
-        match &self.inner.front {
-            Some(front) if front.always_runs => &front.lane,
-            _ => &self.inner.back,
-        }
+        self.inner.lanes.here()
     }
 
     /// Makes one claim or gives one back, together with others that are on their way.
@@ -351,7 +326,8 @@ impl Engine for RedisEngine {
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         Box::pin(async move {
-            let (key, fence) = (self.slot_key(&eviction.name), eviction.fence.get().to_string());
+            let (key, fence) =
+                (self.inner.keys.slot(&eviction.name), eviction.fence.get().to_string());
             let items: [&[u8]; 2] = [fence.as_bytes(), eviction.reason.as_bytes()];
             let script = &self.inner.manner.scripts().evict;
             let value = self.run(Verb::Evict, script, &[&key], &items).await;
@@ -364,14 +340,14 @@ impl Engine for RedisEngine {
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        let (wire, keys) = (self.hearing().wire(), &self.inner.keys);
+        let (wire, keys) = (self.inner.lanes.hearing().wire(), &self.inner.keys);
         for gone in self.inner.reception.gone() {
             drop(wire.unsubscribe(keys.channel(gone).as_bytes()));
         }
         self.inner.reception.listen(session, ear.clone());
         // In order with later claims on this connection; a reconnection names it by itself. On the
         // other connection a claim may have been faster, and its grant told to nobody.
-        let one_lane = self.inner.front.is_none();
+        let one_lane = self.inner.lanes.is_one();
         let subscribed = move |outcome: Result<Value, Trouble>| {
             if let Some(ear) = ear.upgrade().filter(|_| outcome.is_ok() && !one_lane) {
                 ear.hear(Signal::Resync);
@@ -387,7 +363,10 @@ impl Engine for RedisEngine {
         replicas: u32,
         within: Duration,
     ) -> Pending<'a, Confirmed> {
-        Box::pin(async move { self.replicas().confirm(claim, replicas, within).await })
+        Box::pin(async move {
+            let confirmed = self.replicas().confirm(claim, replicas, within).await;
+            confirmed.map_err(|trouble| to_error(trouble, Verb::Renew))
+        })
     }
 
     fn cells(&self) -> &dyn Cells {
@@ -395,8 +374,41 @@ impl Engine for RedisEngine {
     }
 }
 
-impl RedisEngine {
-    fn slot_key(&self, name: &Name) -> String {
-        self.inner.keys.slot(name)
+impl Store for RedisEngine {
+    fn keys(&self) -> &Keys {
+        &self.inner.keys
+    }
+
+    fn read_cells<'a>(&'a self, names: &'a [Name]) -> Pending<'a, Vec<CellRead>> {
+        Box::pin(async move {
+            let keys: Vec<String> = names.iter().map(|name| self.inner.keys.cell(name)).collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let script = &self.inner.manner.scripts().get;
+            let value = self.run(Verb::Cell, script, &keys, &[]).await?;
+            let cells = answers::cells(&value)?;
+            if cells.len() == names.len() { Ok(cells) } else { Err(answers::strange(&value)) }
+        })
+    }
+
+    fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value> {
+        Box::pin(async move {
+            let script = &self.inner.manner.scripts().put;
+            self.run(Verb::Cell, script, &[&self.inner.keys.cell(name)], &items).await
+        })
+    }
+
+    fn look_at<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)> {
+        Box::pin(async move {
+            let keys: Vec<String> = names.iter().map(|name| self.inner.keys.slot(name)).collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            self.inspect_script(&keys, &[b""]).await
+        })
+    }
+
+    fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>> {
+        Box::pin(async move {
+            let found = looking::scan(self.lane().wire(), pattern).await;
+            found.map_err(|trouble| to_error(trouble, Verb::Inspect))
+        })
     }
 }

@@ -20,6 +20,8 @@ use crate::contract::{Ear, Error, ErrorKind, IdMap, SessionId, Signal, Verb};
 const LAYOUT: &str = "1";
 /// The oldest server that has what scripts use.
 const OLDEST: (u32, u32) = (6, 2);
+/// The same in a cluster, where a script tells sessions by `SPUBLISH`.
+const OLDEST_NODE: (u32, u32) = (7, 0);
 
 /// What all connections of an engine say and hear.
 pub(super) struct Reception {
@@ -69,12 +71,12 @@ impl Reception {
         gone
     }
 
-    fn sessions(&self) -> Vec<SessionId> {
+    pub(super) fn sessions(&self) -> Vec<SessionId> {
         let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
         ears.keys().copied().collect()
     }
 
-    fn ear(&self, session: SessionId) -> Option<Arc<dyn Ear>> {
+    pub(super) fn ear(&self, session: SessionId) -> Option<Arc<dyn Ear>> {
         let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
         ears.get(&session)?.upgrade()
     }
@@ -87,10 +89,7 @@ impl Reception {
     /// The first words on each connection.
     fn connect(&self) -> Vec<u8> {
         let script = &self.manner.scripts().connect;
-        let lease = self.max_lease.as_micros().to_string();
-        // New only once: after a restart that lost everything, others may still hold from before.
-        let new = self.location.is_new() && !self.known.load(Ordering::SeqCst);
-        let new = if new { "1" } else { "0" };
+        let [layout, lease, new] = self.terms();
         let options = self.manner.options(false);
         // By its text: it is short, and a new connection may be to a store that forgot all scripts.
         pack(&[
@@ -100,13 +99,30 @@ impl Reception {
             self.keys.top.as_bytes(),
             self.keys.terms.as_bytes(),
             options.as_bytes(),
-            LAYOUT.as_bytes(),
+            layout.as_bytes(),
             lease.as_bytes(),
             new.as_bytes(),
         ])
     }
 
+    /// What `connect.lua` is told.
+    pub(super) fn terms(&self) -> [String; 3] {
+        // New only once: after a restart that lost everything, others may still hold from before.
+        let new = self.location.is_new() && !self.known.load(Ordering::SeqCst);
+        let new = if new { "1" } else { "0" };
+        [LAYOUT.to_owned(), self.max_lease.as_micros().to_string(), new.to_owned()]
+    }
+
     fn judge_connect(&self, reply: Value) -> Result<(), Error> {
+        let server = self.judge_terms(reply)?;
+        self.check(&server)?;
+        self.known.store(true, Ordering::SeqCst);
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
+        Ok(())
+    }
+
+    /// Whether the namespace has our terms; and the server that keeps them.
+    pub(super) fn judge_terms(&self, reply: Value) -> Result<Server, Error> {
         let reply = judged(reply).map_err(|trouble| match trouble.script_message() {
             Some(message) => said(message),
             None => trouble.into_error(),
@@ -136,19 +152,19 @@ impl Reception {
             let left = Duration::from_micros(closed);
             tracing::warn!("the store may have lost its memory; nobody comes in for {left:?}");
         }
-        let server = Server::new(word(2)?);
-        self.check(&server)?;
-        self.known.store(true, Ordering::SeqCst);
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
-        Ok(())
+        Ok(Server::new(word(2)?))
     }
 
     /// Refuses a server that cannot keep what it is told.
-    fn check(&self, server: &Server) -> Result<(), Error> {
+    pub(super) fn check(&self, server: &Server) -> Result<(), Error> {
+        let cluster = !self.location.seeds().is_empty();
         let (major, minor) = server.version();
-        if (major, minor) < OLDEST {
-            let what =
-                format!("the server is version {major}.{minor}; 6.2 is the oldest that does");
+        let oldest = if cluster { OLDEST_NODE } else { OLDEST };
+        if (major, minor) < oldest {
+            let (least, part) = oldest;
+            let what = format!(
+                "the server is version {major}.{minor}; {least}.{part} is the oldest that does"
+            );
             return Err(
                 Error::new(ErrorKind::Unsupported, what).next("use a newer Redis or Valkey")
             );
@@ -157,9 +173,13 @@ impl Reception {
         if server.field("role") == Some("slave") {
             return Err(replica());
         }
-        if server.field("cluster_enabled") == Some("1") {
-            return Err(Error::new(ErrorKind::Unsupported, "the server is a node of a cluster")
-                .next("name a server that stands alone, or an engine made for clusters"));
+        if (server.field("cluster_enabled") == Some("1")) != cluster {
+            let (what, next) = if cluster {
+                ("the server is not a node of a cluster", "use redis://")
+            } else {
+                ("the server is a node of a cluster", "use redis+cluster://")
+            };
+            return Err(Error::new(ErrorKind::Unsupported, what).next(next));
         }
         if let Some(policy) = server.evicts() {
             if self.location.eviction_allowed() {

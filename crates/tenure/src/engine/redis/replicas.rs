@@ -13,16 +13,15 @@ use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::answers;
 use super::codec::push_reference;
 use super::keys::Keys;
 use super::lane::script_call;
 use super::manner::Manner;
 use super::pack::pack;
-use super::scripts::Script;
 use super::trouble::Trouble;
 use super::wire::Wire;
-use super::{answers, to_error};
-use crate::contract::{ClaimRef, Confirmed, Error, Verb};
+use crate::contract::{ClaimRef, Confirmed};
 use crate::limits;
 
 /// The connection on which replicas are asked for.
@@ -64,8 +63,11 @@ struct Waiting {
     claim: ClaimRef,
     replicas: u32,
     within: Duration,
-    caller: oneshot::Sender<Result<Confirmed, Error>>,
+    caller: oneshot::Sender<Renewal>,
 }
+
+/// What a renewal with its count comes to.
+type Renewal = Result<Confirmed, Trouble>;
 
 impl Replicas {
     pub(super) fn new(wire: Wire, keys: Arc<Keys>, manner: Arc<Manner>, home: Handle) -> Self {
@@ -85,7 +87,7 @@ impl Replicas {
         claim: &ClaimRef,
         replicas: u32,
         within: Duration,
-    ) -> Result<Confirmed, Error> {
+    ) -> Renewal {
         let (caller, answer) = oneshot::channel();
         let begin =
             self.desk.queue().join(Waiting { claim: claim.clone(), replicas, within, caller });
@@ -93,7 +95,7 @@ impl Replicas {
             // Not by the caller: its future may be dropped, and the others wait too.
             self.home.spawn(Arc::clone(&self.desk).serve());
         }
-        answer.await.unwrap_or_else(|_| Err(to_error(Trouble::Closed, Verb::Renew)))
+        answer.await.unwrap_or(Err(Trouble::Closed))
     }
 }
 
@@ -109,39 +111,46 @@ impl Desk {
             if batch.is_empty() {
                 return;
             }
-            match self.ask(&batch).await {
-                Ok((renewed, replicas)) => tell(batch, &renewed, replicas),
-                Err(trouble) => {
-                    let error = to_error(trouble, Verb::Renew);
-                    for one in batch {
-                        drop(one.caller.send(Err(error.clone())));
-                    }
-                }
+            self.manner.active();
+            let script = &self.manner.scripts().renew;
+            let mut answers = self.ask(&batch, ("EVALSHA", &script.sha)).await;
+            let unknown = |answer: &Renewal| answer.as_ref().is_err_and(Trouble::is_unknown_script);
+            if answers.iter().any(unknown) {
+                // Nothing was written, so that `WAIT` counted something else.
+                answers = self.ask(&batch, ("EVAL", &script.text)).await;
+            }
+            // Whoever left does not want to know.
+            for (one, answer) in batch.into_iter().zip(answers) {
+                drop(one.caller.send(answer));
             }
         }
     }
 
-    /// Renews all in one step; what the script says, and how many replicas have that.
-    async fn ask(&self, batch: &[Waiting]) -> Result<(Value, u32), Trouble> {
-        self.manner.active();
-        let script = &self.manner.scripts().renew;
-        match self.ask_by(batch, "EVALSHA", &script.sha).await {
-            // Nothing was written, so that `WAIT` counted something else.
-            Err(trouble) if trouble.is_unknown_script() => self.ask_by_text(batch, script).await,
-            answer => answer,
+    /// Renews all; what the script says of each, and how many replicas have that.
+    async fn ask(&self, batch: &[Waiting], script: (&str, &str)) -> Vec<Renewal> {
+        // Where all share a top they are renewed in one step.
+        let size = if self.keys.are_by_name() { 1 } else { batch.len() };
+        let mut commands: Vec<_> =
+            batch.chunks(size).map(|part| self.renewal(part, script)).collect();
+        let replicas = batch.iter().map(|one| one.replicas).max().unwrap_or(1).to_string();
+        // Zero would be for ever.
+        let within = batch.iter().map(|one| one.within.as_millis()).max().unwrap_or(1).max(1);
+        commands.push(pack(&[b"WAIT", replicas.as_bytes(), within.to_string().as_bytes()]));
+        let mut calls = self.wire.call_all(&commands);
+        let Some(counted) = calls.pop() else { return Vec::new() };
+        let mut renewals = Vec::with_capacity(calls.len());
+        for call in calls {
+            renewals.push(call.await);
         }
+        let counted = counted.await.and_then(|counted| {
+            let count = answers::number(&counted).and_then(|count| u32::try_from(count).ok());
+            count.ok_or_else(|| Trouble::strange(&counted))
+        });
+        let parts = batch.chunks(size).zip(renewals);
+        parts.flat_map(|(part, renewed)| read(part, renewed, &counted)).collect()
     }
 
-    async fn ask_by_text(&self, batch: &[Waiting], s: &Script) -> Result<(Value, u32), Trouble> {
-        self.ask_by(batch, "EVAL", &s.text).await
-    }
-
-    async fn ask_by(
-        &self,
-        batch: &[Waiting],
-        verb: &str,
-        script: &str,
-    ) -> Result<(Value, u32), Trouble> {
+    fn renewal(&self, batch: &[Waiting], script: (&str, &str)) -> Vec<u8> {
         let names = batch.iter().flat_map(|one| one.claim.parts.names());
         let slots: Vec<String> = names.map(|name| self.keys.slot(name)).collect();
         let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
@@ -152,30 +161,30 @@ impl Desk {
         };
         let texts: Vec<String> = batch.iter().map(text).collect();
         let texts: Vec<&[u8]> = texts.iter().map(String::as_bytes).collect();
-        let options = self.manner.options(false);
-        let renew = script_call(verb, script, &self.keys, &slots, &options, &texts);
-        let replicas = batch.iter().map(|one| one.replicas).max().unwrap_or(1).to_string();
-        // Zero would be for ever.
-        let within = batch.iter().map(|one| one.within.as_millis()).max().unwrap_or(1).max(1);
-        let wait = pack(&[b"WAIT", replicas.as_bytes(), within.to_string().as_bytes()]);
-        let (renewed, counted) = self.wire.call_two(&renew, &wait);
-        let (renewed, counted) = (renewed.await?, counted.await?);
-        let count = answers::number(&counted).and_then(|count| u32::try_from(count).ok());
-        Ok((renewed, count.ok_or_else(|| Trouble::strange(&counted))?))
+        let top = self.keys.top_of(batch[0].claim.parts.first_name());
+        script_call(script, &top, &slots, &self.manner.options(false), &texts)
     }
 }
 
-/// Tells each its part. Whoever left does not want to know.
-fn tell(batch: Vec<Waiting>, renewed: &Value, replicas: u32) {
-    let all = answers::list(renewed).unwrap_or_default();
-    let fits = all.len() == batch.len() + 1;
-    for (at, one) in batch.into_iter().enumerate() {
-        let answer = if fits {
-            answers::renewed(&all[at + 1], one.claim.parts.as_slice().len())
-        } else {
-            Err(answers::strange(renewed))
-        };
-        let answer = answer.map(|renewed| Confirmed { renewed, replicas });
-        drop(one.caller.send(answer));
+/// What a renewal with its count came to, for each of those who asked for it.
+fn read(
+    batch: &[Waiting],
+    renewed: Result<Value, Trouble>,
+    counted: &Result<u32, Trouble>,
+) -> Vec<Renewal> {
+    let (renewed, replicas) = match (renewed, counted) {
+        (Ok(renewed), Ok(replicas)) => (renewed, *replicas),
+        (Err(trouble), _) => return batch.iter().map(|_| Err(trouble.clone())).collect(),
+        (_, Err(trouble)) => return batch.iter().map(|_| Err(trouble.clone())).collect(),
+    };
+    let all = answers::list(&renewed).unwrap_or_default();
+    if all.len() != batch.len() + 1 {
+        return batch.iter().map(|_| Err(Trouble::strange(&renewed))).collect();
     }
+    let one = |(one, answer): (&Waiting, &Value)| {
+        let renewed = answers::renewed(answer, one.claim.parts.as_slice().len());
+        let renewed = renewed.map_err(Trouble::Strange)?;
+        Ok(Confirmed { renewed, replicas })
+    };
+    batch.iter().zip(&all[1..]).map(one).collect()
 }

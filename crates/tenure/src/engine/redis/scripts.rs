@@ -75,12 +75,13 @@ impl Scripts {
 }
 
 impl Scripts {
-    /// All commands that the verbs call.
-    pub(super) fn commands(&self) -> BTreeSet<&str> {
+    /// All commands that the verbs call: in a cluster, or elsewhere.
+    pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
         let Self { claim, renew, release, inspect, evict, connect, put, get, .. } = self;
         let verbs = [claim, renew, release, inspect, evict, connect, put, get];
         let calls = verbs.into_iter().flat_map(|verb| verb.text.split("call('").skip(1));
-        calls.filter_map(|rest| rest.split('\'').next()).collect()
+        let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
+        calls.filter_map(|rest| rest.split('\'').next()).filter(|name| *name != other).collect()
     }
 }
 

@@ -222,8 +222,8 @@ fn unavailable(what: String) -> Error {
     Error::new(ErrorKind::Unavailable, what).next("check that the sentinels run and can be reached")
 }
 
-/// Nobody hears what a sentinel tells while it is greeted: nothing was asked for yet.
-struct Nobody;
+/// Nobody hears what is told while one is greeted of whom nothing was asked for yet.
+pub(super) struct Nobody;
 
 impl Greeter for Nobody {
     fn greeting(&self) -> Vec<Vec<u8>> {

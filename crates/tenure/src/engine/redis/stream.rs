@@ -52,11 +52,11 @@ impl Stream {
     pub(super) async fn connect(location: &Location) -> Result<Self, Error> {
         let away = |error: io::Error| unreachable(location, error);
         match (location.address(), location.tls()) {
-            (Address::Sentinels { .. }, _) => Err(Error::new(
+            (Address::Sentinels { .. } | Address::Cluster(_), _) => Err(Error::new(
                 ErrorKind::InvalidOption,
-                format!("{location} names sentinels, not the server itself"),
+                format!("{location} names those who know the server, not the server itself"),
             )
-            .next("ask the sentinels first")),
+            .next("ask them first")),
             (Address::Unix(path), _) => {
                 let (ear, pen) = UnixStream::connect(path).await.map_err(away)?.into_split();
                 Ok(Self { ear: Ear::Unix(ear), pen: Some(Arc::new(Pen::Unix(pen))) })

@@ -64,6 +64,31 @@ impl Trouble {
         matches!(self, Self::Server { code, .. } if code == "READONLY")
     }
 
+    /// Where a node of a cluster sends us, if it does.
+    pub(super) fn redirection(&self) -> Option<Redirection<'_>> {
+        let Self::Server { code, message } = self else { return None };
+        let (_, address) = message.split_once(' ')?;
+        let (host, port) = address.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        match &**code {
+            "MOVED" => Some(Redirection { host, port, for_now: false }),
+            "ASK" => Some(Redirection { host, port, for_now: true }),
+            _ => None,
+        }
+    }
+
+    /// Whether another node of the cluster may be the right one by now.
+    pub(super) fn is_from_wrong_node(&self) -> bool {
+        match self {
+            Self::Server { code, .. } => {
+                matches!(&**code, "CLUSTERDOWN" | "READONLY" | "MASTERDOWN")
+            }
+            Self::Broken { effect, .. } => *effect == Effect::None,
+            Self::NotConnected(error) => error.is_retryable(),
+            Self::Closed | Self::Strange(_) => false,
+        }
+    }
+
     /// What one of our scripts says it found wrong.
     pub(super) fn script_message(&self) -> Option<&str> {
         match self {
@@ -99,6 +124,16 @@ impl Trouble {
     }
 }
 
+/// Another node of a cluster to go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Redirection<'a> {
+    /// Empty where it is the host of the node that answered.
+    pub(super) host: &'a str,
+    pub(super) port: u16,
+    /// With this one command only: the slot is being moved.
+    pub(super) for_now: bool,
+}
+
 /// A reply as a result: an error reply is trouble, an attribute is only a wrapping.
 pub(super) fn judged(value: Value) -> Result<Value, Trouble> {
     match value {
@@ -125,7 +160,14 @@ fn server_effect(code: &str, message: &str) -> Effect {
 
 fn server_error(code: &str, message: &str) -> Error {
     use ErrorKind as K;
-    let code = if is_forbidden_in_script(message) { "NOPERM" } else { code };
+    let code = if is_forbidden_in_script(message) {
+        "NOPERM"
+    } else if message.contains("access a non local key") {
+        // The slot began to move while the script ran.
+        "TRYAGAIN"
+    } else {
+        code
+    };
     let (kind, what, next) = match code {
         "OOM" => (
             K::Unavailable,
@@ -224,6 +266,20 @@ mod tests {
             let error = server(code, message).into_error();
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{error}");
             assert!(!error.next_step().is_empty(), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_not_the_right_one_says_which_is() {
+        let to = |host, port, for_now| Some(Redirection { host, port, for_now });
+        for (code, message, wanted) in [
+            ("MOVED", "3999 10.0.0.1:6381", to("10.0.0.1", 6381, false)),
+            ("ASK", "3999 ::1:6381", to("::1", 6381, true)),
+            ("MOVED", "3999 :6381", to("", 6381, false)),
+            ("MOVED", "3999", None),
+            ("ERR", "3999 h:1", None),
+        ] {
+            assert_eq!(server(code, message).redirection(), wanted);
         }
     }
 

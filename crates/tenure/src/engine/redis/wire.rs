@@ -42,6 +42,10 @@ pub(crate) trait Greeter: Send + Sync {
 
     /// Somebody published this.
     fn message(&self, channel: &[u8], payload: &[u8]);
+
+    /// The server ended a subscription by itself: in a cluster, because the slot of the channel is
+    /// elsewhere now.
+    fn dismissed(&self, _channel: &[u8]) {}
 }
 
 /// Turns what the engine queued meanwhile into few commands, right before the driver writes; also
@@ -115,18 +119,26 @@ impl Wire {
         self.call(&pack(&[b"UNSUBSCRIBE", channel]))
     }
 
-    /// Sends two packed commands, the second right behind the first and on the same connection:
-    /// either both are sent on it, or neither.
-    pub(crate) fn call_two(&self, first: &[u8], second: &[u8]) -> (Call, Call) {
-        let ((one, first_outcome), (other, second_outcome)) =
-            (oneshot::channel(), oneshot::channel());
+    /// Sends packed commands right behind each other and on the same connection: either all are sent
+    /// on it, or none.
+    pub(crate) fn call_all(&self, commands: &[Vec<u8>]) -> Vec<Call> {
+        let (mut afters, mut calls) = (Vec::new(), Vec::with_capacity(commands.len()));
         let mut line = self.0.line();
-        let afters = [line.send(first, Reply::One(one)), line.send(second, Reply::One(other))];
+        for command in commands {
+            let (caller, outcome) = oneshot::channel();
+            afters.push(line.send(command, Reply::One(caller)));
+            calls.push(Call(outcome));
+        }
         drop(line);
         for after in afters {
             after.act();
         }
-        (Call(first_outcome), Call(second_outcome))
+        calls
+    }
+
+    /// Whether the connection is greeted.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.0.line().stage, Stage::Up)
     }
 
     /// Leaves the server for the one at this address, unless it is connected there already or about

@@ -59,6 +59,12 @@ impl Options {
                 }
                 "db" => return Err(wrong("the database is a path here: redis://host/1")),
                 "allow_plaintext" => options.allow_plaintext = yes(value)?,
+                "grace" | "new" if kind == Kind::Cluster => {
+                    // What is there of a name tells nothing of what was lost of another.
+                    return Err(wrong(
+                        "a cluster cannot tell whether it lost memory: no grace there",
+                    ));
+                }
                 "grace" => options.grace = yes(value)?,
                 "new" => options.new = yes(value)?,
                 "eviction" if value == "allow" => options.eviction_allowed = true,

@@ -21,13 +21,15 @@ const BAD: &str = "
     redis+sentinel://h/m?db=1 redis+sentinel://h/m/1/2 redis-sentinel://h/1?sentinelMasterId=
     redis-sentinel://h?sentinelMasterId=m#m redis+sentinel://:p@far/m redis://h?sentinel_user=u
     redis+sentinel://127.0.0.1,far/m?sentinel_password_file=/x
+    redis+cluster:// redis+cluster://h, redis+cluster://h/1 redis+cluster://h/x redis+cluster://h#f
+    redis+cluster://h?grace=yes redis+cluster://h?new=yes redis+cluster://:p@127.0.0.1,far
     redis://far?password_file=/x redis://:p@localhost.far rediss://:p@h?password_file=/x
 ";
 
 /// Wrong as well, with a password (PIN) where it may be taken for something else.
 const LEAKY: &str = "
     redis://u:PIN@far redis://:a/PIN@h redis://:a?PIN@h redis://:a?PIN=1@h redis://:a#PIN@h
-    redis-sentinel://:a#PIN@h redis+sentinel://u:PIN@far/m redis+sentinel://:a/PIN@h/m
+    redis-sentinel://:a#PIN@h redis+sentinel://u:PIN@far/m redis+cluster://u:PIN@far redis+sentinel://:a/PIN@h/m
     redis://:a:PIN redis://PIN:x redis://u:a@b@PIN% PIN://h
     rediss://u:PIN@h?password_file=/x redis://h?password_file=PIN rediss://u:PIN@h?x=1
 ";
@@ -173,4 +175,21 @@ fn a_password_does_not_follow_sentinels_to_another_host_in_plain_text() {
     let error = location.moved_to("10.0.0.1", 1).map(|ok| panic!("{ok}")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption);
     assert!(at("redis+sentinel://:p@h/m?allow_plaintext=yes").moved_to("10.0.0.1", 1).is_ok());
+}
+
+#[test]
+fn a_cluster_is_named_by_some_of_its_nodes() {
+    for (url, shown) in [
+        ("redis+cluster://a,b:7,[::1]", "redis+cluster://a:6379,b:7,[::1]:6379"),
+        ("valkeys+cluster://u:p@a/0", "rediss+cluster://***@a:6379"),
+        ("rediss+cluster://a/", "rediss+cluster://a:6379"),
+    ] {
+        assert_eq!(at(url).to_string(), shown, "{url}");
+    }
+    let cluster = at("redis+cluster://:p@127.0.0.1,localhost:7");
+    assert_eq!(cluster.seeds(), [("127.0.0.1".to_owned(), 6379), ("localhost".to_owned(), 7)]);
+    assert!(cluster.sentinels().is_empty() && cluster.primary().is_none());
+    // A node that another one names is greeted only where the password may go.
+    assert!(cluster.moved_to("127.0.0.1", 8).is_ok());
+    assert!(cluster.moved_to("10.0.0.1", 8).is_err());
 }

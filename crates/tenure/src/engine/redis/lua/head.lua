@@ -5,7 +5,8 @@
 --          channels and waits of the namespace are called alike.
 -- ARGV[1]  begins with a point, except for the short way of a verb. "GRACE LINGER" may follow: for how
 --          many microseconds nobody comes in after a loss of memory, and for how many milliseconds the
---          top is kept after its last change; 0 for not at all and for ever
+--          top is kept after its last change; 0 for not at all and for ever. In a cluster every name
+--          has a top of its own, and it lingers; nowhere else does it
 -- Items of the verb follow from ARGV[2] on, their slots from KEYS[2] on.
 local call, fmt, sub, tonumber = redis.call, string.format, string.sub, tonumber
 local now = tonumber(now_text)

@@ -8,7 +8,7 @@ local forbidden = {}
 for i = 2, #ARGV do
   local name, part = string.match(ARGV[i], '^(%w+)|?(%w*)$')
   local words = { name, KEYS[1] }
-  if string.match(name, 'SUBSCRIBE$') or name == 'PUBLISH' then words = { name, ARGV[1] } end
+  if string.match(name, 'SUBSCRIBE$') or string.match(name, 'PUBLISH$') then words = { name, ARGV[1] } end
   if string.match(name, '^EVAL') then words = { name, KEYS[1], '0' } end
   if part ~= '' then words = { name, part, KEYS[1] } end
   local known, may = pcall(redis.acl_check_cmd, unpack(words))

@@ -12,6 +12,12 @@
 --       made by clients. On how many slots; numbers of time are microseconds; MODE says how it waits:
 --       "t" not at all, "w" in line, "y" and "x" the same instead of another claim
 local match, gmatch, max = string.match, string.gmatch, math.max
+-- In a cluster, keys of a slot that is being moved are in one place or in the other, and a script that
+-- misses one of them fails half done. One that cannot be there tells: while the slot moves, two keys
+-- of which one is missing are refused.
+if linger > 0 and type(redis.pcall('EXISTS', KEYS[1], KEYS[1] .. ':')) == 'table' then
+  return redis.error_reply('TRYAGAIN the cluster slot of this name is being moved')
+end
 -- A store that is full, or a replica, refuses this first write: then nothing has been changed yet.
 -- If memory was lost, the grace stands from here on, whatever becomes of this call.
 call('SET', KEYS[1], raw or fmt('%.0f %.0f %.0f', top, tombs, grace), 'KEEPTTL')
@@ -438,6 +444,10 @@ end
 -- Tells who has to be told, last of all: what cannot be told is found by asking.
 function F.tell()
   for _, signal in ipairs(F.signals) do
-    redis.pcall('PUBLISH', F.channels .. signal[1], signal[2])
+    if linger == 0 then
+      redis.pcall('PUBLISH', F.channels .. signal[1], signal[2])
+    else
+      redis.pcall('SPUBLISH', F.channels .. signal[1], signal[2])
+    end
   end
 end

@@ -1,0 +1,283 @@
+//! A Redis Cluster: masters, their replicas, and slots that move between them. Knows how nodes meet,
+//! move slots and take each other's place, not who uses them.
+
+use std::sync::OnceLock;
+
+use crate::patience::eventually;
+use crate::redis::{Builder, Redis};
+use crate::resp::Reply;
+
+/// How many slots a cluster has.
+const SLOTS: u32 = 16_384;
+/// How many masters there are, and as many replicas.
+const MASTERS: usize = 3;
+
+/// Three masters with a replica each, all on loopback. A node that is silent for a second counts as
+/// down, and its replica takes its place.
+///
+/// Dropping it kills all of them.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Redis>,
+}
+
+impl Cluster {
+    /// Starts six nodes, and returns when all of them agree on who keeps what.
+    ///
+    /// # Panics
+    /// When they cannot be started, or do not agree.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with(Redis::builder)
+    }
+
+    /// The same with nodes that are to be different.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_with(node: impl Fn() -> Builder) -> Self {
+        let nodes: Vec<Redis> = (0..2 * MASTERS).map(|_| configured(node()).start()).collect();
+        let cluster = Self { nodes };
+        cluster.meet();
+        cluster
+    }
+
+    /// One cluster for the whole process, started when first asked for. Those who share it do it no
+    /// harm.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<Cluster> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// `redis+cluster://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT`: the nodes that were masters
+    /// first.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let seeds: Vec<_> =
+            self.nodes[..MASTERS].iter().map(|one| format!("127.0.0.1:{}", one.port())).collect();
+        format!("redis+cluster://{}", seeds.join(","))
+    }
+
+    /// All nodes, in the order in which they were started.
+    #[must_use]
+    pub fn nodes(&self) -> &[Redis] {
+        &self.nodes
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Panics
+    /// When no node answers.
+    #[must_use]
+    pub fn slot_of(&self, key: &str) -> u16 {
+        let asked = self.nodes.iter().find_map(|node| node.cmd(&["CLUSTER", "KEYSLOT", key]).ok());
+        match asked {
+            Some(Reply::Int(slot)) => u16::try_from(slot).expect("a slot"),
+            other => panic!("no slot: {other:?}"),
+        }
+    }
+
+    /// The node that keeps a slot, as most nodes see it.
+    ///
+    /// # Panics
+    /// When they do not agree on one.
+    #[must_use]
+    pub fn keeper(&self, slot: u16) -> &Redis {
+        let mut agreed = None;
+        eventually("the nodes agree on who keeps the slot", || {
+            let says = |node: &Redis| keeper_in(&node.cmd(&["CLUSTER", "SLOTS"]).ok()?, slot);
+            let ports: Vec<u16> = self.nodes.iter().filter_map(says).collect();
+            agreed = ports.first().copied().filter(|one| ports.iter().all(|port| port == one));
+            agreed.is_some() && ports.len() > self.nodes.len() / 2
+        });
+        self.nodes.iter().find(|node| Some(node.port()) == agreed).expect("one of ours")
+    }
+
+    /// The nodes that keep slots, as the first that answers sees it.
+    ///
+    /// # Panics
+    /// When none does.
+    #[must_use]
+    pub fn masters(&self) -> Vec<&Redis> {
+        let is_master = |node: &&Redis| {
+            let role = node.cmd(&["ROLE"]);
+            role.is_ok_and(|role| role.list().first().and_then(Reply::text) == Some("master"))
+        };
+        self.nodes.iter().filter(is_master).collect()
+    }
+
+    /// Moves a slot to another master with everything in it, as an operator would while clients go
+    /// on. `midway` runs when the slot is half here and half there.
+    ///
+    /// # Panics
+    /// When a node refuses.
+    pub fn move_slot(&self, slot: u16, to: &Redis, midway: impl FnOnce()) {
+        let from = self.keeper(slot);
+        let (text, there) = (slot.to_string(), id_of(to));
+        done(to, &["CLUSTER", "SETSLOT", &text, "IMPORTING", &id_of(from)]);
+        done(from, &["CLUSTER", "SETSLOT", &text, "MIGRATING", &there]);
+        move_keys(from, to, &text, 1);
+        midway();
+        while move_keys(from, to, &text, 10) > 0 {}
+        // The new keeper first: for a moment both think that it is theirs, never neither.
+        done(to, &["CLUSTER", "SETSLOT", &text, "NODE", &there]);
+        done(from, &["CLUSTER", "SETSLOT", &text, "NODE", &there]);
+        for other in &self.nodes {
+            // A replica learns it from its master.
+            let _ = other.cmd(&["CLUSTER", "SETSLOT", &text, "NODE", &there]);
+        }
+        assert_eq!(self.keeper(slot).port(), to.port());
+    }
+
+    /// Another master than the one that keeps a slot.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn another(&self, slot: u16) -> &Redis {
+        let keeper = self.keeper(slot).port();
+        let masters = self.masters();
+        masters.into_iter().find(|node| node.port() != keeper).expect("a second master")
+    }
+
+    /// Has a replica take the place of the node that keeps a slot, which becomes a replica itself.
+    ///
+    /// # Panics
+    /// When that does not happen.
+    pub fn failover(&self, slot: u16) {
+        let old = self.keeper(slot);
+        let id = id_of(old);
+        let follows = |node: &&Redis| {
+            let myself = line_of_itself(node);
+            myself.is_some_and(|line| line.contains("slave") && line.contains(&id))
+        };
+        let replica = self.nodes.iter().find(follows).expect("a replica of the keeper");
+        done(replica, &["CLUSTER", "FAILOVER"]);
+        self.wait_for_another(slot, old.port());
+    }
+
+    /// Kills the node that keeps a slot with -9, and returns when another has its place. Which one
+    /// was killed.
+    ///
+    /// # Panics
+    /// When nobody takes its place.
+    #[must_use = "it is dead until it is started again"]
+    pub fn kill_keeper(&self, slot: u16) -> &Redis {
+        let old = self.keeper(slot);
+        old.kill();
+        self.wait_for_another(slot, old.port());
+        old
+    }
+
+    /// Waits until every node that answers says that a slot is kept by another node than the one at
+    /// this port.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn wait_for_another(&self, slot: u16, old: u16) {
+        eventually("another node keeps the slot", || {
+            let says = |node: &Redis| keeper_in(&node.cmd(&["CLUSTER", "SLOTS"]).ok()?, slot);
+            let others = self.nodes.iter().filter(|node| node.port() != old);
+            let ports: Vec<_> = others.filter_map(says).collect();
+            !ports.is_empty() && ports.iter().all(|port| *port != old && *port == ports[0])
+        });
+    }
+
+    /// Waits until the cluster is whole: every slot is kept, every master has a replica that follows.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn wait_until_settled(&self) {
+        eventually("the cluster is whole", || {
+            let info = |node: &Redis, what: &str, line: &str| {
+                let info = node.cmd(&what.split(' ').collect::<Vec<_>>());
+                info.is_ok_and(|info| info.text().is_some_and(|text| text.contains(line)))
+            };
+            let known = format!("cluster_known_nodes:{}", self.nodes.len());
+            self.nodes.iter().all(|node| {
+                info(node, "CLUSTER INFO", "cluster_state:ok")
+                    && info(node, "CLUSTER INFO", &known)
+                    && (info(node, "INFO replication", "master_link_status:up")
+                        || info(node, "INFO replication", "connected_slaves:1"))
+            })
+        });
+    }
+
+    /// Hands out the slots, has the nodes meet, and gives each master its replica.
+    fn meet(&self) {
+        let (masters, replicas) = self.nodes.split_at(MASTERS);
+        for (at, node) in (0_u32..).zip(masters) {
+            let count = u32::try_from(MASTERS).expect("few");
+            let (first, last) = (SLOTS * at / count, SLOTS * (at + 1) / count - 1);
+            done(node, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            // Else two nodes may have the same epoch for a while.
+            done(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
+        }
+        for node in &self.nodes[1..] {
+            done(node, &["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
+        }
+        for (master, replica) in masters.iter().zip(replicas) {
+            let id = id_of(master);
+            eventually("a replica knows its master", || {
+                let said = replica.cmd(&["CLUSTER", "REPLICATE", &id]);
+                said.is_ok_and(|said| said.error().is_none())
+            });
+        }
+        self.wait_until_settled();
+    }
+}
+
+fn configured(node: Builder) -> Builder {
+    node.arg("cluster-enabled", "yes")
+        .arg("cluster-node-timeout", "1000")
+        .arg("cluster-replica-validity-factor", "0")
+        .arg("cluster-config-file", "nodes.conf")
+}
+
+/// Moves some keys of a slot. How many there were.
+fn move_keys(from: &Redis, to: &Redis, slot: &str, most: usize) -> usize {
+    let keys = from.cmd(&["CLUSTER", "GETKEYSINSLOT", slot, &most.to_string()]);
+    let keys = keys.unwrap_or_else(|error| panic!("{error}"));
+    let keys: Vec<&str> = keys.list().iter().filter_map(Reply::text).collect();
+    if !keys.is_empty() {
+        let port = to.port().to_string();
+        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+        words.extend(&keys);
+        done(from, &words);
+    }
+    keys.len()
+}
+
+fn id_of(node: &Redis) -> String {
+    let id = done(node, &["CLUSTER", "MYID"]);
+    id.text().expect("an id").to_owned()
+}
+
+/// What a node says of itself, unless it is dead.
+fn line_of_itself(node: &Redis) -> Option<String> {
+    let nodes = node.cmd(&["CLUSTER", "NODES"]).ok()?;
+    nodes.text()?.lines().find(|line| line.contains("myself")).map(str::to_owned)
+}
+
+/// The port of the node that keeps a slot, in an answer to `CLUSTER SLOTS`.
+fn keeper_in(slots: &Reply, slot: u16) -> Option<u16> {
+    let has = |range: &&Reply| match range.list() {
+        [Reply::Int(first), Reply::Int(last), ..] => (*first..=*last).contains(&i64::from(slot)),
+        _ => false,
+    };
+    match slots.list().iter().find(has)?.list().get(2)?.list().get(1)? {
+        Reply::Int(port) => u16::try_from(*port).ok(),
+        _ => None,
+    }
+}
+
+fn done(node: &Redis, words: &[&str]) -> Reply {
+    let reply = node.cmd(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    assert!(reply.error().is_none(), "{words:?}: {reply:?}");
+    reply
+}

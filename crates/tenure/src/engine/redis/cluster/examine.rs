@@ -1,0 +1,357 @@
+//! Looks at a cluster with the eyes of an operator: is every slot kept, has every master a replica, how
+//! long does a fail-over take, are clocks together. Knows what nodes say, and what it means for locks.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::slots::{SLOTS, slot_of};
+use super::{ClusterEngine, Node};
+use crate::contract::{Error, ErrorKind, Finding, Health, SessionId, short};
+use crate::engine::redis::examine::{seen, setting_in, time_in, words_in, words_of};
+use crate::engine::redis::location::is_near;
+use crate::engine::redis::pack::pack;
+use crate::engine::redis::reception::Server;
+
+/// What we call outside of scripts.
+const CALLED: [&str; 10] = [
+    "ASKING",
+    "CLUSTER|SLOTS",
+    "EVAL",
+    "EVALSHA",
+    "INFO",
+    "PING",
+    "SCAN",
+    "SCRIPT|LOAD",
+    "SSUBSCRIBE",
+    "SUNSUBSCRIBE",
+];
+/// Clocks that are further apart than this deserve a word.
+const APART: u64 = 1_000_000;
+/// A replica that has not been heard of for longer lags.
+const LAG: u64 = 2;
+
+/// What one master says of itself.
+struct Master {
+    at: String,
+    /// None if it cannot be reached.
+    server: Option<Server>,
+    /// How far its clock is ahead of ours, in microseconds.
+    ahead: Option<i64>,
+}
+
+/// What is seen of a cluster.
+struct Picture {
+    masters: Vec<Master>,
+    uncovered: usize,
+    /// As a node says it.
+    state: Option<String>,
+    timeout: Option<Duration>,
+    full_coverage: Option<bool>,
+    forbidden: Option<Vec<String>>,
+    link: (Health, &'static str),
+}
+
+impl ClusterEngine {
+    /// Asks all masters what there is to ask, and judges the answers.
+    pub(super) async fn ask_all_nodes(&self) -> Result<Vec<Finding>, Error> {
+        self.inner.survey().await?;
+        let mut masters = Vec::new();
+        for node in self.inner.keepers()? {
+            masters.push(self.ask_master(&node).await?);
+        }
+        let node = self.inner.node_of(slot_of(&self.inner.keys.top))?;
+        let wire = node.wires.here();
+        let setting = |name: &'static str| wire.call(&pack(&[b"CONFIG", b"GET", name.as_bytes()]));
+        let (timeout, coverage) =
+            (setting("cluster-node-timeout"), setting("cluster-require-full-coverage"));
+        let info = wire.call(&pack(&[b"CLUSTER", b"INFO"]));
+        let rights = self.rights_words();
+        let rights = wire.call(&pack(&rights.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        let timeout = seen(timeout.await)?.as_ref().and_then(setting_in);
+        let coverage = seen(coverage.await)?.as_ref().and_then(setting_in);
+        let info = seen(info.await)?.as_ref().and_then(words_of).map(Server::new);
+        let location = &self.inner.reception.location;
+        let picture = Picture {
+            masters,
+            uncovered: self.uncovered(),
+            state: info.and_then(|info| info.field("cluster_state").map(str::to_owned)),
+            timeout: timeout.and_then(|text| text.parse().ok()).map(Duration::from_millis),
+            full_coverage: coverage.map(|text| text == "yes"),
+            forbidden: seen(rights.await)?.as_ref().and_then(words_in),
+            link: match location.tls() {
+                Some(_) => (Health::Fine, "RESP3 over TLS"),
+                None if is_near(location.address()) => {
+                    (Health::Fine, "RESP3 on this host, without TLS")
+                }
+                None => (
+                    Health::Note,
+                    "RESP3 without TLS: whoever is on the way can read and release locks; use \
+                     rediss+cluster://",
+                ),
+            },
+        };
+        Ok(picture.judge())
+    }
+
+    fn uncovered(&self) -> usize {
+        self.inner.map.read().unwrap_or_else(PoisonError::into_inner).uncovered()
+    }
+
+    async fn ask_master(&self, node: &Node) -> Result<Master, Error> {
+        let at = format!("{}:{}", node.peer.0, node.peer.1);
+        let wire = node.wires.here();
+        let info = match seen(wire.call(&pack(&[b"INFO"])).await) {
+            Ok(info) => info,
+            // One that is away is a finding, not the end of the look.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                return Ok(Master { at, server: None, ahead: None });
+            }
+            Err(error) => return Err(error),
+        };
+        let before = self.inner.clock.wall_micros();
+        let time = seen(wire.call(&pack(&[b"TIME"])).await)?;
+        let ours = before.midpoint(self.inner.clock.wall_micros());
+        let ahead =
+            time.as_ref().and_then(time_in).map(|theirs| theirs.cast_signed() - ours.cast_signed());
+        Ok(Master { at, server: info.as_ref().and_then(words_of).map(Server::new), ahead })
+    }
+
+    /// The call that asks which commands are forbidden.
+    fn rights_words(&self) -> Vec<Vec<u8>> {
+        let (scripts, keys) = (self.inner.manner.scripts(), &self.inner.keys);
+        let channel = keys.channel(SessionId::new());
+        let first = ["EVAL", &scripts.rights.text, "1", &keys.top, &channel];
+        let commands = scripts.commands(true).into_iter().chain(CALLED);
+        first.into_iter().chain(commands).map(|word| word.as_bytes().to_vec()).collect()
+    }
+}
+
+impl Picture {
+    fn judge(&self) -> Vec<Finding> {
+        let found = [
+            ("server", self.versions()),
+            ("connection", (self.link.0, self.link.1.to_owned())),
+            ("access", self.access()),
+            ("slots", self.slots()),
+            ("store clock", self.clocks()),
+            ("memory", self.memory()),
+            ("replicas", self.replicas()),
+            ("fail-over", self.fail_over()),
+        ];
+        found.into_iter().map(|(check, (state, what))| Finding::new(check, state, what)).collect()
+    }
+
+    fn servers(&self) -> impl Iterator<Item = (&str, &Server)> {
+        self.masters.iter().filter_map(|one| Some((&*one.at, one.server.as_ref()?)))
+    }
+
+    fn versions(&self) -> (Health, String) {
+        let away: Vec<&str> =
+            self.masters.iter().filter(|one| one.server.is_none()).map(|one| &*one.at).collect();
+        if !away.is_empty() {
+            let what = format!("{} cannot be reached: its locks are out of reach", away.join(", "));
+            return (Health::Bad, what);
+        }
+        let mut versions: Vec<String> = self
+            .servers()
+            .filter_map(|(_, server)| {
+                let valkey = server.field("valkey_version").map(|version| ("Valkey", version));
+                let (kind, version) =
+                    valkey.or_else(|| Some(("Redis", server.field("redis_version")?)))?;
+                Some(format!("{kind} {}", version.escape_debug()))
+            })
+            .collect();
+        versions.sort();
+        versions.dedup();
+        (Health::Fine, format!("{} on {} masters", versions.join(", "), self.masters.len()))
+    }
+
+    fn access(&self) -> (Health, String) {
+        match self.forbidden.as_deref() {
+            Some([]) => (Health::Fine, "the user may do all that locks need".to_owned()),
+            Some(forbidden) => {
+                let what = format!(
+                    "the user may not run {}, or not on our keys and channels; on every node: \
+                     ACL SETUSER USER ~tenure:* &tenure:* +{}",
+                    forbidden.join(", "),
+                    forbidden.join(" +")
+                );
+                (Health::Bad, what)
+            }
+            None => (Health::Note, "what the user may do cannot be seen".to_owned()),
+        }
+    }
+
+    fn slots(&self) -> (Health, String) {
+        if self.uncovered > 0 {
+            let what = format!(
+                "{} of {SLOTS} slots are kept by nobody: locks there fail; redis-cli --cluster fix",
+                self.uncovered
+            );
+            return (Health::Bad, what);
+        }
+        match self.state.as_deref() {
+            Some("ok") | None => (Health::Fine, format!("all {SLOTS} are kept")),
+            Some(state) => {
+                let state = state.escape_debug();
+                (Health::Bad, format!("the cluster is in state {state}: redis-cli --cluster check"))
+            }
+        }
+    }
+
+    fn clocks(&self) -> (Health, String) {
+        let known: Vec<i64> = self.masters.iter().filter_map(|one| one.ahead).collect();
+        let (Some(least), Some(most)) = (known.iter().min(), known.iter().max()) else {
+            let what = "clocks cannot be seen (TIME is refused), and every lock needs them; \
+                        ACL SETUSER USER +time";
+            return (Health::Bad, what.to_owned());
+        };
+        let apart = Duration::from_micros(most.abs_diff(*least));
+        if most.abs_diff(*least) <= APART {
+            return (Health::Fine, format!("clocks of masters within {}", short(apart)));
+        }
+        let what = format!(
+            "clocks of masters are {} apart: a fence may fall by as much when a slot moves or a \
+             replica takes over; run NTP on all nodes",
+            short(apart)
+        );
+        (Health::Note, what)
+    }
+
+    fn memory(&self) -> (Health, String) {
+        let evicts = |(at, server): (&str, &Server)| {
+            server.evicts().map(|policy| format!("{at} ({})", policy.escape_debug()))
+        };
+        let evicting: Vec<String> = self.servers().filter_map(evicts).collect();
+        if evicting.is_empty() {
+            return (Health::Fine, "nothing is evicted".to_owned());
+        }
+        let what = format!(
+            "{} may throw locks away when memory is short; set maxmemory-policy to noeviction",
+            evicting.join(", ")
+        );
+        (Health::Bad, what)
+    }
+
+    fn replicas(&self) -> (Health, String) {
+        let mut count = 0;
+        let (mut without, mut lagging) = (Vec::new(), Vec::new());
+        for (at, server) in self.servers() {
+            let replicas = (0..).map_while(|n| server.field(&format!("slave{n}")));
+            let replicas: Vec<&str> = replicas.collect();
+            count += replicas.len();
+            if replicas.is_empty() {
+                without.push(at);
+            }
+            lagging.extend(replicas.into_iter().filter(|line| lags(line)).map(|_| at));
+        }
+        if !without.is_empty() {
+            let what = format!(
+                "{} has no replica: when it dies, its locks are out of reach until it returns",
+                without.join(", ")
+            );
+            return (Health::Note, what);
+        }
+        if !lagging.is_empty() {
+            let what = format!(
+                "a replica of {} is behind: a fail-over now would lose its last grants",
+                lagging.join(", ")
+            );
+            return (Health::Note, what);
+        }
+        (Health::Fine, format!("{count}, every master has one that keeps up"))
+    }
+
+    fn fail_over(&self) -> (Health, String) {
+        let timeout = self.timeout.map_or_else(
+            || "cluster-node-timeout cannot be seen (CONFIG GET is refused)".to_owned(),
+            |timeout| {
+                let time = short(timeout);
+                format!(
+                    "begins after {time} of silence (cluster-node-timeout); leases that leave less \
+                     than that and a second or two are lost meanwhile"
+                )
+            },
+        );
+        if self.full_coverage == Some(true) {
+            let what = format!(
+                "{timeout}. Until then all nodes refuse everything: set \
+                 cluster-require-full-coverage no"
+            );
+            return (Health::Note, what);
+        }
+        (Health::Fine, timeout)
+    }
+}
+
+/// Whether a replica is not in touch, by what its master says of it: `ip=..,state=online,lag=1`.
+fn lags(line: &str) -> bool {
+    let field = |name: &str| line.split(',').find_map(|pair| pair.strip_prefix(name));
+    field("state=") != Some("online")
+        || field("lag=").and_then(|lag| lag.parse().ok()).is_none_or(|lag: u64| lag > LAG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(infos: &[&str]) -> Picture {
+        let master = |(n, info): (usize, &&str)| Master {
+            at: format!("h:{n}"),
+            server: Some(Server::new(info)),
+            ahead: Some(0),
+        };
+        Picture {
+            masters: infos.iter().enumerate().map(master).collect(),
+            uncovered: 0,
+            state: Some("ok".to_owned()),
+            timeout: Some(Duration::from_secs(15)),
+            full_coverage: Some(false),
+            forbidden: Some(Vec::new()),
+            link: (Health::Fine, "RESP3 over TLS"),
+        }
+    }
+
+    const SOUND: &str = "redis_version:7.0.15\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n\
+                         slave0:ip=h,port=1,state=online,offset=9,lag=1\r\n";
+
+    #[track_caller]
+    fn finds(picture: &Picture, check: &str, state: Health, words: &str) {
+        let all = picture.judge();
+        let found = all.iter().find(|finding| finding.check == check).unwrap();
+        assert!(found.state == state && found.what.contains(words), "{found:?}");
+    }
+
+    #[test]
+    fn a_sound_cluster_is_fine() {
+        let picture = picture(&[SOUND, SOUND, SOUND]);
+        for finding in picture.judge() {
+            assert_eq!(finding.state, Health::Fine, "{finding:?}");
+        }
+        finds(&picture, "server", Health::Fine, "Redis 7.0.15 on 3 masters");
+        finds(&picture, "replicas", Health::Fine, "3, every master");
+        finds(&picture, "fail-over", Health::Fine, "15s of silence");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_cluster_is_said_with_what_to_do() {
+        let alone = SOUND.replace("slave0", "other");
+        let behind = SOUND.replace("lag=1", "lag=9");
+        let evicting = SOUND.replace("maxmemory:0", "maxmemory:9").replace("noev", "allkeys-");
+        finds(&picture(&[SOUND, &alone]), "replicas", Health::Note, "h:1 has no replica");
+        finds(&picture(&[SOUND, &behind]), "replicas", Health::Note, "h:1 is behind");
+        finds(&picture(&[SOUND, &evicting]), "memory", Health::Bad, "h:1 (allkeys-iction)");
+        let mut bad = picture(&[SOUND, SOUND]);
+        (bad.uncovered, bad.full_coverage) = (7, Some(true));
+        finds(&bad, "slots", Health::Bad, "7 of 16384");
+        finds(&bad, "fail-over", Health::Note, "cluster-require-full-coverage no");
+        (bad.uncovered, bad.state) = (0, Some("fail".to_owned()));
+        finds(&bad, "slots", Health::Bad, "state fail");
+        bad.masters[0].ahead = Some(-3_000_000);
+        finds(&bad, "store clock", Health::Note, "3s apart");
+        bad.masters[1].server = None;
+        finds(&bad, "server", Health::Bad, "h:1 cannot be reached");
+        bad.forbidden = Some(vec!["spublish".to_owned()]);
+        finds(&bad, "access", Health::Bad, "+spublish");
+    }
+}

@@ -1,0 +1,349 @@
+//! Locks in a Redis Cluster: the same scripts, each call at the node that keeps the name. Knows how
+//! verbs are spread over nodes; `calls.rs` follows redirections, `survey.rs` keeps the map.
+//!
+//! ```text
+//! callers ─> calls.rs ─> node.rs ═══ a node           slots.rs: which keeps which slot
+//!                 ▲        │     ═══ another node     survey.rs: asks again when that changes
+//! ears <──────────┴── hearing.rs <── pushes           one channel for each session and name
+//! ```
+//!
+//! Everything of a name is in one slot: its keys, the number its fences grow from, the channels on
+//! which its waiters hear. So a call speaks of one name; many are under way at a time.
+
+mod calls;
+mod examine;
+mod hearing;
+mod looking;
+mod node;
+mod slots;
+#[cfg(feature = "conformance")]
+mod stage;
+mod survey;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use redis::Value;
+use tokio::sync::Notify;
+
+use self::calls::Order;
+use self::hearing::{CHANNELS, Channel, Hearing};
+use self::node::Node;
+use self::slots::{Peer, SLOTS, SlotMap, slot_of};
+use super::codec::{plain_lease, push_claim, push_number, push_reference};
+use super::item::Joint;
+use super::keys::Keys;
+use super::lane::single;
+use super::location::Location;
+use super::manner::Manner;
+use super::pack::pack;
+use super::pair::Here;
+use super::reception::Reception;
+use super::runtime::Own;
+use super::trouble::Trouble;
+use super::wire::Reply;
+use super::{answers, to_error};
+use crate::contract::{
+    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Finding, Name,
+    Parts, Patience, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot, Verb,
+    Verdict,
+};
+use crate::engine::Terms;
+use crate::time::Clock;
+
+/// What the Redis engine promises of a cluster. There is no counter for all names, and a fail-over
+/// may lose what was written last, grants included.
+pub const PROMISES: Promises = Promises {
+    engine: "redis+cluster",
+    fencing_rests_on: "a counter for each name, kept for an hour after its last use, and the wall \
+                       clock; no floor for the namespace, and a fail-over may lose the last grants",
+    atomic_sets: false,
+    ..super::PROMISES
+};
+
+/// The engine for a cluster.
+#[derive(Clone)]
+pub(crate) struct ClusterEngine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    keys: Arc<Keys>,
+    manner: Arc<Manner>,
+    reception: Arc<Reception>,
+    clock: Arc<dyn Clock>,
+    hearing: Hearing,
+    map: RwLock<SlotMap>,
+    nodes: Mutex<HashMap<Peer, Arc<Node>>>,
+    /// Slots on which calls failed although their nodes answer: they are being moved.
+    restless: Mutex<HashSet<u16>>,
+    /// Who answered last what keeps what.
+    answered: Mutex<Option<Peer>>,
+    /// How often the map was made, and who makes it.
+    surveys: AtomicU64,
+    surveying: tokio::sync::Mutex<()>,
+    news: Arc<Notify>,
+    /// The runtime of those who opened the engine.
+    here: Option<Here>,
+    me: Weak<Inner>,
+    /// The thread that nodes live on. Last, so that they end first.
+    own: Own,
+}
+
+impl fmt::Debug for ClusterEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let location = &self.inner.reception.location;
+        f.debug_struct("ClusterEngine").field("location", location).finish_non_exhaustive()
+    }
+}
+
+/// Opens the cluster that a location names some nodes of.
+pub(super) async fn connect(location: Location, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
+    let engine = ClusterEngine::open(location, terms, Manner::in_cluster(terms.max_lease))?;
+    engine.greet().await?;
+    Ok(Arc::new(engine))
+}
+
+impl ClusterEngine {
+    fn open(location: Location, terms: &Terms, manner: Manner) -> Result<Self, Error> {
+        let (location, manner) = (Arc::new(location), Arc::new(manner));
+        let keys = Arc::new(Keys::in_cluster(&terms.namespace));
+        let own = Own::start()?;
+        let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
+        let reception = Arc::new(Reception::new(all, how, location, terms.max_lease));
+        let news = Arc::new(Notify::new());
+        let inner = Arc::new_cyclic(|me: &Weak<Inner>| Inner {
+            keys,
+            manner,
+            reception,
+            clock: Arc::clone(&terms.clock),
+            hearing: Hearing::new(CHANNELS),
+            map: RwLock::new(SlotMap::empty()),
+            nodes: Mutex::default(),
+            restless: Mutex::default(),
+            answered: Mutex::default(),
+            surveys: AtomicU64::new(0),
+            surveying: tokio::sync::Mutex::default(),
+            news: Arc::clone(&news),
+            here: Here::now(),
+            me: me.clone(),
+            own,
+        });
+        inner.own.handle().spawn(survey::keep_surveying(Arc::downgrade(&inner), news));
+        Ok(Self { inner })
+    }
+
+    /// Finds the nodes, and agrees on the terms where these are kept.
+    async fn greet(&self) -> Result<(), Error> {
+        self.inner.survey().await?;
+        let (top, key) = (self.inner.keys.top.clone(), self.inner.keys.terms.clone());
+        let items = self.inner.reception.terms().map(String::into_bytes).into();
+        let script = &self.inner.manner.scripts().connect;
+        let order = Order { slot: slot_of(&key), script, top, key, items, behind: false };
+        let agreed = self.inner.run(order).await;
+        let agreed = agreed.map_err(|trouble| to_error(trouble, Verb::Connect))?;
+        let server = self.inner.reception.judge_terms(agreed)?;
+        self.inner.reception.check(&server)
+    }
+
+    /// Sees to it that a session hears of a name before it may have to wait for it. Whether the
+    /// claim has to follow on the same connection.
+    fn hear(&self, session: SessionId, name: &Name) -> bool {
+        // Where nobody keeps the slot, the claim fails too.
+        let Ok(node) = self.inner.node_of(self.inner.slot(name)) else { return false };
+        let channel: Channel = (session, name.clone());
+        let wanted = self.inner.hearing.wants(&channel, &node.peer);
+        if wanted.subscribe {
+            let left = wanted.again.then(|| Arc::new(AtomicUsize::new(1)));
+            self.inner.subscribe(&channel, &node, left);
+        }
+        self.leave(wanted.leave);
+        wanted.behind
+    }
+
+    fn leave(&self, channels: impl IntoIterator<Item = (Channel, Peer)>) {
+        for ((session, name), peer) in channels {
+            let nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+            let node = nodes.get(&peer).cloned();
+            drop(nodes);
+            if let Some(node) = node {
+                let channel = self.inner.keys.channel_of(&name, session);
+                let packed = pack(&[b"SUNSUBSCRIBE", channel.as_bytes()]);
+                node.wires.hearing().send(&packed, Reply::Many(Box::new(drop)));
+            }
+        }
+    }
+
+    /// Has one script run for each claim, all under way at the same time.
+    async fn run_each(
+        &self,
+        verb: Verb,
+        orders: impl Iterator<Item = Result<Order, Error>>,
+    ) -> Result<Vec<Value>, Error> {
+        let orders = orders.collect::<Result<Vec<_>, _>>()?;
+        let flights: Vec<_> = orders.into_iter().map(|order| self.inner.send(order)).collect();
+        let mut values = Vec::with_capacity(flights.len());
+        for flight in flights {
+            let landed = self.inner.land(flight).await;
+            values.push(landed.map_err(|trouble| to_error(trouble, verb))?);
+        }
+        Ok(values)
+    }
+
+    async fn claim_one(&self, claim: &Claim) -> Result<Verdict, Error> {
+        let name = only(&claim.parts)?;
+        let (mut lease, mut text) = (String::new(), String::with_capacity(384));
+        if let Some(plain) = plain_lease(claim) {
+            push_number(&mut lease, plain, 1);
+        }
+        push_claim(&mut text, claim, &self.inner.keys);
+        let script = &self.inner.manner.scripts().claim;
+        let mut order = self.inner.order(name, script, &[lease.as_bytes(), text.as_bytes()]);
+        if let (Patience::Wait, Some(session)) = (claim.patience, claim.session) {
+            order.behind = self.hear(session, name);
+        }
+        let landed = self.inner.run(order).await.and_then(|value| single(Joint::Claim, value));
+        let (now, value) = landed.map_err(|trouble| to_error(trouble, Verb::Claim))?;
+        answers::verdict(&value, 1, now, &self.inner.keys)
+    }
+
+    fn release_order(&self, release: &Release) -> Result<Order, Error> {
+        let mut text = String::with_capacity(56);
+        push_reference(&mut text, &release.claim);
+        if release.uncertain {
+            text.push_str(" 1");
+        }
+        let script = &self.inner.manner.scripts().release;
+        Ok(self.inner.order(only(&release.claim.parts)?, script, &[text.as_bytes()]))
+    }
+
+    fn renew_order(&self, claim: &ClaimRef) -> Result<Order, Error> {
+        let mut text = String::with_capacity(56);
+        push_reference(&mut text, claim);
+        let script = &self.inner.manner.scripts().renew;
+        Ok(self.inner.order(only(&claim.parts)?, script, &[text.as_bytes()]))
+    }
+
+    /// Renews where `WAIT` can follow, at the node that keeps the name now.
+    async fn confirm_one(
+        &self,
+        claim: &ClaimRef,
+        replicas: u32,
+        within: Duration,
+    ) -> Result<Confirmed, Trouble> {
+        let slot = self.inner.slot(claim.parts.first_name());
+        let mut tries = 2;
+        loop {
+            let node = self.inner.node_of(slot).map_err(Trouble::NotConnected)?;
+            let asked = node.replicas().ok_or(Trouble::Closed)?;
+            let trouble = match asked.confirm(claim, replicas, within).await {
+                Ok(confirmed) => return Ok(confirmed),
+                Err(trouble) => trouble,
+            };
+            let elsewhere = trouble.redirection().is_some_and(|to| !to.for_now);
+            if tries == 0 || !(elsewhere || trouble.is_from_wrong_node()) {
+                return Err(trouble);
+            }
+            tries -= 1;
+            self.inner.survey().await.map_err(Trouble::NotConnected)?;
+        }
+    }
+}
+
+/// The name of a claim that is on one name.
+fn only(parts: &Parts) -> Result<&Name, Error> {
+    match parts.as_slice() {
+        [part] => Ok(part.name()),
+        _ => Err(Error::new(ErrorKind::Unsupported, "a cluster takes one name at a time")
+            .next("claim the names one by one, sorted")),
+    }
+}
+
+impl Engine for ClusterEngine {
+    fn promises(&self) -> &Promises {
+        &PROMISES
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        Box::pin(async move { self.claim_one(claim).await })
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        Box::pin(async move {
+            let orders = batch.iter().map(|claim| self.renew_order(claim));
+            let values = self.run_each(Verb::Renew, orders).await?;
+            let one = |value: &Value| match answers::list(value) {
+                Some([_, answer]) => answers::renewed(answer, 1),
+                _ => Err(answers::strange(value)),
+            };
+            values.iter().map(one).collect()
+        })
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        Box::pin(async move {
+            let orders = batch.iter().map(|release| self.release_order(release));
+            let values = self.run_each(Verb::Release, orders).await?;
+            let one = |value: Value| {
+                let answer = single(Joint::Release, value);
+                answers::released(&answer.map_err(|trouble| to_error(trouble, Verb::Release))?.1)
+            };
+            values.into_iter().map(one).collect()
+        })
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        Box::pin(async move { self.look(query).await })
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        Box::pin(async move {
+            let (name, fence) = (&eviction.name, eviction.fence.get().to_string());
+            let items: [&[u8]; 2] = [fence.as_bytes(), eviction.reason.as_bytes()];
+            let order = self.inner.order(name, &self.inner.manner.scripts().evict, &items);
+            let value = self.inner.run(order).await;
+            let value = value.map_err(|trouble| to_error(trouble, Verb::Evict).on(name))?;
+            answers::evicted(&value, &self.inner.keys.slot(name))
+        })
+    }
+
+    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        let gone = self.inner.reception.gone();
+        self.leave(self.inner.hearing.end(&gone));
+        self.inner.reception.listen(session, ear);
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        claim: &'a ClaimRef,
+        replicas: u32,
+        within: Duration,
+    ) -> Pending<'a, Confirmed> {
+        Box::pin(async move {
+            let confirmed = self.confirm_one(claim, replicas, within).await;
+            confirmed.map_err(|trouble| to_error(trouble, Verb::Renew))
+        })
+    }
+
+    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(async move { self.ask_all_nodes().await })
+    }
+
+    fn part_of(&self, name: &Name) -> u32 {
+        let slot = self.inner.slot(name);
+        let restless = self.inner.restless.lock().unwrap_or_else(PoisonError::into_inner);
+        if restless.contains(&slot) {
+            return u32::from(slot);
+        }
+        drop(restless);
+        let map = self.inner.map.read().unwrap_or_else(PoisonError::into_inner);
+        u32::from(SLOTS) + u32::from(map.keeper_number(slot))
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        self
+    }
+}

@@ -1,0 +1,182 @@
+//! Which node of a cluster keeps which slot, and which slot a key is in. Pure: knows numbers and
+//! answers, not connections.
+
+use redis::Value;
+
+use crate::engine::redis::answers::{list, number, text};
+
+/// How many slots a cluster has.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The host and the port of a node.
+pub(super) type Peer = (String, u16);
+
+/// Which node keeps which slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlotMap {
+    /// The masters.
+    peers: Vec<Peer>,
+    /// For each slot one of them, or `NOBODY`.
+    keepers: Vec<u16>,
+}
+
+/// A slot that no node keeps.
+const NOBODY: u16 = u16::MAX;
+
+impl SlotMap {
+    /// Where nobody keeps anything.
+    pub(super) fn empty() -> Self {
+        Self { peers: Vec::new(), keepers: vec![NOBODY; usize::from(SLOTS)] }
+    }
+
+    /// What `CLUSTER SLOTS` answers: ranges, each with its master and then its replicas. A node that
+    /// does not know its own host leaves it empty: then it is the one that was asked.
+    pub(super) fn read(answer: &Value, asked: &str) -> Option<Self> {
+        let mut map = Self::empty();
+        for range in list(answer)? {
+            let [first, last, master, ..] = list(range)? else { return None };
+            let slot = |value: &Value| u16::try_from(number(value)?).ok().filter(|at| *at < SLOTS);
+            let (first, last) = (slot(first)?, slot(last)?);
+            let [host, port, ..] = list(master)? else { return None };
+            let host = text(host).filter(|host| !matches!(*host, "" | "?")).unwrap_or(asked);
+            let port = u16::try_from(number(port)?).ok()?;
+            let keeper = map.number_of(&(host.to_owned(), port));
+            map.keepers.get_mut(usize::from(first)..=usize::from(last))?.fill(keeper);
+        }
+        Some(map)
+    }
+
+    /// Who keeps a slot.
+    pub(super) fn keeper(&self, slot: u16) -> Option<&Peer> {
+        self.peers.get(usize::from(self.keepers[usize::from(slot)]))
+    }
+
+    /// The number of the node that keeps a slot. Another map may number them otherwise.
+    pub(super) fn keeper_number(&self, slot: u16) -> u16 {
+        self.keepers[usize::from(slot)]
+    }
+
+    /// A node said that this one keeps the slot.
+    pub(super) fn moved(&mut self, slot: u16, to: &Peer) {
+        self.keepers[usize::from(slot)] = self.number_of(to);
+    }
+
+    /// All nodes that keep a slot.
+    pub(super) fn keepers(&self) -> impl Iterator<Item = &Peer> {
+        let kept = |at: usize| self.keepers.iter().any(|keeper| usize::from(*keeper) == at);
+        self.peers.iter().enumerate().filter(move |(at, _)| kept(*at)).map(|(_, peer)| peer)
+    }
+
+    /// How many slots nobody keeps.
+    pub(super) fn uncovered(&self) -> usize {
+        self.keepers.iter().filter(|keeper| **keeper == NOBODY).count()
+    }
+
+    fn number_of(&mut self, peer: &Peer) -> u16 {
+        let at = self.peers.iter().position(|known| known == peer).unwrap_or_else(|| {
+            self.peers.push(peer.clone());
+            self.peers.len() - 1
+        });
+        u16::try_from(at).unwrap_or(NOBODY)
+    }
+}
+
+/// The slot of a key: that of its tag, if it has one.
+pub(super) fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let hashed = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key);
+    crc16(hashed.as_bytes()) % SLOTS
+}
+
+/// CRC-16 in the variant of XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const TABLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < table.len() {
+        #[allow(clippy::cast_possible_truncation, reason = "there are 256")]
+        let mut crc = (at as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[at] = crc;
+        at += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use servers::{Redis, Reply};
+
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let node = Value::Array(vec![host, Value::Int(port), bulk("id")]);
+        let replica = Value::Array(vec![bulk("10.0.0.9"), Value::Int(1), bulk("id")]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), node, replica])
+    }
+
+    #[test]
+    fn slots_are_those_that_others_have_written_down() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of("foo"), 12_182);
+        assert_eq!(slot_of("{foo}:bar"), 12_182);
+        assert_eq!(slot_of("a{foo}b{bar}"), 12_182);
+        assert_eq!(slot_of("{}foo"), slot_of("{}foo"));
+        assert_ne!(slot_of("{}foo"), slot_of("foo"));
+        assert_eq!(slot_of(""), 0);
+    }
+
+    #[test]
+    fn a_server_computes_the_same_slots() {
+        let redis = Redis::builder().arg("cluster-enabled", "yes").start();
+        let odd = ["", "a", "{a}", "{}a", "a{", "a}b{c}", "{{a}}", "ünïcödé", "%7B/%7D"];
+        let keys = odd.into_iter().map(str::to_owned);
+        for key in keys.chain((0..200).map(|n| format!("tenure:{{ns/lock-{n}}}:top"))) {
+            let answer = redis.cmd(&["CLUSTER", "KEYSLOT", &key]).unwrap();
+            assert_eq!(answer, Reply::Int(i64::from(slot_of(&key))), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_map_names_masters_and_what_nobody_keeps() {
+        let answer = Value::Array(vec![
+            range(0, 99, bulk("10.0.0.1"), 7000),
+            range(100, 16_000, bulk(""), 7001),
+            range(16_001, 16_382, bulk("10.0.0.1"), 7000),
+        ]);
+        let mut map = SlotMap::read(&answer, "here").unwrap();
+        let (first, second) = (("10.0.0.1".to_owned(), 7000), ("here".to_owned(), 7001));
+        assert_eq!(map.keeper(99), Some(&first));
+        assert_eq!(map.keeper(100), Some(&second));
+        assert_eq!((map.keeper(16_383), map.uncovered()), (None, 1));
+        assert_eq!(map.keepers().collect::<Vec<_>>(), [&first, &second]);
+        let third = ("10.0.0.3".to_owned(), 1);
+        map.moved(99, &third);
+        assert_eq!(map.keeper(99), Some(&third));
+        assert_ne!(map.keeper_number(98), map.keeper_number(99));
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_no_map() {
+        for answer in [
+            Value::Nil,
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(0, 16_384, bulk("h"), 1)]),
+            Value::Array(vec![range(9, 3, bulk("h"), 1)]),
+            Value::Array(vec![range(0, 1, bulk("h"), 99_999)]),
+        ] {
+            assert_eq!(SlotMap::read(&answer, "h"), None, "{answer:?}");
+        }
+    }
+}
