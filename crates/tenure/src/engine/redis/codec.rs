@@ -42,16 +42,21 @@ pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &Keys) {
         text.push(':');
         push_number(text, part.weight().into(), 1);
         text.push(':');
-        keys.push_slot(text, part.name());
+        if parts.len() == 1 {
+            // Where it stands.
+            text.push('.');
+        } else {
+            keys.push_slot(text, part.name());
+        }
     }
     push_about(text, &claim.about);
 }
 
 /// For how many milliseconds a claim's key is kept, if it may stand alone there: it has no lock
 /// delay and comes instead of no other.
-pub(super) fn plain_lease(claim: &Claim) -> Option<u128> {
+pub(super) fn plain_lease(claim: &Claim) -> Option<u64> {
     let plain = claim.lock_delay.is_zero() && claim.replaces.is_none();
-    plain.then(|| claim.lease.as_micros().div_ceil(1_000))
+    plain.then(|| u64::try_from(claim.lease.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX))
 }
 
 /// Writes what finds a claim again, as it stands in the key of a lone holder.
@@ -172,7 +177,7 @@ pub(super) fn told(text: &str, key: &str) -> Option<Told> {
     let weight = words.next()?.split(';').find_map(|part| {
         let (_, rest) = part.split_once(':')?;
         let (weight, slot) = rest.split_once(':')?;
-        (slot == key || key.is_empty()).then(|| weight.parse().ok())?
+        (slot == "." || slot == key || key.is_empty()).then(|| weight.parse().ok())?
     })?;
     let host = decoded(words.next()?)?.unwrap_or_default().into();
     let pid = words.next()?.parse().ok()?;

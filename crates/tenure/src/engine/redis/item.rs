@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use super::codec::{plain_lease, push_claim, push_number, push_reference};
+use super::codec::{plain_lease, push_claim, push_reference};
 use super::keys::Keys;
 use super::pack::push_word;
 use crate::contract::{Claim, Parts, Release};
@@ -23,9 +23,10 @@ pub(super) struct Item {
     /// Where the slots end and the words begin.
     middle: usize,
     slots: usize,
-    words: usize,
     /// Nothing of it needs the long way, as far as we know.
     plain: bool,
+    /// For how many milliseconds a claim's key is kept; 0 where it cannot stand alone there.
+    keep: u64,
 }
 
 thread_local! {
@@ -36,20 +37,16 @@ thread_local! {
 impl Item {
     /// A claim to make.
     pub(super) fn claim(claim: &Claim, keys: &Keys) -> Self {
-        let lease = plain_lease(claim);
-        let mut item = Self::at(&claim.parts, keys, 2, lease.is_some());
-        item.word(|text| {
-            if let Some(lease) = lease {
-                push_number(text, lease, 1);
-            }
-        });
+        let keep = plain_lease(claim).unwrap_or(0);
+        let mut item = Self::at(&claim.parts, keys, keep > 0);
+        item.keep = keep;
         item.word(|text| push_claim(text, claim, keys));
         item
     }
 
     /// A claim to give back, or to withdraw.
     pub(super) fn release(release: &Release, keys: &Keys) -> Self {
-        let mut item = Self::at(&release.claim.parts, keys, 1, !release.uncertain);
+        let mut item = Self::at(&release.claim.parts, keys, !release.uncertain);
         item.word(|text| {
             push_reference(text, &release.claim);
             if release.uncertain {
@@ -59,10 +56,10 @@ impl Item {
         item
     }
 
-    fn at(parts: &Parts, keys: &Keys, words: usize, plain: bool) -> Self {
+    fn at(parts: &Parts, keys: &Keys, plain: bool) -> Self {
         let slots = parts.as_slice().len();
         let packed = Vec::with_capacity(64 * slots + 384);
-        let mut item = Self { packed, middle: 0, slots, words, plain };
+        let mut item = Self { packed, middle: 0, slots, plain, keep: 0 };
         for name in parts.names() {
             item.word(|text| keys.push_slot(text, name));
         }
@@ -87,15 +84,16 @@ impl Item {
         self.slots
     }
 
-    pub(super) fn words(&self) -> usize {
-        self.words
+    /// For how many milliseconds a claim's key is kept; 0 where it cannot stand alone.
+    pub(super) fn keep(&self) -> u64 {
+        self.keep
     }
 
     pub(super) fn packed_slots(&self) -> &[u8] {
         &self.packed[..self.middle]
     }
 
-    pub(super) fn packed_words(&self) -> &[u8] {
+    pub(super) fn packed_text(&self) -> &[u8] {
         &self.packed[self.middle..]
     }
 

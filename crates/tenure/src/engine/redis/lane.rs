@@ -191,6 +191,7 @@ pub(super) fn script(joint: Joint, manner: &Manner) -> &'static Script {
 struct Calling<'a> {
     /// The command, and what names the script.
     words: (&'static str, &'a str),
+    joint: Joint,
     short: bool,
     keys: &'a Keys,
     manner: &'a Manner,
@@ -198,12 +199,19 @@ struct Calling<'a> {
 
 impl<'a> Calling<'a> {
     fn new(joint: Joint, keys: &'a Keys, manner: &'a Manner) -> Self {
-        Self { words: ("EVALSHA", &script(joint, manner).sha), short: false, keys, manner }
+        Self { words: ("EVALSHA", &script(joint, manner).sha), joint, short: false, keys, manner }
     }
 
     fn pack(&self, packed: &mut Vec<u8>, items: &[&Item]) {
         let slots = 1 + items.iter().map(|item| item.slots()).sum::<usize>();
-        let words = items.iter().map(|item| item.words()).sum::<usize>();
+        // How long each is kept is said once if it is the same for all, as it nearly always is.
+        let keep = items.first().map_or(0, |item| item.keep());
+        let alike = keep > 0 && items.iter().all(|item| item.keep() == keep);
+        let words = match self.joint {
+            Joint::Release => items.len(),
+            Joint::Claim if alike => 1 + items.len(),
+            Joint::Claim => 1 + 2 * items.len(),
+        };
         packed.reserve(items.iter().map(|item| item.len()).sum::<usize>() + 200);
         push_count(packed, 4 + slots + words);
         push_word(packed, self.words.0.as_bytes());
@@ -214,10 +222,22 @@ impl<'a> Calling<'a> {
             packed.extend_from_slice(item.packed_slots());
         }
         push_word(packed, self.manner.options(self.short).as_bytes());
+        if self.joint == Joint::Claim {
+            push_keep(packed, if alike { keep } else { 0 });
+        }
         for item in items {
-            packed.extend_from_slice(item.packed_words());
+            if self.joint == Joint::Claim && !alike {
+                push_keep(packed, item.keep());
+            }
+            packed.extend_from_slice(item.packed_text());
         }
     }
+}
+
+/// Milliseconds, or nothing.
+fn push_keep(packed: &mut Vec<u8>, keep: u64) {
+    let text = if keep > 0 { keep.to_string() } else { String::new() };
+    push_word(packed, text.as_bytes());
 }
 
 /// The answer to a call for one item.

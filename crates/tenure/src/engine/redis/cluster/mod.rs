@@ -33,7 +33,7 @@ use self::calls::Order;
 use self::hearing::{CHANNELS, Channel, Hearing};
 use self::node::Node;
 use self::slots::{Peer, SLOTS, SlotMap, slot_of};
-use super::codec::{plain_lease, push_claim, push_number, push_reference};
+use super::codec::{plain_lease, push_claim, push_reference};
 use super::item::Joint;
 use super::keys::Keys;
 use super::lane::single;
@@ -47,9 +47,9 @@ use super::trouble::Trouble;
 use super::wire::Reply;
 use super::{answers, to_error};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Finding, Name,
-    Parts, Patience, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot, Verb,
-    Verdict,
+    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
+    Name, Parts, Patience, Pending, Promises, Query, Release, Released, Renewed, SessionId,
+    Snapshot, Verb, Verdict,
 };
 use crate::engine::Terms;
 use crate::time::Clock;
@@ -195,13 +195,13 @@ impl ClusterEngine {
 
     async fn claim_one(&self, claim: &Claim) -> Result<Verdict, Error> {
         let name = only(&claim.parts)?;
-        let (mut lease, mut text) = (String::new(), String::with_capacity(384));
-        if let Some(plain) = plain_lease(claim) {
-            push_number(&mut lease, plain, 1);
-        }
+        let mut text = String::with_capacity(384);
         push_claim(&mut text, claim, &self.inner.keys);
         let script = &self.inner.manner.scripts().claim;
-        let mut order = self.inner.order(name, script, &[lease.as_bytes(), text.as_bytes()]);
+        let mut order = match plain_lease(claim).map(|keep| keep.to_string()) {
+            Some(keep) => self.inner.order(name, script, &[keep.as_bytes(), text.as_bytes()]),
+            None => self.inner.order(name, script, &[b"", b"", text.as_bytes()]),
+        };
         if let (Patience::Wait, Some(session)) = (claim.patience, claim.session) {
             order.behind = self.hear(session, name);
         }

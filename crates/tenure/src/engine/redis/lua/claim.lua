@@ -1,8 +1,9 @@
 -- claim: asks for weight on one slot or on a set of slots.
 --
 -- KEYS   the top, then the slots of each claim in turn
--- ARGV   see head.lua; then for each claim: its lease in milliseconds if it neither has a lock delay
---        nor comes instead of another, else ""; and its text (see slot.lua)
+-- ARGV   see head.lua; then the lease of all claims in milliseconds, and for each claim its text (see
+--        slot.lua). Or "", if leases differ, and before each text its lease; "" again if the claim has
+--        a lock delay or comes instead of another
 -- out    the short way: the fence, as text, which is arrival and now as well. Else now, then for each
 --        claim one of (or, if all are granted, one number: the fence of each)
 --        fence                                  granted; the arrival is the same
@@ -27,30 +28,32 @@ if string.sub(ARGV[1], 1, 1) ~= '.' and now_text < '4503599627370496' then
 end
 --#include head
 local later, granted = nil, false
-local k, open = 2, grace <= now
+local open = grace <= now
 -- One number for all that come in here: fences grow by name, and no name does so twice.
 local next = top < clock and clock or top + 1
 local fence = fmt('%08d%08d', next / 100000000, next % 100000000)
 local begin = now_text .. ' ' .. fence .. ' ' .. fence .. ' ' .. now_text .. ' - 0 '
 local answers = { now }
-if #ARGV == 2 * #KEYS - 1 and open and tombs <= now then
+local shared = ARGV[2]
+local singles = #ARGV == (shared ~= '' and #KEYS + 1 or 2 * #KEYS)
+if shared ~= '' and singles and open and tombs <= now then
   -- A slot each, and nothing to look for but whether somebody is there.
-  for n = 2, #ARGV, 2 do
-    local px, text = ARGV[n], ARGV[n + 1]
-    k = n / 2 + 1
-    if px ~= '' and call('SET', KEYS[k], begin .. text, 'NX', 'PX', px) then
+  for k = 2, #KEYS do
+    if call('SET', KEYS[k], begin .. ARGV[k + 1], 'NX', 'PX', shared) then
       granted = true
     else
       later = later or {}
-      later[#later + 1] = { k, k, 1, text }
+      later[#later + 1] = { k, k, 1, ARGV[k + 1] }
     end
   end
   if granted then top = next end
   if not later then answers[2] = next end
 else
-  local singles = #ARGV == 2 * #KEYS - 1
-  for n = 2, #ARGV, 2 do
-    local px, text = ARGV[n], ARGV[n + 1]
+  local k, n, count = 2, 3, 1
+  while n <= #ARGV do
+    local px = shared
+    if px == '' then px, n = ARGV[n], n + 1 end
+    local text = ARGV[n]
     local parts = singles and 1 or tonumber(sub(text, 1, 2))
     local free = open and px ~= ''
     if free and tombs > now then free = call('EXISTS', KEYS[k] .. ':d:' .. sub(text, 16, 47)) == 0 end
@@ -61,6 +64,7 @@ else
       -- Nobody is there: one key for each slot.
       free = call('SET', KEYS[k], begin .. text, 'NX', 'PX', px)
     end
+    count = count + 1
     if free then
       top = next
       local answer = fence
@@ -71,12 +75,12 @@ else
           answer[#answer + 1] = next
         end
       end
-      answers[n / 2 + 1] = answer
+      answers[count] = answer
     else
       later = later or {}
-      later[#later + 1] = { n / 2 + 1, k, parts, text }
+      later[#later + 1] = { count, k, parts, text }
     end
-    k = k + parts
+    k, n = k + parts, n + 1
   end
 end
 if not later then
@@ -84,7 +88,7 @@ if not later then
   return answers
 end
 if granted then
-  for i = 2, (#ARGV + 1) / 2 do answers[i] = fence end
+  for i = 2, #KEYS do answers[i] = fence end
 end
 --#include slot
 --#include rules
@@ -158,8 +162,8 @@ function F.admit(claim, free)
   return F.queued(claim.id, claim.parts) or F.grant_of(claim.id, claim.parts) or { 'w' }
 end
 
-function F.claim_one(text)
-  local claim = F.claim_of(text, 'claim')
+function F.claim_one(text, key)
+  local claim = F.claim_of(text, key)
   local id = claim.id
   for _, part in ipairs(claim.parts) do F.open(part.key, id, claim.owner) end
   for _, part in ipairs(claim.parts) do F.touch(F.open(part.key)) end
@@ -178,7 +182,7 @@ function F.claim_one(text)
 end
 
 for _, one in ipairs(later) do
-  local fine, answer = pcall(F.claim_one, one[4])
+  local fine, answer = pcall(F.claim_one, one[4], KEYS[one[2]])
   answers[one[1]] = fine and answer or F.failure(answer, one[2], one[3])
 end
 F.put_away()

@@ -9,7 +9,7 @@
 -- T:x   holders by expiry   T:y  waiters by expiry   T:l  waiters by place, those ahead below zero
 -- T:k   waiters by owner and ancestors, "OWNER ARRIVAL CLAIM", lexically
 -- TEXT  "PARTS LEASE CLAIM MODE SESSION OWNER[,ANCESTOR..] DELAY REPLACES SHAPE:WEIGHT:T[;..] ...",
---       made by clients. On how many slots; numbers of time are microseconds; MODE says how it waits:
+--       made by clients. On how many slots (T is "." if on one); numbers of time are microseconds; MODE says how it waits:
 --       "t" not at all, "w" in line, "y" and "x" the same instead of another claim
 local match, gmatch, max = string.match, string.gmatch, math.max
 -- In a cluster, keys of a slot that is being moved are in one place or in the other, and a script that
@@ -62,7 +62,7 @@ function F.mint()
   return top
 end
 
--- The claim that a text speaks of.
+-- The claim that a text at this slot speaks of.
 function F.claim_of(text, key)
   local lease, id, mode, session, owners, delay, replaces, parts =
     match(text, '^%d+ (%d+) (%x+) (%w) (%S+) (%S+) (%d+) (%S+) (%S+)')
@@ -74,6 +74,7 @@ function F.claim_of(text, key)
   claim.lease, claim.delay = tonumber(lease), tonumber(delay)
   claim.replaces = replaces ~= '-' and replaces or nil
   for shape, weight, slot in gmatch(parts, '([^:;]+):(%d+):([^;]+)') do
+    if slot == '.' then slot = key end
     claim.parts[#claim.parts + 1] = { shape = shape, weight = tonumber(weight), key = slot }
   end
   return claim
@@ -320,7 +321,7 @@ end
 function F.read_ticket(S, value)
   local arrival, since, text = match(value, '^(%d+) (%d+) (.+)$')
   if not arrival then F.corrupt(S.s) end
-  local claim = F.claim_of(text, S.s)
+  local claim = F.claim_of(text, S.key)
   return { claim = claim, weight = F.part_at(claim, S.key), arrival = tonumber(arrival) }
 end
 
