@@ -274,6 +274,32 @@ impl Witness for Panics {
     }
 }
 
+/// Lets what was left of the lease pass at the first renewal.
+#[derive(Debug)]
+struct Stalls(tenure::time::ManualClock, AtomicBool);
+
+impl Witness for Stalls {
+    fn saw(&self, _: &Arc<Claim>, event: Event<'_>) {
+        if matches!(event, Event::Renewed { .. }) && !self.1.swap(true, Ordering::SeqCst) {
+            self.0.jump(secs(25));
+        }
+    }
+}
+
+#[test]
+fn a_renewal_that_is_noticed_too_late_does_not_bring_a_grant_back() {
+    let world = World::new();
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let stalls = Stalls(world.clock.clone(), AtomicBool::new(false));
+    let tenure = builder.witness(Arc::new(stalls)).open(Arc::new(world.store.clone())).unwrap();
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let lost = guard.lost();
+    world.clock.jump(secs(10));
+    // The keeper renews, and is held up for longer than anybody may trust the grant.
+    assert_eq!(tenure::blocking::wait(lost), Loss::Expired);
+    assert!(guard.check().is_err());
+}
+
 #[test]
 fn a_keeper_that_panics_closes_its_session_and_everybody_knows() {
     let world = World::new();

@@ -74,10 +74,10 @@ impl Core {
         let Confirmed { renewed, replicas } = answer.map_err(|error| error.during(Verb::Renew))?;
         let Renewed::Held(grant) = renewed else { return Ok(false) };
         let safe_until = self.safe_until(sent, claim.lease);
-        if hold.renewed(safe_until, &grant).is_err() {
+        let note = || self.saw(hold.claim(), Event::Renewed { safe_until });
+        if hold.renewed(safe_until, &grant, note).is_err() {
             return Ok(false);
         }
-        self.saw(hold.claim(), Event::Renewed { safe_until });
         if replicas < wanted.replicas {
             let Wanted { replicas: wanted, within } = wanted;
             let what = format!("only {replicas} of {wanted} replicas confirmed within {within:?}");

@@ -89,7 +89,7 @@ impl Hold {
         self.fences.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Others that this grant is made of were renewed.
+    /// It was renewed, or others that this grant is made of.
     pub(super) fn follow(&self, safe_until: Tick, fences: Fences) {
         *self.fences.lock().unwrap_or_else(PoisonError::into_inner) = fences;
         self.safe_until.fetch_max(safe_until.as_nanos(), Ordering::AcqRel);
@@ -148,18 +148,39 @@ impl Hold {
         (now >= self.safe_until()).then_some(Loss::Expired)
     }
 
-    /// A renewal was answered. The store's word counts only for the grant we know.
-    pub(super) fn renewed(&self, safe_until: Tick, grant: &Grant) -> Result<(), Loss> {
-        let mut fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A renewal was answered. The store's word counts only for the grant we know, and not for one
+    /// that its holder must have given up by now: the time is read after `note`, so that whoever
+    /// takes notes has the renewal before the time ran out.
+    pub(super) fn renewed(
+        &self,
+        safe_until: Tick,
+        grant: &Grant,
+        note: impl FnOnce(),
+    ) -> Result<(), Loss> {
+        self.is_this(grant)?;
+        note();
+        if let Some(loss) = self.loss_at(self.clock.now()) {
+            return Err(loss);
+        }
+        self.follow(safe_until, grant.fences.clone());
+        Ok(())
+    }
+
+    /// The same for a grant that nobody was handed yet: it may come back to life.
+    pub(super) fn revived(&self, safe_until: Tick, grant: &Grant) -> Result<(), Loss> {
+        self.is_this(grant)?;
+        self.follow(safe_until, grant.fences.clone());
+        Ok(())
+    }
+
+    fn is_this(&self, grant: &Grant) -> Result<(), Loss> {
+        let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
         let falls = |(old, new): (&Fence, &Fence)| new < old;
         let pairs = fences.as_slice().iter().zip(grant.fences.as_slice());
         // Another arrival is another grant: in between, somebody else may have held.
         if grant.arrival != self.arrival || pairs.into_iter().any(falls) {
             return Err(Loss::Forgotten);
         }
-        *fences = grant.fences.clone();
-        drop(fences);
-        self.safe_until.fetch_max(safe_until.as_nanos(), Ordering::AcqRel);
         Ok(())
     }
 
@@ -308,10 +329,11 @@ mod tests {
     fn a_renewal_counts_only_for_the_same_arrival_and_fences_that_do_not_fall() {
         let hold = hold();
         let later = hold.safe_until() + Duration::from_secs(1);
-        assert_eq!(hold.renewed(later, &grant(2, 11)), Err(Loss::Forgotten), "another grant");
-        assert_eq!(hold.renewed(later, &grant(1, 9)), Err(Loss::Forgotten), "a fence that falls");
+        let renewed = |grant: Grant| hold.renewed(later, &grant, || ());
+        assert_eq!(renewed(grant(2, 11)), Err(Loss::Forgotten), "another grant");
+        assert_eq!(renewed(grant(1, 9)), Err(Loss::Forgotten), "a fence that falls");
         assert_eq!(hold.remaining(), Duration::from_secs(1), "neither put off the end");
-        assert_eq!(hold.renewed(later, &grant(1, 12)), Ok(()));
+        assert_eq!(renewed(grant(1, 12)), Ok(()));
         assert_eq!(hold.fence().unwrap(), Fence::new(12));
         assert_eq!(hold.remaining(), Duration::from_secs(2));
     }

@@ -250,10 +250,16 @@ impl Core {
             let safe_until = self.safe_until(sent, entry.claim.lease);
             match &entry.phase {
                 Phase::Held { hold, .. } | Phase::Granted { hold, .. } => {
-                    let refused = hold.renewed(safe_until, &grant).err();
+                    let note = || self.saw(&entry.claim, Event::Renewed { safe_until });
+                    let refused = if matches!(entry.phase, Phase::Held { .. }) {
+                        hold.renewed(safe_until, &grant, note).err()
+                    } else {
+                        let refused = hold.revived(safe_until, &grant).err();
+                        note();
+                        refused
+                    };
                     entry.joints().iter().for_each(|joint| joint.follow());
                     entry.answered_at(sent, grant.arrival);
-                    self.saw(&entry.claim, Event::Renewed { safe_until });
                     // Somebody may be waiting for the grant to be trustworthy.
                     work.wake.extend(entry.waker.take());
                     refused
