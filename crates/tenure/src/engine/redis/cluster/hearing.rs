@@ -2,8 +2,8 @@
 //! subscribed, not how.
 //!
 //! A script may publish only in the slot of its keys. So a session has a channel for every name it
-//! may have to wait for, and only so many of them: the one that was not used for longest goes, and
-//! whoever still waits there learns of a grant when it renews.
+//! claims, and only so many of them: the one that was not used for longest goes, and whoever still
+//! waits there learns of a grant when it renews.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ struct Entry {
     stands: bool,
 }
 
-/// What to do before a claim that may wait is sent.
+/// What to do before a claim is sent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Subscribe.
@@ -59,7 +59,7 @@ impl Hearing {
         Self { most, book: Mutex::default() }
     }
 
-    /// A claim that may wait is about to be sent to a node.
+    /// A claim is about to be sent to a node.
     pub(super) fn wants(&self, channel: &Channel, at: &Peer) -> Wanted {
         let mut book = self.book();
         book.uses += 1;

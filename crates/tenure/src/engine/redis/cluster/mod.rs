@@ -48,8 +48,8 @@ use super::wire::Reply;
 use super::{answers, to_error};
 use crate::contract::{
     Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
-    Name, Parts, Patience, Pending, Promises, Query, Release, Released, Renewed, SessionId,
-    Snapshot, Verb, Verdict,
+    Name, Parts, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot, Verb,
+    Verdict,
 };
 use crate::engine::Terms;
 use crate::time::Clock;
@@ -149,8 +149,8 @@ impl ClusterEngine {
         self.inner.reception.check(&server)
     }
 
-    /// Sees to it that a session hears of a name before it may have to wait for it. Whether the
-    /// claim has to follow on the same connection.
+    /// Sees to it that a session hears of a name before it holds it or waits for it. Whether the claim
+    /// has to follow on the same connection.
     fn hear(&self, session: SessionId, name: &Name) -> bool {
         // Where nobody keeps the slot, the claim fails too.
         let Ok(node) = self.inner.node_of(self.inner.slot(name)) else { return false };
@@ -202,7 +202,7 @@ impl ClusterEngine {
             Some(keep) => self.inner.order(name, script, &[keep.as_bytes(), text.as_bytes()]),
             None => self.inner.order(name, script, &[b"", b"", text.as_bytes()]),
         };
-        if let (Patience::Wait, Some(session)) = (claim.patience, claim.session) {
+        if let Some(session) = claim.session {
             order.behind = self.hear(session, name);
         }
         let landed = self.inner.run(order).await.and_then(|value| single(Joint::Claim, value));

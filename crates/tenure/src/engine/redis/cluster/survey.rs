@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::Inner;
@@ -31,7 +31,7 @@ pub(super) async fn keep_surveying(engine: Weak<Inner>, news: Arc<Notify>) {
     loop {
         news.notified().await;
         let Some(inner) = engine.upgrade() else { return };
-        if let Err(error) = inner.survey().await {
+        if let Err(error) = inner.ask_around().await {
             tracing::warn!(%error, "nobody says which node keeps what");
         }
         inner.subscribe_astray();
@@ -50,9 +50,22 @@ impl Inner {
         self.news.notify_one();
     }
 
+    /// Finds out which node keeps what, on the engine's thread: whoever asks may have no runtime.
+    pub(super) async fn survey(&self) -> Result<(), Error> {
+        let closed = || Error::new(ErrorKind::Closed, "the engine was closed");
+        let inner = self.me.upgrade().ok_or_else(closed)?;
+        let (tell, told) = oneshot::channel();
+        self.own.handle().spawn(async move {
+            let outcome = inner.ask_around().await;
+            drop(inner);
+            drop(tell.send(outcome));
+        });
+        told.await.unwrap_or_else(|_| Err(closed()))
+    }
+
     /// Asks one node after the other which node keeps what. Who comes while somebody asks already
     /// has the same answer.
-    pub(super) async fn survey(&self) -> Result<(), Error> {
+    async fn ask_around(&self) -> Result<(), Error> {
         let before = self.surveys.load(Ordering::SeqCst);
         let _alone = self.surveying.lock().await;
         if self.surveys.load(Ordering::SeqCst) != before {
