@@ -22,7 +22,7 @@ mod survey;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -86,6 +86,8 @@ struct Inner {
     surveys: AtomicU64,
     surveying: tokio::sync::Mutex<()>,
     news: Arc<Notify>,
+    /// There is a reason to make it again.
+    outdated: AtomicBool,
     /// The runtime of those who opened the engine.
     here: Option<Here>,
     me: Weak<Inner>,
@@ -128,6 +130,7 @@ impl ClusterEngine {
             surveys: AtomicU64::new(0),
             surveying: tokio::sync::Mutex::default(),
             news: Arc::clone(&news),
+            outdated: AtomicBool::new(false),
             here: Here::now(),
             me: me.clone(),
             own,

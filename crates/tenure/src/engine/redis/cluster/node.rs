@@ -135,8 +135,7 @@ impl Greeter for NodeClerk {
         if !first {
             engine.hearing.forget(&self.peer);
         }
-        // What is not subscribed there yet can be now.
-        engine.news();
+        engine.is_ready();
     }
 
     fn lost(&self) {

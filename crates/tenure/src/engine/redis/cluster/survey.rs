@@ -31,15 +31,20 @@ pub(super) async fn keep_surveying(engine: Weak<Inner>, news: Arc<Notify>) {
     loop {
         news.notified().await;
         let Some(inner) = engine.upgrade() else { return };
-        if let Err(error) = inner.ask_around().await {
+        if inner.outdated.swap(false, Ordering::SeqCst)
+            && let Err(error) = inner.ask_around().await
+        {
             tracing::warn!(%error, "nobody says which node keeps what");
         }
         inner.subscribe_astray();
-        let all_up = inner.all_up();
         drop(inner);
-        sleep(if all_up { PAUSES.0 } else { PAUSES.1 }).await;
-        if !all_up {
-            news.notify_one();
+        sleep(PAUSES.0).await;
+        if engine.upgrade().is_some_and(|inner| !inner.all_up()) {
+            sleep(PAUSES.1).await;
+            // Somebody may take the place of the one that is away.
+            if let Some(inner) = engine.upgrade() {
+                inner.news();
+            }
         }
     }
 }
@@ -47,6 +52,12 @@ pub(super) async fn keep_surveying(engine: Weak<Inner>, news: Arc<Notify>) {
 impl Inner {
     /// There is something to find out.
     pub(super) fn news(&self) {
+        self.outdated.store(true, Ordering::SeqCst);
+        self.news.notify_one();
+    }
+
+    /// A node can be talked to: what is not subscribed there yet can be now.
+    pub(super) fn is_ready(&self) {
         self.news.notify_one();
     }
 
