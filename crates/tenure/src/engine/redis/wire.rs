@@ -136,6 +136,19 @@ impl Wire {
         calls
     }
 
+    /// The same for a command behind a word that lets it in; whatever is said to that word.
+    pub(crate) fn call_behind(&self, word: &[u8], packed: &[u8]) -> Call {
+        let (caller, outcome) = oneshot::channel();
+        let mut line = self.0.line();
+        let afters =
+            [line.send(word, Reply::Many(Box::new(drop))), line.send(packed, Reply::One(caller))];
+        drop(line);
+        for after in afters {
+            after.act();
+        }
+        Call(outcome)
+    }
+
     /// Whether the connection is greeted.
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.0.line().stage, Stage::Up)

@@ -8,6 +8,7 @@ use super::node::Node;
 use super::slots::{Peer, slot_of};
 use crate::contract::{Error, ErrorKind, Name};
 use crate::engine::redis::lane::script_call;
+use crate::engine::redis::pack::pack;
 use crate::engine::redis::scripts::Script;
 use crate::engine::redis::trouble::Trouble;
 use crate::engine::redis::wire::{Call, Outcome};
@@ -121,7 +122,12 @@ impl Inner {
         let options = self.manner.options(false);
         let packed = script_call(words, &order.top, &[&order.key], &options, &items);
         let wire = if order.behind { node.wires.hearing() } else { node.wires.here() };
-        let call = node.call(wire, packed, asking);
+        let call = if asking {
+            // The slot is only being moved there: this lets one command in.
+            wire.call_behind(&pack(&[b"ASKING"]), &packed)
+        } else {
+            wire.call(&packed)
+        };
         (node, call)
     }
 

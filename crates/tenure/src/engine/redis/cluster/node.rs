@@ -17,7 +17,7 @@ use crate::engine::redis::pair::{Here, Pair};
 use crate::engine::redis::reception::{Reception, Server};
 use crate::engine::redis::replicas::Replicas;
 use crate::engine::redis::trouble::{Trouble, judged};
-use crate::engine::redis::wire::{Call, Greeter, Home, Wire};
+use crate::engine::redis::wire::{Greeter, Home, Wire};
 
 /// A node that keeps slots, or did.
 pub(super) struct Node {
@@ -52,16 +52,6 @@ impl Node {
         });
         let (own, replicas) = (own.clone(), OnceLock::new());
         Self { peer, wires, location, engine: weak, own, replicas }
-    }
-
-    /// Sends a packed command on a connection of this node; where a slot is only being moved here,
-    /// with the word that lets it in.
-    pub(super) fn call(&self, wire: &Wire, packed: Vec<u8>, asking: bool) -> Call {
-        if !asking {
-            return wire.call(&packed);
-        }
-        let mut calls = wire.call_all(&[pack(&[b"ASKING"]), packed]);
-        calls.pop().unwrap_or_else(|| wire.call(&pack(&[b"PING"])))
     }
 
     /// Where the replicas of this node are asked; none if the engine is gone.
