@@ -1,5 +1,5 @@
-//! A Redis Cluster: masters, their replicas, and slots that move between them. Knows how nodes meet,
-//! move slots and take each other's place, not who uses them.
+//! A Redis Cluster: masters, their replicas, and slots that move between them. Knows how nodes
+//! meet, move slots and take each other's place, not who uses them.
 
 use std::sync::OnceLock;
 
@@ -188,7 +188,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until the cluster is whole: every slot is kept, every master has a replica that follows.
+    /// Waits until the cluster is whole: every slot is kept, every master has a replica that
+    /// follows.
     ///
     /// # Panics
     /// When that takes too long.

@@ -91,9 +91,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Which part of the store keeps a name, where it has parts that fail apart from each other. The
-    /// session puts claims of different parts into different calls, so that trouble with one costs
-    /// no lock that another keeps.
+    /// Which part of the store keeps a name, where it has parts that fail apart from each other.
+    /// The session puts claims of different parts into different calls, so that trouble with one
+    /// costs no lock that another keeps.
     fn part_of(&self, _name: &Name) -> u32 {
         0
     }

@@ -1,5 +1,5 @@
-//! The Redis engine in a cluster, with real nodes: slots that move, masters that die, and everything
-//! that is different when names are spread.
+//! The Redis engine in a cluster, with real nodes: slots that move, masters that die, and
+//! everything that is different when names are spread.
 
 mod moving;
 mod replicas;

@@ -1,6 +1,6 @@
-//! Traffic through moves and fail-overs: several clients, two locks, short leases, and for each lock a
-//! sink that takes only growing fences. The slot of one lock is moved and its node is killed; the
-//! other is somewhere else and is served all the time.
+//! Traffic through moves and fail-overs: several clients, two locks, short leases, and for each
+//! lock a sink that takes only growing fences. The slot of one lock is moved and its node is
+//! killed; the other is somewhere else and is served all the time.
 //!
 //! Redis replicates after it has answered. A fail-over may therefore lose the last grants, releases
 //! and places in line, and what it permits is just that: for the rest of a lease two may believe

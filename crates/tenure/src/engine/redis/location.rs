@@ -1,5 +1,5 @@
-//! Which server a URL names, and what to tell it; or which sentinels know that server, or nodes that
-//! know their cluster. Knows text, not connections.
+//! Which server a URL names, and what to tell it; or which sentinels know that server, or nodes
+//! that know their cluster. Knows text, not connections.
 //!
 //! An error about a URL repeats none of it: where a slash or a question mark was not escaped, a
 //! piece of the password stands where a port or an option would.

@@ -1,5 +1,5 @@
-//! The inspect verb: one slot, a page of slots, or what can be reached from an owner; and what a store
-//! offers for it, one server or many. Knows how keys are found, not what scripts see there.
+//! The inspect verb: one slot, a page of slots, or what can be reached from an owner; and what a
+//! store offers for it, one server or many. Knows how keys are found, not what scripts see there.
 
 use std::collections::BTreeSet;
 

@@ -7,8 +7,8 @@ use super::scripts::{self, Scripts};
 #[cfg(feature = "conformance")]
 use crate::time::Clock;
 
-/// How much longer than anybody needs it the top of a name is kept in a cluster: it is what keeps its
-/// fences growing through corrections of the clock.
+/// How much longer than anybody needs it the top of a name is kept in a cluster: it is what keeps
+/// its fences growing through corrections of the clock.
 const LINGER: Duration = Duration::from_secs(60 * 60);
 
 /// How scripts are called.

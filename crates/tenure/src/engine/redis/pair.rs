@@ -1,5 +1,5 @@
-//! Two connections to one server: the callers' own, on their runtime, and one on the engine's thread.
-//! Knows which of them suits whoever calls, not what is said there.
+//! Two connections to one server: the callers' own, on their runtime, and one on the engine's
+//! thread. Knows which of them suits whoever calls, not what is said there.
 
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 

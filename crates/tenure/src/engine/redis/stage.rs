@@ -1,5 +1,5 @@
-//! What the conformance suite needs of the engines: their own clock, and to know when nothing is under
-//! way. Knows them from inside, and is in no build but the suite's.
+//! What the conformance suite needs of the engines: their own clock, and to know when nothing is
+//! under way. Knows them from inside, and is in no build but the suite's.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

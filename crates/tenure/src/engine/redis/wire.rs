@@ -119,8 +119,8 @@ impl Wire {
         self.call(&pack(&[b"UNSUBSCRIBE", channel]))
     }
 
-    /// Sends packed commands right behind each other and on the same connection: either all are sent
-    /// on it, or none.
+    /// Sends packed commands right behind each other and on the same connection: either all are
+    /// sent on it, or none.
     pub(crate) fn call_all(&self, commands: &[Vec<u8>]) -> Vec<Call> {
         let (mut afters, mut calls) = (Vec::new(), Vec::with_capacity(commands.len()));
         let mut line = self.0.line();

@@ -1,5 +1,5 @@
-//! Calls to whichever node keeps a name, followed to where the cluster sends them. Knows redirections,
-//! not what is asked.
+//! Calls to whichever node keeps a name, followed to where the cluster sends them. Knows
+//! redirections, not what is asked.
 
 use std::sync::{Arc, PoisonError};
 

@@ -1,5 +1,6 @@
-//! Looks at a cluster with the eyes of an operator: is every slot kept, has every master a replica, how
-//! long does a fail-over take, are clocks together. Knows what nodes say, and what it means for locks.
+//! Looks at a cluster with the eyes of an operator: is every slot kept, has every master a replica,
+//! how long does a fail-over take, are clocks together. Knows what nodes say, and what it means for
+//! locks.
 
 use std::sync::PoisonError;
 use std::time::Duration;

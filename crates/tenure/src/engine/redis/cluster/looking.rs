@@ -1,8 +1,8 @@
-//! Looking at a cluster: at one slot, at a page of slots from all nodes, at what an owner can reach.
-//! Knows how views are put together, not what scripts see.
+//! Looking at a cluster: at one slot, at a page of slots from all nodes, at what an owner can
+//! reach. Knows how views are put together, not what scripts see.
 //!
-//! A page, and what an owner can reach, are read in two passes, first the names and then each of them
-//! at its own node: no one instant in which all of it was so.
+//! A page, and what an owner can reach, are read in two passes, first the names and then each of
+//! them at its own node: no one instant in which all of it was so.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -152,8 +152,8 @@ impl ClusterEngine {
         self.inner.reception.check(&server)
     }
 
-    /// Sees to it that a session hears of a name before it holds it or waits for it. Whether the claim
-    /// has to follow on the same connection.
+    /// Sees to it that a session hears of a name before it holds it or waits for it. Whether the
+    /// claim has to follow on the same connection.
     fn hear(&self, session: SessionId, name: &Name) -> bool {
         // Where nobody keeps the slot, the claim fails too.
         let Ok(node) = self.inner.node_of(self.inner.slot(name)) else { return false };

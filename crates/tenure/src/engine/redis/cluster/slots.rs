@@ -29,8 +29,8 @@ impl SlotMap {
         Self { peers: Vec::new(), keepers: vec![NOBODY; usize::from(SLOTS)] }
     }
 
-    /// What `CLUSTER SLOTS` answers: ranges, each with its master and then its replicas. A node that
-    /// does not know its own host leaves it empty: then it is the one that was asked.
+    /// What `CLUSTER SLOTS` answers: ranges, each with its master and then its replicas. A node
+    /// that does not know its own host leaves it empty: then it is the one that was asked.
     pub(super) fn read(answer: &Value, asked: &str) -> Option<Self> {
         let mut map = Self::empty();
         for range in list(answer)? {

@@ -163,8 +163,8 @@ impl Inner {
         nodes.values().all(|node| node.wires.all().all(Wire::is_up))
     }
 
-    /// Subscribes again what is not subscribed where its slot is kept; when a node has confirmed all
-    /// of it, the sessions concerned are told that they may have missed something.
+    /// Subscribes again what is not subscribed where its slot is kept; when a node has confirmed
+    /// all of it, the sessions concerned are told that they may have missed something.
     pub(super) fn subscribe_astray(&self) {
         let up = |name: &_| {
             let node = self.node_of(self.slot(name)).ok()?;

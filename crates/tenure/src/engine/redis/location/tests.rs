@@ -29,7 +29,8 @@ const BAD: &str = "
 /// Wrong as well, with a password (PIN) where it may be taken for something else.
 const LEAKY: &str = "
     redis://u:PIN@far redis://:a/PIN@h redis://:a?PIN@h redis://:a?PIN=1@h redis://:a#PIN@h
-    redis-sentinel://:a#PIN@h redis+sentinel://u:PIN@far/m redis+cluster://u:PIN@far redis+sentinel://:a/PIN@h/m
+    redis-sentinel://:a#PIN@h redis+sentinel://u:PIN@far/m
+    redis+cluster://u:PIN@far redis+sentinel://:a/PIN@h/m
     redis://:a:PIN redis://PIN:x redis://u:a@b@PIN% PIN://h
     rediss://u:PIN@h?password_file=/x redis://h?password_file=PIN rediss://u:PIN@h?x=1
 ";
