@@ -3,6 +3,8 @@
 
 use std::sync::OnceLock;
 
+use crate::certificates::Certificates;
+use crate::papers::Papers;
 use crate::patience::eventually;
 use crate::redis::{Builder, Redis};
 use crate::resp::Reply;
@@ -19,6 +21,7 @@ const MASTERS: usize = 3;
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
+    papers: Option<Papers>,
 }
 
 impl Cluster {
@@ -38,7 +41,22 @@ impl Cluster {
     #[must_use]
     pub fn start_with(node: impl Fn() -> Builder) -> Self {
         let nodes: Vec<Redis> = (0..2 * MASTERS).map(|_| configured(node()).start()).collect();
-        let cluster = Self { nodes };
+        let cluster = Self { nodes, papers: None };
+        cluster.meet();
+        cluster
+    }
+
+    /// The same with nodes that speak TLS to each other and to clients, with certificates of one
+    /// authority. Plain ports stay, for this crate's own commands.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_with_tls(node: impl Fn() -> Builder) -> Self {
+        let papers = Papers::make();
+        let node = || configured(papers.shown_by(node(), None)).arg("tls-cluster", "yes").start();
+        let nodes: Vec<Redis> = (0..2 * MASTERS).map(|_| node()).collect();
+        let cluster = Self { nodes, papers: Some(papers) };
         cluster.meet();
         cluster
     }
@@ -61,6 +79,22 @@ impl Cluster {
         let seeds: Vec<_> =
             self.nodes[..MASTERS].iter().map(|one| format!("127.0.0.1:{}", one.port())).collect();
         format!("redis+cluster://{}", seeds.join(","))
+    }
+
+    /// `127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT`: the same nodes where they speak TLS.
+    #[must_use]
+    pub fn tls_hosts(&self) -> String {
+        let hosts = self.nodes[..MASTERS].iter().map(|one| format!("127.0.0.1:{}", one.tls_port()));
+        hosts.collect::<Vec<_>>().join(",")
+    }
+
+    /// What the nodes show.
+    ///
+    /// # Panics
+    /// Where they do not speak TLS.
+    #[must_use]
+    pub fn certificates(&self) -> &Certificates {
+        self.papers.as_ref().expect("started with TLS").certificates()
     }
 
     /// All nodes, in the order in which they were started.
@@ -220,7 +254,10 @@ impl Cluster {
             done(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
         }
         for node in &self.nodes[1..] {
-            done(node, &["CLUSTER", "MEET", "127.0.0.1", &self.nodes[0].port().to_string()]);
+            // With TLS between nodes, the port that counts is the one for TLS.
+            let first = &self.nodes[0];
+            let port = if self.papers.is_some() { first.tls_port() } else { first.port() };
+            done(node, &["CLUSTER", "MEET", "127.0.0.1", &port.to_string()]);
         }
         for (master, replica) in masters.iter().zip(replicas) {
             let id = id_of(master);

@@ -21,6 +21,7 @@
 mod certificates;
 mod clock;
 mod cluster;
+mod papers;
 mod patience;
 mod ports;
 mod process;

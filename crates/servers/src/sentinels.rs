@@ -8,6 +8,7 @@ use std::sync::{Mutex, OnceLock};
 use rustix::process::Signal;
 
 use crate::certificates::Certificates;
+use crate::papers::Papers;
 use crate::patience::{LIMIT, eventually, within};
 use crate::ports;
 use crate::process::{Process, Program, directory, locked, remove, write};
@@ -99,50 +100,6 @@ impl fmt::Debug for SentinelsBuilder {
     }
 }
 
-/// Certificates that all of a set show.
-#[derive(Debug)]
-struct Papers {
-    made: Certificates,
-    dir: PathBuf,
-}
-
-impl Papers {
-    fn make() -> Self {
-        let made = directory("papers").and_then(|dir| Ok((Certificates::make(&dir)?, dir)));
-        let (made, dir) = made.unwrap_or_else(|error| panic!("{error}"));
-        Self { made, dir }
-    }
-
-    /// What a server's configuration says of them. It shows the client's certificate where it is a
-    /// client itself.
-    fn lines(&self) -> [(&'static str, String); 6] {
-        let shown = |path: PathBuf| path.display().to_string();
-        [
-            ("tls-cert-file", shown(self.made.server_cert())),
-            ("tls-key-file", shown(self.made.server_key())),
-            ("tls-client-cert-file", shown(self.made.client_cert())),
-            ("tls-client-key-file", shown(self.made.client_key())),
-            ("tls-ca-cert-file", shown(self.made.ca())),
-            ("tls-replication", "yes".to_owned()),
-        ]
-    }
-
-    /// A server that shows these, and follows over TLS if it follows anybody.
-    fn shown_by(&self, node: Builder, primary: Option<&Redis>) -> Builder {
-        let node = match primary {
-            Some(primary) => node.arg("replicaof", &format!("127.0.0.1 {}", primary.tls_port())),
-            None => node,
-        };
-        self.lines().into_iter().fold(node.tls(), |node, (name, value)| node.arg(name, &value))
-    }
-}
-
-impl Drop for Papers {
-    fn drop(&mut self) {
-        remove(&self.dir);
-    }
-}
-
 /// Three sentinels, a primary and its replicas, all on loopback. A primary that is silent for 0.4 s
 /// counts as down.
 ///
@@ -211,7 +168,7 @@ impl Sentinels {
     /// When they were not started with [`SentinelsBuilder::tls`].
     #[must_use]
     pub fn certificates(&self) -> &Certificates {
-        &self.papers.as_ref().expect("these have no TLS; start them with `.tls()`").made
+        &self.papers.as_ref().expect("these have no TLS; start them with `.tls()`").certificates()
     }
 
     /// The port by which sentinels and replicas know a server.

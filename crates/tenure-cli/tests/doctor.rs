@@ -4,7 +4,7 @@ mod common;
 
 use common::Place;
 use serde_json::Value;
-use servers::{Fsync, Redis, RedisBuilder, Sentinels};
+use servers::{Cluster, Fsync, Redis, RedisBuilder, Sentinels};
 
 /// A user with as little as locks need.
 const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha +script|load \
@@ -114,6 +114,7 @@ fn a_user_who_lacks_a_right_is_told_which() {
 fn a_replica_is_no_place_for_locks_and_a_primary_tells_of_its_replicas() {
     let place = Place::redis();
     let replica = Redis::builder().replica_of(place.server()).start();
+    place.server().wait_until_followed(1);
     let report = Report::of(&place);
     let port = replica.port();
     report.has("replicas", "note", &format!("1: 127.0.0.1:{port} online, "));
@@ -168,6 +169,31 @@ fn sentinels_are_asked_one_by_one_and_judged_together() {
     report.has("fail-over", "note", "no majority");
     report.has("lock", "ok", "taken and given back");
     assert_eq!(report.code, 0);
+}
+
+#[test]
+fn a_cluster_is_looked_at_node_by_node() {
+    let cluster = Cluster::start();
+    let place = Place::memory().reached_by(cluster.url());
+    let report = Report::of(&place);
+    report.has("server", "ok", "on 3 masters");
+    report.has("slots", "ok", "all 16384 are kept");
+    report.has("replicas", "ok", "every master has one that keeps up");
+    report.has("store clock", "ok", "clocks of masters within");
+    report.has("fail-over", "note", "begins after 1s of silence (cluster-node-timeout)");
+    report.has("lock", "ok", "taken and given back");
+    assert_eq!(report.code, 0);
+
+    for node in cluster.nodes() {
+        node.cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+    }
+    let one = cluster.masters()[0];
+    one.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).unwrap();
+    one.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
+    let report = Report::of(&Place::memory().reached_by(cluster.url() + "?eviction=allow"));
+    report.has("memory", "bad", &format!("127.0.0.1:{} (allkeys-lru) may throw", one.port()));
+    report.has("fail-over", "ok", "begins after 1s");
+    assert_eq!(report.code, 1);
 }
 
 #[test]

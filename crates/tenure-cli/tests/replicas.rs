@@ -9,20 +9,21 @@ use servers::{Redis, Sentinels};
 fn pair() -> (Place, Redis) {
     let place = Place::redis();
     let replica = Redis::builder().replica_of(place.server()).start();
+    place.server().wait_until_followed(1);
     (place, replica)
 }
 
 #[test]
 fn a_command_runs_only_once_replicas_have_its_lock() {
     let (place, replica) = pair();
-    let asking = ["--replicas", "1", "--replicas-within", "300ms"];
-    let with = |arguments: &[&str], more: &[&str]| -> Vec<String> {
+    let with = |within: &str, arguments: &[&str], more: &[&str]| -> Vec<String> {
+        let asking = ["--replicas", "1", "--replicas-within", within];
         arguments.iter().chain(&asking).chain(more).map(ToString::to_string).collect()
     };
-    assert_eq!(place.run(&with(&["run", "x"], &["--", "true"])).status.code(), Some(0));
+    assert_eq!(place.run(&with("1500ms", &["run", "x"], &["--", "true"])).status.code(), Some(0));
     for command in [&["hold", "x", "--max-hold", "1ms", "--json"][..], &["acquire", "y", "--json"]]
     {
-        let printed = place.run(&with(command, &[])).stdout;
+        let printed = place.run(&with("1500ms", command, &[])).stdout;
         let printed: serde_json::Value = serde_json::from_slice(&printed).expect("JSON");
         assert_eq!(printed["replicas"], 1, "{printed}");
     }
@@ -34,7 +35,7 @@ fn a_command_runs_only_once_replicas_have_its_lock() {
         (&["acquire", "x"], &[]),
         (&["acquire", "x", "--no-wait"], &[]),
     ] {
-        let output = place.run(&with(arguments, more));
+        let output = place.run(&with("300ms", arguments, more));
         assert_eq!(output.status.code(), Some(69), "{arguments:?}: {output:?}");
         let said = stderr(&output);
         assert!(said.contains("only 0 of 1 replicas confirmed within 300ms"), "{said}");

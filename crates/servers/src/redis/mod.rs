@@ -241,6 +241,21 @@ impl Redis {
         });
     }
 
+    /// Waits until so many replicas follow, as this server sees it: it counts one only once that
+    /// one has said how far it is.
+    ///
+    /// # Panics
+    /// When that takes too long.
+    pub fn wait_until_followed(&self, by: usize) {
+        eventually("replicas follow", || {
+            let online = |at: &usize| {
+                let line = self.info("replication", &format!("slave{at}"));
+                line.is_some_and(|line| line.contains("state=online"))
+            };
+            (0..by).filter(online).count() == by
+        });
+    }
+
     fn statistic(&self, name: &str, what: &str) -> u64 {
         // A command that was never called is not in the list.
         let Some(line) = self.info("commandstats", &format!("cmdstat_{name}")) else { return 0 };

@@ -203,11 +203,14 @@ impl Location {
         if !secret || self.tls.is_some() || self.allow_plaintext || is_near(&self.address) {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::InvalidOption,
-            "the password would be sent to another host in plain text",
-        )
-        .next("use rediss://, or allow_plaintext=yes where the network itself is encrypted"))
+        let secure = match &self.address {
+            Address::Tcp { .. } | Address::Unix(_) => "rediss",
+            Address::Sentinels { .. } => "rediss+sentinel",
+            Address::Cluster(_) => "rediss+cluster",
+        };
+        let what = "the password would be sent to another host in plain text";
+        let next = "or allow_plaintext=yes where the network itself is encrypted";
+        Err(Error::new(ErrorKind::InvalidOption, what).next(format!("use {secure}://, {next}")))
     }
 }
 

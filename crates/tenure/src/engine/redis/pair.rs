@@ -71,6 +71,7 @@ impl<T> Pair<T> {
     }
 
     /// The one on the engine's thread.
+    #[cfg(feature = "conformance")]
     pub(super) fn back(&self) -> &T {
         &self.back
     }
