@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{ClaimId, Error, ErrorKind, Fence, Name, Part, Verb};
+use crate::contract::{ClaimId, Error, ErrorKind, Fence, Fencing, Name, Part, Verb};
 use crate::session::{Hold, Lease, Lost, Outcome};
 
 /// A held lock as its holder sees it: fence, time left, loss. Cheap to clone; a clone only
@@ -18,11 +18,13 @@ use crate::session::{Hold, Lease, Lost, Outcome};
 #[derive(Clone)]
 pub struct Held {
     hold: Arc<Hold>,
+    fencing: Fencing,
 }
 
 impl Held {
     pub(super) fn new(lease: &Lease) -> Self {
-        Self { hold: Arc::clone(lease.hold()) }
+        let fencing = lease.core().promises().fencing;
+        Self { hold: Arc::clone(lease.hold()), fencing }
     }
 
     /// A handle of its own that watches the lock without keeping it.
@@ -56,6 +58,14 @@ impl Held {
     /// long never gets a fence to write with.
     pub fn fence(&self) -> Result<Fence, Error> {
         self.hold.fence()
+    }
+
+    /// How far fences of this lock grow: always, or after a loss of the store's memory (a crash, a
+    /// fail-over that lost writes) only as far as clocks agree. What they rest on is said by
+    /// [`Promises::fencing_rests_on`](crate::contract::Promises::fencing_rests_on).
+    #[must_use]
+    pub fn fencing(&self) -> Fencing {
+        self.fencing
     }
 
     /// The fence of one name of a set.

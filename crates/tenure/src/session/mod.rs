@@ -37,7 +37,7 @@ pub use witness::{Event, Witness};
 use self::entry::{Entry, Over, Phase};
 use self::table::{Table, Work};
 use crate::contract::{
-    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, SessionId, Signal, Verb,
+    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, Promises, SessionId, Signal, Verb,
 };
 use crate::limits;
 use crate::seeded::{self, Bug};
@@ -171,6 +171,11 @@ impl Core {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the engine promises.
+    pub(crate) fn promises(&self) -> &Promises {
+        self.engine.promises()
     }
 
     fn saw(&self, claim: &Arc<Claim>, event: Event<'_>) {

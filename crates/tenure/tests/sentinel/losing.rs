@@ -62,6 +62,7 @@ async fn a_grant_that_a_fail_over_forgot_is_followed_by_one_with_a_larger_fence(
     let _dead = tokio::task::block_in_place(|| set.kill_primary());
     // It is held for another minute, and kept alive: only who forgot it can grant it now.
     let next = served(&theirs).await;
+    assert_eq!(next.fencing(), tenure::contract::Fencing::ClockBounded);
     assert!(next.fence().unwrap() > fence, "{:?} after {fence:?}", next.fence());
     // Its holder is told at its next renewal, and released nothing of the other's.
     tokio::time::timeout(LIMIT, held.lost()).await.expect("the holder is told");
