@@ -168,7 +168,7 @@ impl Sentinels {
     /// When they were not started with [`SentinelsBuilder::tls`].
     #[must_use]
     pub fn certificates(&self) -> &Certificates {
-        &self.papers.as_ref().expect("these have no TLS; start them with `.tls()`").certificates()
+        self.papers.as_ref().expect("these have no TLS; start them with `.tls()`").certificates()
     }
 
     /// The port by which sentinels and replicas know a server.

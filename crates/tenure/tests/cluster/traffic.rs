@@ -101,7 +101,7 @@ impl Traffic {
                     Ok(()) => {
                         rounds[client].fetch_add(1, Ordering::SeqCst);
                         let (mut pause, now) = (pause.lock().unwrap(), Instant::now());
-                        if client % 2 == 0 {
+                        if client.is_multiple_of(2) {
                             pause.longest = pause.longest.max(now - pause.last);
                             pause.last = now;
                         }
