@@ -1,6 +1,8 @@
 //! The Redis engine in a cluster, with real nodes: slots that move, masters that die, and
 //! everything that is different when names are spread.
 
+#[path = "../common/traffic.rs"]
+mod clients;
 mod guarded;
 mod moving;
 mod replicas;

@@ -77,6 +77,14 @@ impl Keys {
         decode(rest.strip_suffix(b"}")?)
     }
 
+    /// The names of the locks that keys belong to, sorted, each once.
+    pub(super) fn names_of(&self, keys: &[Vec<u8>]) -> Vec<Name> {
+        let mut names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
     /// The key of a cell.
     pub(super) fn cell(&self, name: &Name) -> String {
         if self.by_name {

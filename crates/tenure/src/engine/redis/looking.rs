@@ -1,8 +1,6 @@
 //! The inspect verb: one slot, a page of slots, or what can be reached from an owner; and what a
 //! store offers for it, one server or many. Knows how keys are found, not what scripts see there.
 
-use std::collections::BTreeSet;
-
 use redis::Value;
 
 use super::RedisEngine;
@@ -75,11 +73,10 @@ pub(super) async fn slot(store: &impl Store, name: &Name) -> Result<Snapshot, Er
 pub(super) async fn page(store: &impl Store, page: &Page) -> Result<Snapshot, Error> {
     let limit = page.limit.clamp(1, limits::PAGE);
     let keys = store.scan(&store.keys().all_locks()).await?;
-    let names = keys.iter().filter_map(|key| store.keys().name_of(key));
-    let chosen = names.filter(|name| {
+    let mut chosen = store.keys().names_of(&keys);
+    chosen.retain(|name| {
         page.after.as_ref().is_none_or(|after| name > after) && page.pattern.matches(name.as_str())
     });
-    let chosen: Vec<Name> = chosen.collect::<BTreeSet<_>>().into_iter().collect();
     let mut snapshot = Snapshot::default();
     for names in chosen.chunks(TOGETHER) {
         let (seen, bad) = store.look_at(names).await?;

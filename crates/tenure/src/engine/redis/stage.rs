@@ -60,10 +60,7 @@ impl Staged for RedisEngine {
     fn end_session(&self, session: SessionId) -> Result<(), Error> {
         let ending = async {
             let keys = self.scan(&self.inner.keys.all_locks()).await?;
-            let mut names: Vec<_> =
-                keys.iter().filter_map(|key| self.inner.keys.name_of(key)).collect();
-            names.sort();
-            names.dedup();
+            let names = self.inner.keys.names_of(&keys);
             let slots: Vec<String> = names.iter().map(|name| self.inner.keys.slot(name)).collect();
             let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
             let script = &self.inner.manner.scripts().end_session;

@@ -50,10 +50,7 @@ impl Staged for ClusterEngine {
     fn end_session(&self, session: SessionId) -> Result<(), Error> {
         let ending = async {
             let keys = self.scan(&self.inner.keys.all_locks()).await?;
-            let mut names: Vec<_> =
-                keys.iter().filter_map(|key| self.inner.keys.name_of(key)).collect();
-            names.sort();
-            names.dedup();
+            let names = self.inner.keys.names_of(&keys);
             let session = session.to_hex();
             let script = &self.inner.manner.scripts().end_session;
             let order = |name| Ok(self.inner.order(name, script, &[session.as_bytes()]));
