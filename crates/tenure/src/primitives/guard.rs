@@ -18,13 +18,11 @@ use crate::session::{Hold, Lease, Lost, Outcome};
 #[derive(Clone)]
 pub struct Held {
     hold: Arc<Hold>,
-    fencing: Fencing,
 }
 
 impl Held {
     pub(super) fn new(lease: &Lease) -> Self {
-        let fencing = lease.core().promises().fencing;
-        Self { hold: Arc::clone(lease.hold()), fencing }
+        Self { hold: Arc::clone(lease.hold()) }
     }
 
     /// A handle of its own that watches the lock without keeping it.
@@ -65,7 +63,7 @@ impl Held {
     /// [`Promises::fencing_rests_on`](crate::contract::Promises::fencing_rests_on).
     #[must_use]
     pub fn fencing(&self) -> Fencing {
-        self.fencing
+        self.hold.fencing()
     }
 
     /// The fence of one name of a set.

@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::contract::{Arrival, Claim, Error, ErrorKind, Fence, Fences, Grant, Loss};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::contract::{Arrival, Claim, Error, ErrorKind, Fence, Fences, Fencing, Grant, Loss};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, PoisonError};
 use crate::time::{Clock, Tick};
 
@@ -25,12 +25,17 @@ pub(crate) struct Hold {
     /// `max_hold` ends the grant here whatever is renewed.
     cap: Tick,
     fences: Mutex<Fences>,
-    /// How many replicas of the store had the grant before it was handed out, if that was asked.
-    replicas: OnceLock<u32>,
+    /// How many replicas of the store had the grant before it was handed out, or [`UNASKED`].
+    replicas: AtomicU32,
+    fencing: Fencing,
     /// Boxed, like the wakers: most holds end without anybody asking why.
     ended: OnceLock<Box<Loss>>,
     wakers: Mutex<Option<Box<Wakers>>>,
 }
+
+/// Nobody asked how many replicas had the grant. Four bytes less than an option: there may be many
+/// thousands of holds.
+const UNASKED: u32 = u32::MAX;
 
 /// Who waits for the loss. Each leaves when it is dropped, so that a long hold stays small.
 #[derive(Default)]
@@ -43,6 +48,7 @@ impl Hold {
     pub(super) fn new(
         claim: &Arc<Claim>,
         grant: Grant,
+        fencing: Fencing,
         clock: &Arc<dyn Clock>,
         safe_until: Tick,
         cap: Tick,
@@ -54,7 +60,8 @@ impl Hold {
             safe_until: AtomicU64::new(safe_until.as_nanos()),
             cap,
             fences: Mutex::new(grant.fences),
-            replicas: OnceLock::new(),
+            replicas: AtomicU32::new(UNASKED),
+            fencing,
             ended: OnceLock::new(),
             wakers: Mutex::default(),
         })
@@ -66,12 +73,19 @@ impl Hold {
 
     /// How many replicas of the store had the grant before it was handed out, if that was asked.
     pub(crate) fn replicas(&self) -> Option<u32> {
-        self.replicas.get().copied()
+        let replicas = self.replicas.load(Ordering::Acquire);
+        (replicas != UNASKED).then_some(replicas)
     }
 
     /// So many replicas have the grant. The first word stays: it is the one that was waited for.
     pub(super) fn confirmed_by(&self, replicas: u32) {
-        let _ = self.replicas.set(replicas);
+        let (first, order) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.replicas.compare_exchange(UNASKED, replicas, first, order);
+    }
+
+    /// How far its fences grow.
+    pub(crate) fn fencing(&self) -> Fencing {
+        self.fencing
     }
 
     /// The instant until which the grant may be trusted.
@@ -322,7 +336,7 @@ mod tests {
         });
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
         let safe_until = clock.now() + Duration::from_secs(1);
-        Hold::new(&claim, grant(1, 10), &clock, safe_until, Tick::NEVER)
+        Hold::new(&claim, grant(1, 10), Fencing::Strict, &clock, safe_until, Tick::NEVER)
     }
 
     #[test]

@@ -37,7 +37,8 @@ impl Joint {
         // looks it up finds something.
         let claim = Arc::new(Claim { parts: parts.clone(), ..Claim::clone(members[0].claim()) });
         let grant = Grant { fences: fences_of(&members), arrival: Arrival(0) };
-        let hold = Hold::new(&claim, grant, clock, first_end(&members), cap);
+        let (fencing, end) = (members[0].fencing(), first_end(&members));
+        let hold = Hold::new(&claim, grant, fencing, clock, end, cap);
         // As many have the whole as have the part that fewest have.
         if let Some(fewest) = members.iter().map(|member| member.replicas()).min().flatten() {
             hold.confirmed_by(fewest);

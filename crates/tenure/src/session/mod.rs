@@ -37,7 +37,7 @@ pub use witness::{Event, Witness};
 use self::entry::{Entry, Over, Phase};
 use self::table::{Table, Work};
 use crate::contract::{
-    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, Promises, SessionId, Signal, Verb,
+    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, SessionId, Signal, Verb,
 };
 use crate::limits;
 use crate::seeded::{self, Bug};
@@ -173,11 +173,6 @@ impl Core {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the engine promises.
-    pub(crate) fn promises(&self) -> &Promises {
-        self.engine.promises()
-    }
-
     fn saw(&self, claim: &Arc<Claim>, event: Event<'_>) {
         if let Some(witness) = &self.settings.witness {
             witness.saw(claim, event);
@@ -195,7 +190,8 @@ impl Core {
         let safe_until = self.safe_until(entry.sent_at, entry.claim.lease);
         let cap = entry.max_hold.map_or(Tick::NEVER, |most| now + most);
         self.saw(&entry.claim, Event::Granted { fences: &grant.fences, safe_until });
-        Hold::new(&entry.claim, grant, &self.clock, safe_until, cap)
+        let fencing = self.engine.promises().fencing;
+        Hold::new(&entry.claim, grant, fencing, &self.clock, safe_until, cap)
     }
 
     /// A waiting claim was granted: its caller is woken and has a lease's time to pick it up.
