@@ -34,8 +34,7 @@ impl Process {
         let failed = |error: io::Error| format!("{name} cannot be started: {error}");
         let output = File::options().create(true).append(true).open(log).map_err(failed)?;
         let errors = output.try_clone().map_err(failed)?;
-        // A group of its own: what is typed at a terminal is not meant for the servers.
-        program.command.process_group(0).stdin(Stdio::null()).stdout(output).stderr(errors);
+        program.command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = spawn(program.command).map_err(failed)?;
         let (pid, parent) = (child.id(), std::process::id());
         Ok(Self { child: Mutex::new(child), pid, parent })
@@ -94,10 +93,14 @@ pub(crate) struct Program {
 impl Program {
     /// Finds a program by name; the Debian package is for the message if it is missing.
     pub(crate) fn find(name: &str, package: &str) -> Result<Self, String> {
-        let setpriv = tool("setpriv", "util-linux")?;
+        // In a session of its own, as a service is: what is typed at our terminal is not meant for
+        // it, and the scheduler, which weighs sessions against each other, does not count it as
+        // one more of our threads. (`setsid` forks only if it leads a group, which a child does
+        // not.)
+        let (setsid, setpriv) = (tool("setsid", "util-linux")?, tool("setpriv", "util-linux")?);
         let name = tool(name, package)?;
-        let mut command = Command::new(setpriv);
-        command.args(["--pdeathsig", "KILL", "--"]).arg(&name);
+        let mut command = Command::new(setsid);
+        command.arg(setpriv).args(["--pdeathsig", "KILL", "--"]).arg(&name);
         Ok(Self { name, command })
     }
 }

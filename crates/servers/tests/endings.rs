@@ -62,7 +62,9 @@ fn without_redis_it_says_what_to_install() {
     let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tools-without-redis");
     let _ = std::fs::remove_dir_all(&tools);
     std::fs::create_dir_all(&tools).unwrap();
-    std::os::unix::fs::symlink("/usr/bin/setpriv", tools.join("setpriv")).unwrap();
+    for tool in ["setsid", "setpriv"] {
+        std::os::unix::fs::symlink(Path::new("/usr/bin").join(tool), tools.join(tool)).unwrap();
+    }
     let mut process = Command::new(env!("CARGO_BIN_EXE_redis-alone"));
     let output = process.env("PATH", &tools).stdin(Stdio::null()).output().unwrap();
     assert!(!output.status.success() && output.stdout.is_empty());
