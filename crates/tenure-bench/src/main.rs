@@ -30,7 +30,8 @@ use crate::run::{Bench, Run, Store};
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
         tenure-bench memory --quick --json\n  \
-        tenure-bench redis"
+        tenure-bench redis\n  \
+        tenure-bench redlock"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -48,6 +49,8 @@ enum Engine {
     Memory(Options),
     /// The Redis engine on a server of its own, beside what is written by hand and `rslock`
     Redis(Options),
+    /// The quorum engine on nodes of its own, beside what is written by hand and `rslock`
+    Redlock(Options),
     /// What other processes of a benchmark do
     #[command(subcommand, hide = true)]
     Worker(Worker),
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, Store::Local, engines::memory::benches()),
         Engine::Redis(options) => measure(&options, Store::Remote, engines::redis::benches()),
+        Engine::Redlock(options) => measure(&options, Store::Remote, engines::redlock::benches()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

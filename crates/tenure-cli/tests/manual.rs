@@ -59,7 +59,7 @@ fn help_never_shows_a_password_from_the_environment() {
 fn version_names_the_engines_that_are_built_in() {
     let place = Place::memory();
     let version = env!("CARGO_PKG_VERSION");
-    let engines = ["embedded", "memory", "redis", "redis+sentinel", "redis+cluster"];
+    let engines = ["embedded", "memory", "redis", "redis+sentinel", "redis+cluster", "redlock"];
     let listed = engines.join(", ");
     assert_eq!(place.says(&["version"]), format!("tenure {version}\nengines: {listed}\n"));
     assert_eq!(place.says(&["--version"]), format!("tenure {version}\n"));
@@ -69,36 +69,45 @@ fn version_names_the_engines_that_are_built_in() {
     );
 }
 
+/// Columns are told apart by two spaces and more.
+fn cells(line: &str) -> Vec<&str> {
+    line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
+}
+
 #[test]
 fn promises_are_a_table_for_people() {
-    assert_eq!(
-        Place::memory().says(&["promises"]),
+    let said = Place::memory().says(&["promises"]);
+    let (table, rest) = said.split_once("\n\nWhat the fences rest on:\n").unwrap();
+    let (rests_on, replicas) = rest.split_once("\n\n").unwrap();
+    let wanted = |lines: &'static str| lines.lines().map(cells).collect::<Vec<_>>();
+    let rows = wanted(
         "\
-engine          fencing        queue  read-write  semaphores  sets  wake  survives      \
-replicas  drift
-embedded        strict         yes    yes         yes         yes   push  client-crash  \
-no        0%
-memory          clock-bounded  yes    yes         yes         yes   push  -             \
-no        0%
-redis           clock-bounded  yes    yes         yes         yes   push  client-crash  \
-yes       10%
-redis+sentinel  clock-bounded  yes    yes         yes         yes   push  client-crash  \
-yes       10%
-redis+cluster   clock-bounded  yes    yes         yes         no    push  client-crash  \
-yes       10%
-
-What the fences rest on:
-  embedded        a high-water mark on disk, reserved ahead and synced
-  memory          a counter in this process; across processes the wall clock
-  redis           a counter in the store; after a loss of its memory the store's wall clock
-  redis+sentinel  a counter in the store; after a fail-over that lost writes the \
-wall clocks of the old primary and of the new one
-  redis+cluster   a counter for each name, kept for an hour after its last use, and the \
-wall clock; no floor for the namespace, and a fail-over may lose the last grants
-
-What replicas are for: with --replicas N a lock is held only once N of them have it, so that a
-fail-over to one of these does not forget it. They do not make fences strict.
-"
+engine  fencing  queue  read-write  semaphores  sets  wake  survives  replicas  drift
+embedded  strict  yes  yes  yes  yes  push  client-crash  no  0%
+memory  clock-bounded  yes  yes  yes  yes  push  -  no  0%
+redis  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
+redis+sentinel  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
+redis+cluster  clock-bounded  yes  yes  yes  no  push  client-crash  yes  10%
+redlock  clock-bounded  no  no  no  no  poll  client-crash node-loss  no  10%",
+    );
+    assert_eq!(table.lines().map(cells).collect::<Vec<_>>(), rows);
+    let reasons = wanted(
+        "\
+embedded  a high-water mark on disk, reserved ahead and synced
+memory  a counter in this process; across processes the wall clock
+redis  a counter in the store; after a loss of its memory the store's wall clock
+redis+sentinel  a counter in the store; after a fail-over that lost writes the wall clocks \
+of the old primary and of the new one
+redis+cluster  a counter for each name, kept for an hour after its last use, and the wall clock; \
+no floor for the namespace, and a fail-over may lose the last grants
+redlock  counters at a majority of nodes; for nodes that keep no append-only file, after a \
+restart the nodes' clocks",
+    );
+    assert_eq!(rests_on.lines().map(cells).collect::<Vec<_>>(), reasons);
+    assert_eq!(
+        replicas,
+        "What replicas are for: with --replicas N a lock is held only once N of them have it, so \
+that a\nfail-over to one of these does not forget it. They do not make fences strict.\n"
     );
 }
 
@@ -118,6 +127,7 @@ fn promises_are_json_for_scripts() {
                 "sharing": true,
                 "counting": true,
                 "atomic_sets": true,
+                "cells": true,
                 "wake": "push",
                 "survives": [],
                 "replicas": false,

@@ -44,6 +44,8 @@
 //! |---|---|---|
 //! | `config` | yes | presets from a TOML file |
 //! | `embedded` | yes | locks between the processes of one host, without a server (Linux) |
+//! | `redis` | no | locks between hosts, in a Redis or Valkey server |
+//! | `redlock` | no | locks held at a majority of independent Redis servers |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
 

@@ -196,7 +196,8 @@ fn urls_that_lead_nowhere_never_show_their_password() {
         ("redis+cluster://u:hunter2@a,b", ErrorKind::InvalidOption, "rediss+cluster://"),
         ("postgres://u:hunter2@h", ErrorKind::Unsupported, "feature `postgres`"),
         ("etcd://u:hunter2@h", ErrorKind::Unsupported, "feature `etcd`"),
-        ("redlock://u:hunter2@h", ErrorKind::Unsupported, "feature `redlock`"),
+        ("redlock://u:hunter2@h", ErrorKind::InvalidOption, "plain text"),
+        ("redlock://a,b", ErrorKind::InvalidOption, "at least 3 nodes"),
         ("embedded://host/path", ErrorKind::InvalidOption, "on this host"),
         ("embedded:path", ErrorKind::InvalidOption, "begins with a slash"),
         ("embedded:///dev/null", ErrorKind::Unavailable, "cannot make /dev/null"),
@@ -253,7 +254,7 @@ fn advice_fits_the_mistake() {
     says(long, "set max_lease on every client", "choose a longer one");
     says(
         wait(Tenure::connect("memory")).unwrap_err(),
-        "use embedded: or memory: or redis:",
+        "use embedded: or memory: or redis: or redis+sentinel: or redis+cluster: or redlock:",
         "etcd",
     );
     let preset = Preset::new("long").lease(secs(120));

@@ -8,4 +8,5 @@ pub(crate) mod held;
 pub(crate) mod pair;
 pub(crate) mod processes;
 pub(crate) mod redis;
+pub(crate) mod redlock;
 pub(crate) mod reentry;

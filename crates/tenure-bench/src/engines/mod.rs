@@ -4,3 +4,4 @@
 pub(crate) mod embedded;
 pub(crate) mod memory;
 pub(crate) mod redis;
+pub(crate) mod redlock;

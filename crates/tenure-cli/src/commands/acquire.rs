@@ -57,6 +57,8 @@ pub(super) fn run(
     let grant = match (wanted.patience, wanted.kind) {
         (Patience::Try, _) => store.claim(&claim)?,
         (_, Kind::Permit(_)) => store.wait_for(&claim, wanted.patience)?,
+        // Without a line nobody stands in anybody's way, and nobody enters twice either.
+        _ if !promises.queue => store.wait_for(&claim, wanted.patience)?,
         _ => store.enter_behind_a_session(settings, &wanted, &owner, &claim)?,
     };
     let grant = match grant {
@@ -273,7 +275,7 @@ impl Store {
         granted
     }
 
-    /// Waits with a detached ticket, asking again and again: permits cannot be entered twice.
+    /// Waits with a detached ticket, asking again and again, where nothing can be entered twice.
     fn wait_for(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Outcome, Failure> {
         let deadline = match patience {
             Patience::Limit(limit) => Some(Instant::now() + limit),

@@ -26,6 +26,8 @@ mod memory;
 mod raw;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redlock")]
+mod redlock;
 mod registry;
 mod scenarios;
 mod waiting;
@@ -39,6 +41,8 @@ pub use memory::MemoryHarness;
 pub use raw::{Ask, Raw};
 #[cfg(feature = "redis")]
 pub use redis::RedisHarness;
+#[cfg(feature = "redlock")]
+pub use redlock::RedlockHarness;
 pub use registry::{Case, Group, Report, Scenario, Standing, all, cases, check};
 pub use waiting::Waiting;
 pub use world::{Actor, World};

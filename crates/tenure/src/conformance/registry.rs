@@ -86,6 +86,8 @@ pub enum Need {
     AtomicSets,
     /// Wake-ups by push.
     Push,
+    /// Cells.
+    Cells,
 }
 
 impl Need {
@@ -98,6 +100,7 @@ impl Need {
             Self::Counting => promises.counting,
             Self::AtomicSets => promises.atomic_sets,
             Self::Push => promises.wake == Wake::Push,
+            Self::Cells => promises.cells,
         }
     }
 }

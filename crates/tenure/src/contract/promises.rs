@@ -24,6 +24,8 @@ pub struct Promises {
     /// Several names claimed in one atomic step. Without it an engine never sees more than one name
     /// in a claim of a session, which takes sets one by one, sorted.
     pub atomic_sets: bool,
+    /// Cells: versioned values for what is not a lock.
+    pub cells: bool,
     /// How a waiter learns that it was granted.
     pub wake: Wake,
     /// What a held lock survives.
@@ -32,6 +34,8 @@ pub struct Promises {
     pub replicas: bool,
     /// How much clocks may drift apart while a lease runs, in percent of the lease.
     pub drift_percent: u32,
+    /// Why it does not promise the rest, in a few words for people; empty if nothing is missing.
+    pub lacks_because: &'static str,
 }
 
 impl Promises {

@@ -80,10 +80,11 @@ pub struct Grant {
 /// A claim that waits in line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// Its place, counted from 1. For a set: the worst of its places.
+    /// Its place, counted from 1. For a set: the worst of its places. 0 where the engine keeps no
+    /// line: every renewal is then another attempt.
     pub place: usize,
     /// How long until the first holder in its way expires, lock delay included. The head of the
-    /// line asks again then.
+    /// line asks again then; where there is no line, everybody does after this pause.
     pub first_expiry: Option<Duration>,
     /// Which arrival of the claim this speaks of.
     pub arrival: Arrival,
@@ -145,6 +146,9 @@ pub enum Renewed {
     Waiting(Queued),
     /// The store does not know it any more.
     Gone(Loss),
+    /// Too few of the store's nodes answered for this one, for this reason. Its old expiry stands;
+    /// ask again.
+    Unanswered(String),
 }
 
 /// The answer to a confirmation.
@@ -199,6 +203,14 @@ pub enum Signal {
     },
     /// Signals may have been missed: ask again about everything that waits.
     Resync,
+    /// What a claim waits for may be free: ask again after a short pause, unless that is due
+    /// earlier anyway. Only a hint.
+    Again {
+        /// Which claim.
+        claim: ClaimId,
+        /// The pause.
+        after: Duration,
+    },
 }
 
 /// Why a lock was lost.

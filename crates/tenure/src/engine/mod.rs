@@ -5,6 +5,8 @@ pub mod embedded;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redlock")]
+pub mod redlock;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +38,8 @@ pub fn built_in() -> Vec<&'static Promises> {
         &redis::SENTINEL_PROMISES,
         #[cfg(feature = "redis")]
         &redis::CLUSTER_PROMISES,
+        #[cfg(feature = "redlock")]
+        &redlock::PROMISES,
     ]
 }
 
@@ -87,6 +91,10 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
     #[cfg(feature = "redis")]
     if KNOWN.iter().any(|(known, feature)| *known == scheme && *feature == "redis") {
         return redis::connect(url, &terms).await;
+    }
+    #[cfg(feature = "redlock")]
+    if matches!(&*scheme, "redlock" | "redlocks") {
+        return redlock::connect(url, &terms).await;
     }
     let known = KNOWN.iter().find(|(known, _)| *known == scheme);
     let error = if let Some((_, feature)) = known {

@@ -32,7 +32,7 @@ impl<S: Shelf> Ledger<S> {
                 Renewed::Held(grant) => return Verdict::Granted(grant),
                 Renewed::Waiting(queued) => return Verdict::Queued(queued),
                 // Some part of it had ended: it is gone, and this copy arrives anew.
-                Renewed::Gone(_) => {}
+                Renewed::Gone(_) | Renewed::Unanswered(_) => {}
             }
         }
         let parts = claim.parts.as_slice().iter();

@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::owner::Owner;
 use super::preset::{Preset, Presets};
 use crate::contract::{
-    About, Error, ErrorKind, Label, Lineage, OwnerId, Parts, Place, Shape, short,
+    About, Error, ErrorKind, Label, Lineage, OwnerId, Parts, Place, Promises, Shape, short,
 };
+use crate::engine::built_in;
 use crate::limits;
 use crate::session::{Ask, Core, Wait};
 
@@ -149,17 +150,26 @@ struct Resolved {
 
 /// Refuses what the engine does not promise, before it is asked.
 fn promised(core: &Core, parts: &Parts) -> Result<(), Error> {
+    type Promised = fn(&Promises) -> bool;
     let promises = core.engine().promises();
     let shapes = || parts.as_slice().iter().map(crate::contract::Part::shape);
-    let missing = if !promises.sharing && shapes().any(|shape| shape == Shape::ReadWrite) {
-        "read-write locks"
-    } else if !promises.counting && shapes().any(|shape| matches!(shape, Shape::Semaphore(_))) {
-        "semaphores"
+    let reads = shapes().any(|shape| shape == Shape::ReadWrite);
+    let counts = shapes().any(|shape| matches!(shape, Shape::Semaphore(_)));
+    let (missing, has): (_, Promised) = if reads && !promises.sharing {
+        ("read-write locks", |promises| promises.sharing)
+    } else if counts && !promises.counting {
+        ("semaphores", |promises| promises.counting)
     } else {
         return Ok(());
     };
-    let what = format!("the {} engine does not promise {missing}", promises.engine);
-    Err(Error::new(ErrorKind::Unsupported, what).next("use an engine that does"))
+    let mut what = format!("the {} engine does not promise {missing}", promises.engine);
+    if !promises.lacks_because.is_empty() {
+        what = format!("{what}: {}", promises.lacks_because);
+    }
+    let others: Vec<_> =
+        built_in().into_iter().filter(|one| has(one)).map(|one| one.engine).collect();
+    let next = format!("use an engine that does: {}", others.join(", "));
+    Err(Error::new(ErrorKind::Unsupported, what).next(next))
 }
 
 pub(super) fn between(

@@ -385,8 +385,12 @@ impl<'a> Attempt<'a> {
         let until = self.core.patience_to_look();
         for name in self.claim.parts.names() {
             let slot = self.core.look_at(name, until).await?;
-            if slot.as_ref().is_some_and(|slot| slot.line.iter().any(|one| one.claim == self.id()))
-            {
+            // Where there is no line, whoever holds is in the way.
+            let waits = |slot: &SlotView| {
+                let stands = slot.line.iter().any(|one| one.claim == self.id());
+                stands || !self.core.engine.promises().queue && !slot.holders.is_empty()
+            };
+            if slot.as_ref().is_some_and(waits) {
                 return slot;
             }
         }
@@ -406,12 +410,14 @@ impl<'a> Attempt<'a> {
         let line = slot.as_ref().map(|slot| &slot.line);
         let at = line.and_then(|line| line.iter().position(|one| one.claim == self.claim.id));
         let place = at.map_or(place, |at| at + 1);
+        let trouble = core.lock().get(self.id()).and_then(|entry| entry.trouble().map(Box::from));
         Err(timed_out_error(TooLate {
             wait: self.wait,
             name: &name,
             holders: slot.map(|slot| slot.holders).unwrap_or_default(),
             place: (place > 0).then_some(place),
             own_hold: self.own_hold.as_deref(),
+            trouble,
         }))
     }
 

@@ -57,6 +57,8 @@ pub(super) struct Rare {
     pub(super) behind: Option<Arc<Joint>>,
     /// The joints that this claim is a member of, each with a guard's share.
     pub(super) joints: Vec<Arc<Joint>>,
+    /// Why the store did not answer the last time, if it did not, while the claim waited.
+    pub(super) trouble: Option<String>,
 }
 
 /// Where a claim stands.
@@ -146,6 +148,12 @@ impl Entry {
         self.rare.as_ref().map_or(&[], |rare| &rare.joints)
     }
 
+    /// Why the store has not answered of late, if it has not.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        let rare = self.rare.as_ref().filter(|_| self.failures > 0);
+        rare.and_then(|rare| rare.trouble.as_deref())
+    }
+
     /// The next instant at which something is due.
     pub(super) fn next_due(&self) -> Tick {
         let wake = if self.waker.is_some() { self.wake_at } else { Tick::NEVER };
@@ -190,7 +198,8 @@ impl Entry {
         self.renew_at = if missed { now } else { sent + self.claim.lease / 3 };
         // The head of the line asks again when the holder's time is up. A millisecond more, so that
         // the store's clock has surely got there too.
-        let first = queued.first_expiry.filter(|_| queued.place == 1);
+        // Where there is no line, everybody is its head.
+        let first = queued.first_expiry.filter(|_| queued.place <= 1);
         self.ask_at = first.map_or(Tick::NEVER, |first| now + first + Duration::from_millis(1));
         self.phase = Phase::Waiting { place: queued.place };
     }

@@ -101,12 +101,21 @@ impl Keeper {
 
     /// Cuts what is due into calls: apart what may fail apart, and at most a batch each.
     fn batches<T>(&self, items: Vec<T>, claim: impl Fn(&T) -> &ClaimRef) -> Vec<Vec<T>> {
-        let mut parts: BTreeMap<u32, Vec<T>> = BTreeMap::new();
+        let mut parts: BTreeMap<(u32, bool), Vec<T>> = BTreeMap::new();
         for item in items {
             let part = self.core.engine.part_of(claim(&item).parts.first_name());
-            parts.entry(part).or_default().push(item);
+            let asks_anew = self.asks_anew(claim(&item).id);
+            parts.entry((part, asks_anew)).or_default().push(item);
         }
         parts.into_values().flat_map(Work::batches).collect()
+    }
+
+    /// Where there is no line, whoever waits is tried anew, which may take long: nobody who holds
+    /// shall wait for that.
+    fn asks_anew(&self, claim: ClaimId) -> bool {
+        let table = self.core.lock();
+        let phase = table.get(claim).map(|entry| &entry.phase);
+        !self.core.engine.promises().queue && matches!(phase, Some(Phase::Waiting { .. }))
     }
 
     fn renew(&mut self, claims: Vec<ClaimRef>, sent: Tick) {
@@ -190,12 +199,17 @@ impl Core {
     fn renewed(&self, claims: &[ClaimRef], answers: Vec<Renewed>, sent: Tick) {
         let now = self.clock.now();
         let mut work = Work::default();
+        let mut unanswered: BTreeMap<String, Vec<ClaimRef>> = BTreeMap::new();
         let mut table = self.lock();
         // One step of randomness for the whole batch: it stays together, away from others.
         let jitter = u32::from(self.jitter());
         for (claim, answer) in claims.iter().zip(answers) {
             // Whoever left the table meanwhile has been released: the reply is of no concern.
             if table.get(claim.id).is_none() {
+                continue;
+            }
+            if let Renewed::Unanswered(why) = answer {
+                unanswered.entry(why).or_default().push(claim.clone());
                 continue;
             }
             let next = sent + claim.lease / 3 - claim.lease * jitter / (30 * 256);
@@ -231,10 +245,16 @@ impl Core {
                         Self::disowned(&mut table, claim.id, loss, now, &mut work);
                     }
                 }
+                // Kept apart above.
+                Renewed::Unanswered(_) => {}
             }
         }
         drop(table);
         self.announce(work);
+        for (why, claims) in unanswered {
+            let error = Error::new(ErrorKind::Unavailable, why).during(Verb::Renew);
+            self.renewal_failed(&claims, &error.effect_unknown());
+        }
     }
 
     fn renewed_held(
@@ -299,6 +319,9 @@ impl Core {
             let cut_off = table.update(claim.id, |entry| {
                 entry.renewal_failed(now, jitter);
                 let waiting = matches!(entry.phase, Phase::Waiting { .. });
+                if waiting {
+                    entry.rare_mut().trouble = Some(error.to_string());
+                }
                 waiting && now >= self.safe_until(entry.sent_at, entry.claim.lease)
             });
             if cut_off == Some(true) {

@@ -261,6 +261,14 @@ impl Ear for Core {
                     hear_ended(&mut table, id, loss.clone(), now, &mut work);
                 }
             }
+            Signal::Again { claim, after } => {
+                table.update(claim, |entry| {
+                    entry.missed |= entry.renewing || matches!(entry.phase, Phase::Sent);
+                    if matches!(entry.phase, Phase::Waiting { .. }) {
+                        entry.ask_at = entry.ask_at.min(now + after);
+                    }
+                });
+            }
             Signal::Resync => {
                 for id in table.ids() {
                     table.update(id, |entry| {

@@ -151,7 +151,7 @@ enum Next {
 async fn too_late(core: &Core, wait: Wait, name: &Name) -> Error {
     let slot = core.look_at(name, core.patience_to_look()).await.flatten();
     let holders = slot.map(|slot| slot.holders).unwrap_or_default();
-    timed_out_error(TooLate { wait, name, holders, place: None, own_hold: None })
+    timed_out_error(TooLate { wait, name, holders, place: None, own_hold: None, trouble: None })
 }
 
 /// The error for a loss after which the set is not taken anew.

@@ -50,6 +50,8 @@ pub(super) struct TooLate<'a> {
     pub(super) place: Option<usize>,
     /// The hold of the same task or thread on that name, if there is one.
     pub(super) own_hold: Option<&'a Claim>,
+    /// Why the store has not answered of late, if it has not.
+    pub(super) trouble: Option<Box<str>>,
 }
 
 /// The error for a wait that has reached its limit.
@@ -68,10 +70,13 @@ pub(super) fn timed_out_error(late: TooLate<'_>) -> Error {
                  meanwhile, take them all at once"
             .to_owned(),
     };
-    let limit = match late.wait {
+    let mut limit = match late.wait {
         Wait::Limit(limit) => format!("not granted within {limit:?}"),
         _ => "not granted within the wait limit".to_owned(),
     };
+    if let Some(trouble) = late.trouble {
+        limit = format!("{limit}, and the store does not answer: {trouble}");
+    }
     Error::new(ErrorKind::TimedOut, limit)
         .during(Verb::Claim)
         .on(late.name)

@@ -6,7 +6,7 @@ pub(crate) mod held;
 pub(crate) mod pair;
 mod relay;
 pub(crate) mod server;
-mod takers;
+pub(super) mod takers;
 pub(crate) mod throughput;
 
 use servers::Redis;
@@ -26,11 +26,11 @@ const ASKED: [&str; 10] = [
 ];
 
 /// How many commands clients have asked for so far.
-fn asked(redis: &Redis) -> u64 {
+pub(super) fn asked(redis: &Redis) -> u64 {
     ASKED.iter().map(|name| redis.commands(name)).sum()
 }
 
 /// A count for arithmetic. None comes near the 2^32 at which this would saturate.
-fn number(count: u64) -> f64 {
+pub(super) fn number(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }

@@ -13,13 +13,13 @@ use tenure::contract::SessionId;
 use tenure::{Error, ErrorKind, Guard, Mutex, Tenure};
 
 /// As long as Tenure's leases are by default.
-const LEASE: Duration = tenure::limits::DEFAULT_LEASE;
+pub(in crate::benches) const LEASE: Duration = tenure::limits::DEFAULT_LEASE;
 /// Deletes a key that still has our value.
-const COMPARE_AND_DELETE: &str =
+pub(in crate::benches) const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
 /// Takes one lock and gives it back.
-pub(super) trait Taker: Send + 'static {
+pub(in crate::benches) trait Taker: Send + 'static {
     type Held: Send;
 
     fn take(&mut self) -> impl Future<Output = Result<Self::Held, Error>> + Send;
@@ -140,7 +140,7 @@ pub(super) async fn tenures(redis: &Redis, count: u32) -> Result<Vec<Mutex>, Err
     (0..count).map(|number| tenure.mutex(format!("tenure:{number}"))).collect()
 }
 
-fn failed(why: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+pub(in crate::benches) fn failed(why: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
     // Its time limit is half a second by default, which a busy machine may exceed.
     Error::new(ErrorKind::Unavailable, format!("a reference failed: {}", why.into()))
         .next("measure again when the machine has less to do")

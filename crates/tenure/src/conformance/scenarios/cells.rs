@@ -11,18 +11,18 @@ use crate::contract::{
 use crate::limits;
 
 list! { Cells:
-    a_cell_keeps_what_was_written cites [3] needs [];
-    any_bytes_and_sizes_survive cites [10] needs [];
-    compare_and_set_writes_only_over_what_was_read cites [5] needs [];
-    absent_means_absent cites [5] needs [];
-    versions_grow_across_removal_and_expiry cites [3] needs [];
-    a_time_to_live_ends_the_value cites [4] needs [];
-    a_smaller_fence_is_stale_and_stays_so cites [3] needs [];
-    a_fenced_removal_keeps_the_fence cites [3] needs [];
-    of_many_at_once_only_one_wins cites [1] needs [];
-    a_list_goes_page_by_page_in_the_order_of_names cites [10] needs [];
-    a_cell_and_a_lock_of_one_name_never_meet cites [9] needs [];
-    odd_names_are_distinct_cells cites [9] needs [];
+    a_cell_keeps_what_was_written cites [3] needs [Cells];
+    any_bytes_and_sizes_survive cites [10] needs [Cells];
+    compare_and_set_writes_only_over_what_was_read cites [5] needs [Cells];
+    absent_means_absent cites [5] needs [Cells];
+    versions_grow_across_removal_and_expiry cites [3] needs [Cells];
+    a_time_to_live_ends_the_value cites [4] needs [Cells];
+    a_smaller_fence_is_stale_and_stays_so cites [3] needs [Cells];
+    a_fenced_removal_keeps_the_fence cites [3] needs [Cells];
+    of_many_at_once_only_one_wins cites [1] needs [Cells];
+    a_list_goes_page_by_page_in_the_order_of_names cites [10] needs [Cells];
+    a_cell_and_a_lock_of_one_name_never_meet cites [9] needs [Cells];
+    odd_names_are_distinct_cells cites [9] needs [Cells];
 }
 
 /// A client of the cells.

@@ -16,7 +16,7 @@ list! { Fencing:
     a_renewal_keeps_the_fence cites [3] needs [];
     an_upgrade_brings_a_new_fence_and_a_downgrade_keeps_it cites [3] needs [Sharing, Queue];
     a_fence_is_an_error_after_a_loss cites [4] needs [];
-    a_cell_refuses_the_fence_of_an_earlier_holder cites [3, 4] needs [];
+    a_cell_refuses_the_fence_of_an_earlier_holder cites [3, 4] needs [Cells];
 }
 
 fn fences_grow_over_release_expiry_and_the_end_of_a_session(world: &World) {

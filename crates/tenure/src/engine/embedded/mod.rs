@@ -59,10 +59,12 @@ pub const PROMISES: Promises = Promises {
     sharing: true,
     counting: true,
     atomic_sets: true,
+    cells: true,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: false,
     drift_percent: 0,
+    lacks_because: "",
 };
 
 /// How many sessions in the way of a waiting claim are watched, in each slot: the holders' and the

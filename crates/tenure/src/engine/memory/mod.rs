@@ -30,10 +30,12 @@ pub const PROMISES: Promises = Promises {
     sharing: true,
     counting: true,
     atomic_sets: true,
+    cells: true,
     wake: Wake::Push,
     survives: &[],
     replicas: false,
     drift_percent: 0,
+    lacks_because: "",
 };
 
 /// The memory engine.

@@ -159,7 +159,7 @@ fn slot_view(value: &Value, now: u64, keys: &Keys) -> Option<SlotView> {
 }
 
 /// What a push says.
-pub(super) fn signal(payload: &[u8]) -> Option<Signal> {
+pub(in crate::engine) fn signal(payload: &[u8]) -> Option<Signal> {
     let text = std::str::from_utf8(payload).ok()?;
     let (kind, rest) = text.split_once(' ')?;
     match kind {
@@ -248,7 +248,7 @@ pub(super) fn fence_of(value: &Value) -> Option<u64> {
 }
 
 /// The elements of an answer.
-pub(super) fn list(value: &Value) -> Option<&[Value]> {
+pub(in crate::engine) fn list(value: &Value) -> Option<&[Value]> {
     match value {
         Value::Array(list) => Some(list),
         _ => None,
@@ -256,7 +256,7 @@ pub(super) fn list(value: &Value) -> Option<&[Value]> {
 }
 
 /// A whole number.
-pub(super) fn number(value: &Value) -> Option<u64> {
+pub(in crate::engine) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
         _ => None,
@@ -264,7 +264,7 @@ pub(super) fn number(value: &Value) -> Option<u64> {
 }
 
 /// A text.
-pub(super) fn text(value: &Value) -> Option<&str> {
+pub(in crate::engine) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::SimpleString(text) => Some(text),
         _ => std::str::from_utf8(bytes(value)?).ok(),
@@ -279,7 +279,7 @@ fn bytes(value: &Value) -> Option<&[u8]> {
 }
 
 /// What a script found wrong.
-pub(super) fn said(message: &str) -> Error {
+pub(in crate::engine) fn said(message: &str) -> Error {
     // Servers before 7 find out only when a script writes.
     if message.starts_with("READONLY") {
         return Error::new(ErrorKind::Unavailable, "the server is a replica")
@@ -303,7 +303,7 @@ pub(super) fn said(message: &str) -> Error {
 }
 
 /// An answer that makes no sense.
-pub(super) fn strange(value: &Value) -> Error {
+pub(in crate::engine) fn strange(value: &Value) -> Error {
     let shown: String = format!("{value:?}").chars().take(80).collect();
     Error::new(ErrorKind::Corrupt, format!("the store gave an answer that makes no sense: {shown}"))
         .effect_unknown()

@@ -74,7 +74,7 @@ fn push_ref(text: &mut String, id: ClaimId, parts: usize, lease: Duration) {
     push_hex(text, id.as_u128());
 }
 
-fn push_about(text: &mut String, about: &About) {
+pub(in crate::engine) fn push_about(text: &mut String, about: &About) {
     text.push_str(" =");
     text.extend(encoded(&about.host));
     text.push(' ');
@@ -179,11 +179,22 @@ pub(super) fn told(text: &str, key: &str) -> Option<Told> {
         let (weight, slot) = rest.split_once(':')?;
         (slot == "." || slot == key || key.is_empty()).then(|| weight.parse().ok())?
     })?;
+    let about = read_about(words)?;
+    Some(Told { claim, session, lineage, weight, about })
+}
+
+/// Reads who somebody is, as `push_about` wrote it.
+#[cfg(feature = "redlock")]
+pub(in crate::engine) fn about(text: &str) -> Option<About> {
+    read_about(text.split(' ').skip(1))
+}
+
+fn read_about<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<About> {
     let host = decoded(words.next()?)?.unwrap_or_default().into();
     let pid = words.next()?.parse().ok()?;
     let place = decoded(words.next()?)?.map(|text| Place::Told(text.into()));
     let label = decoded(words.next()?)?.and_then(|text| Label::try_from(&*text).ok());
-    Some(Told { claim, session, lineage, weight, about: About { host, pid, place, label } })
+    Some(About { host, pid, place, label })
 }
 
 /// A word that stands for nothing (`-`) or for a text (`=` and the text).
@@ -259,7 +270,7 @@ pub(super) fn micros(micros: u64) -> Duration {
 }
 
 /// The reason of a forced release, as it was told.
-pub(super) fn reason(text: &str) -> Arc<str> {
+pub(in crate::engine) fn reason(text: &str) -> Arc<str> {
     text.chars().filter(|c| !c.is_control()).collect::<String>().into()
 }
 

@@ -13,7 +13,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 
 /// The keys and channels of one namespace.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(in crate::engine) struct Keys {
     /// What the key of a lock begins with.
     locks: String,
     /// What the key of a cell begins with.
@@ -23,13 +23,13 @@ pub(super) struct Keys {
     /// The largest number given out.
     pub(super) top: String,
     /// What all clients have agreed on.
-    pub(super) terms: String,
+    pub(in crate::engine) terms: String,
     /// In a cluster everything of a name is where its slot is, and has its tag.
     by_name: bool,
 }
 
 impl Keys {
-    pub(super) fn new(namespace: &Namespace) -> Self {
+    pub(in crate::engine) fn new(namespace: &Namespace) -> Self {
         let space = encoded(namespace.as_str()).to_string();
         Self {
             locks: format!("tenure:{{{space}/"),
@@ -57,7 +57,7 @@ impl Keys {
     }
 
     /// The key of a lock, and what its other keys begin with.
-    pub(super) fn slot(&self, name: &Name) -> String {
+    pub(in crate::engine) fn slot(&self, name: &Name) -> String {
         let mut key = String::with_capacity(self.locks.len() + name.as_str().len() + 1);
         self.push_slot(&mut key, name);
         key
@@ -71,7 +71,7 @@ impl Keys {
     }
 
     /// The name of the lock that a key belongs to, if it is one of a lock's two main keys.
-    pub(super) fn name_of(&self, key: &[u8]) -> Option<Name> {
+    pub(in crate::engine) fn name_of(&self, key: &[u8]) -> Option<Name> {
         let rest = key.strip_prefix(self.locks.as_bytes())?;
         let rest = rest.strip_suffix(b":s").unwrap_or(rest);
         decode(rest.strip_suffix(b"}")?)
@@ -104,7 +104,7 @@ impl Keys {
 
     /// What finds the keys of all locks. Encoded names hold nothing that a pattern would take for
     /// more than itself.
-    pub(super) fn all_locks(&self) -> String {
+    pub(in crate::engine) fn all_locks(&self) -> String {
         format!("{}*", self.locks)
     }
 
@@ -127,17 +127,17 @@ impl Keys {
     }
 
     /// The channel of a session.
-    pub(super) fn channel(&self, session: SessionId) -> String {
+    pub(in crate::engine) fn channel(&self, session: SessionId) -> String {
         format!("{}{}", self.channels, session.to_hex())
     }
 
     /// A channel of nobody.
-    pub(super) fn probe(&self) -> String {
+    pub(in crate::engine) fn probe(&self) -> String {
         format!("{}nobody", self.channels)
     }
 
     /// The session of a channel.
-    pub(super) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
+    pub(in crate::engine) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
         let hex = channel.strip_prefix(self.channels.as_bytes())?;
         std::str::from_utf8(hex).ok()?.parse().ok()
     }

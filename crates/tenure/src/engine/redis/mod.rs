@@ -11,33 +11,33 @@
 //! has to be woken; the keeper's go out on one that no busy runtime can hold up. A session hears on
 //! one channel; after every reconnection it is told that it may have missed something.
 
-mod answers;
+pub(in crate::engine) mod answers;
 mod cells;
 mod cluster;
-mod codec;
+pub(in crate::engine) mod codec;
 mod driver;
 mod examine;
 mod greeting;
 mod item;
-mod keys;
+pub(in crate::engine) mod keys;
 mod lane;
 mod line;
-mod location;
+pub(in crate::engine) mod location;
 mod looking;
 mod manner;
-mod pack;
+pub(in crate::engine) mod pack;
 mod pair;
-mod reception;
+pub(in crate::engine) mod reception;
 mod replicas;
-mod runtime;
+pub(in crate::engine) mod runtime;
 mod scripts;
 mod sentinel;
 #[cfg(feature = "conformance")]
 mod stage;
 mod stream;
 mod talk;
-mod trouble;
-mod wire;
+pub(in crate::engine) mod trouble;
+pub(in crate::engine) mod wire;
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -78,10 +78,12 @@ pub const PROMISES: Promises = Promises {
     sharing: true,
     counting: true,
     atomic_sets: true,
+    cells: true,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: true,
     drift_percent: 10,
+    lacks_because: "",
 };
 
 /// What it promises of a server that sentinels watch over. A fail-over may lose what was written

@@ -37,7 +37,7 @@ pub(super) struct Reception {
 
 /// What the server says of itself.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(in crate::engine) struct Server {
     info: Arc<str>,
 }
 
@@ -203,24 +203,24 @@ fn replica() -> Error {
 }
 
 impl Server {
-    pub(super) fn new(info: &str) -> Self {
+    pub(in crate::engine) fn new(info: &str) -> Self {
         Self { info: info.into() }
     }
 
     /// What stands behind a name in the server's own report.
-    pub(super) fn field(&self, name: &str) -> Option<&str> {
+    pub(in crate::engine) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.info.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
     }
 
-    fn version(&self) -> (u32, u32) {
+    pub(in crate::engine) fn version(&self) -> (u32, u32) {
         let version = self.field("redis_version").unwrap_or_default();
         let mut numbers = version.split('.').map(|part| part.parse().unwrap_or(0));
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
     }
 
     /// The policy by which the server throws keys away, if it may.
-    pub(super) fn evicts(&self) -> Option<&str> {
+    pub(in crate::engine) fn evicts(&self) -> Option<&str> {
         let limited = self.field("maxmemory").is_some_and(|most| most != "0");
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
         (limited && policy != "noeviction").then_some(policy)

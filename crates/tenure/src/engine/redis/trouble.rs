@@ -45,12 +45,12 @@ impl Trouble {
     }
 
     /// An answer that makes no sense.
-    pub(super) fn strange(value: &Value) -> Self {
+    pub(in crate::engine) fn strange(value: &Value) -> Self {
         Self::Strange(super::answers::strange(value))
     }
 
     /// Whether the server does not know a script, and so did not run it.
-    pub(super) fn is_unknown_script(&self) -> bool {
+    pub(in crate::engine) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Server { code, .. } if code == "NOSCRIPT")
     }
 
@@ -90,7 +90,7 @@ impl Trouble {
     }
 
     /// What one of our scripts says it found wrong.
-    pub(super) fn script_message(&self) -> Option<&str> {
+    pub(in crate::engine) fn script_message(&self) -> Option<&str> {
         match self {
             Self::Server { code, message } if code == "TENURE" => Some(message),
             Self::Server { message, .. } if message.contains("TENURE ") => Some(message),
@@ -135,7 +135,7 @@ pub(super) struct Redirection<'a> {
 }
 
 /// A reply as a result: an error reply is trouble, an attribute is only a wrapping.
-pub(super) fn judged(value: Value) -> Result<Value, Trouble> {
+pub(in crate::engine) fn judged(value: Value) -> Result<Value, Trouble> {
     match value {
         Value::ServerError(error) => Err(Trouble::server(&error)),
         Value::Attribute { data, .. } => judged(*data),

@@ -281,7 +281,7 @@ impl Auditor {
                 Signal::Ended { claim, .. } => check(case.ended.contains(&claim), || {
                     format!("{claim} was told of an end that did not come")
                 })?,
-                Signal::AllEnded { .. } | Signal::Resync => {
+                Signal::AllEnded { .. } | Signal::Resync | Signal::Again { .. } => {
                     return Err("a ledger never loses a signal, nor itself".into());
                 }
             }

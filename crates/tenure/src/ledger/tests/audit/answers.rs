@@ -92,6 +92,7 @@ impl Auditor {
                 check(!evicted || buried, || format!("{} was never evicted", ask.id))?;
                 return same(&case.looked, &case.after);
             }
+            Renewed::Unanswered(_) => return Err("a ledger always answers".into()),
             Renewed::Held(grant) => {
                 case.renewed = Some(ask.id);
                 Self::holds(ask, grant, case)?;

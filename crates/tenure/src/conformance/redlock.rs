@@ -1,0 +1,122 @@
+//! The quorum engine on stage: a namespace of its own at three real servers, with a clock that the
+//! suite owns. Knows when nothing is under way between the clients and the nodes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::harness::{Absent, Harness, Stage};
+use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
+use crate::engine::Terms;
+use crate::engine::redlock::{PROMISES, RedlockEngine, WeakEngine};
+use crate::limits;
+use crate::time::{Clock, ManualClock};
+
+/// Opens fresh namespaces at the nodes that a URL names, on a virtual clock.
+#[derive(Clone, Debug)]
+pub struct RedlockHarness {
+    url: String,
+}
+
+impl RedlockHarness {
+    /// Stages at the nodes of this URL.
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self { url: format!("{url}?new=yes") }
+    }
+}
+
+impl Harness for RedlockHarness {
+    fn promises(&self) -> Promises {
+        PROMISES
+    }
+
+    fn open(&self) -> Result<Box<dyn Stage>, Absent> {
+        let namespace = format!("stage-{}", SessionId::new().to_hex());
+        let clock = ManualClock::new();
+        let terms = Terms {
+            namespace: Namespace::try_from(&*namespace).expect("a good name"),
+            max_lease: limits::DEFAULT_MAX_LEASE,
+            clock: Arc::new(clock.clone()),
+        };
+        let first = open(&self.url, &terms).map_err(|error| Absent(error.to_string()))?;
+        let clients = Mutex::new(vec![first.downgrade()]);
+        Ok(Box::new(RedlockStage { url: self.url.clone(), terms, clock, first, clients }))
+    }
+}
+
+struct RedlockStage {
+    url: String,
+    terms: Terms,
+    clock: ManualClock,
+    /// Looks, and notices an absent server.
+    first: RedlockEngine,
+    clients: Mutex<Vec<WeakEngine>>,
+}
+
+fn open(url: &str, terms: &Terms) -> Result<RedlockEngine, Error> {
+    RedlockEngine::on_stage(url, terms)
+}
+
+impl RedlockStage {
+    /// The clients that are still there.
+    fn clients(&self) -> Vec<RedlockEngine> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|client| client.upgrade().is_some());
+        clients.iter().filter_map(WeakEngine::upgrade).collect()
+    }
+
+    /// Returns when no call or answer is under way: round trips on every connection bring nothing
+    /// that anybody acts upon.
+    fn quiet(&self) {
+        let mut before = None;
+        loop {
+            self.clock.settle();
+            let clients = self.clients();
+            let now: Vec<u64> = clients.iter().map(RedlockEngine::activity).collect();
+            if before.as_ref() == Some(&now) {
+                return;
+            }
+            let trips: Vec<_> =
+                clients.iter().map(|client| (client, client.round_trips())).collect();
+            for (client, trips) in trips {
+                client.wait_for(trips);
+            }
+            before = Some(now);
+        }
+    }
+}
+
+impl Stage for RedlockStage {
+    fn client(&self) -> Arc<dyn Engine> {
+        let client = open(&self.url, &self.terms).expect("the nodes are there");
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push(client.downgrade());
+        Arc::new(client)
+    }
+
+    fn observer(&self) -> Arc<dyn Engine> {
+        Arc::new(self.first.clone())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clock.clone())
+    }
+
+    fn pass(&self, time: Duration) {
+        self.quiet();
+        self.clock.advance_with(time, || self.quiet());
+    }
+
+    fn settle(&self) {
+        self.quiet();
+    }
+
+    fn lease(&self) -> Duration {
+        // Long for the same reason as on one server.
+        Duration::from_secs(20)
+    }
+
+    fn end_session(&self, session: SessionId) {
+        self.first.end_session(session).expect("ends the session");
+    }
+}

@@ -1,0 +1,62 @@
+//! The claims that this client has with the quorum: which attempt each is at, and with which fence
+//! it holds. Knows claims, not nodes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::rules::Token;
+use crate::contract::{Claim, ClaimId, IdMap};
+
+/// The claims of this client.
+#[derive(Default)]
+pub(super) struct Claims(Mutex<IdMap<ClaimId, Standing>>);
+
+/// How a claim stands.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub(super) claim: Arc<Claim>,
+    /// Its latest attempt.
+    pub(super) attempt: u32,
+    /// The fence it holds with, if that attempt was won.
+    pub(super) fence: Option<u64>,
+}
+
+impl Standing {
+    pub(super) fn token(&self) -> Token {
+        Token { claim: self.claim.id, attempt: self.attempt }
+    }
+}
+
+impl Claims {
+    /// Begins another attempt.
+    pub(super) fn begin(&self, claim: &Arc<Claim>) -> Token {
+        let mut claims = self.lock();
+        let standing = claims.entry(claim.id).or_insert_with(|| Standing {
+            claim: Arc::clone(claim),
+            attempt: 0,
+            fence: None,
+        });
+        standing.attempt += 1;
+        standing.fence = None;
+        standing.token()
+    }
+
+    /// An attempt was won. Not if the claim was given back or tried anew meanwhile.
+    pub(super) fn won(&self, token: Token, fence: u64) -> bool {
+        let mut claims = self.lock();
+        let standing = claims.get_mut(&token.claim).filter(|one| one.attempt == token.attempt);
+        standing.map(|standing| standing.fence = Some(fence)).is_some()
+    }
+
+    pub(super) fn get(&self, claim: ClaimId) -> Option<Standing> {
+        self.lock().get(&claim).cloned()
+    }
+
+    /// The claim has ended.
+    pub(super) fn end(&self, claim: ClaimId) -> Option<Standing> {
+        self.lock().remove(&claim)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, IdMap<ClaimId, Standing>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,53 @@
+-- acquire: asks for a name.
+--
+-- KEYS   the lock, the node
+-- ARGV   the clock of the suite; claim, attempt, hint, lease, delay, for how long a suspect node
+--        stays closed (all in microseconds), for how long a counter is kept (milliseconds); session,
+--        owner and ancestors, who it is
+-- out    {"g", number}; {"h", how much longer, i, g, x, d, t, s, o, a, now}; {"w"}; {"s", how much longer}
+--#include clock
+--#include head
+local lock = call('HMGET', KEYS[1], 'c', 'i', 'n', 'g', 'x', 'd')
+local node = call('HMGET', KEYS[2], 'ready', 'top')
+local withdrawn = tomb_of(KEYS[1], ARGV[2])
+local claim, attempt, closed = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[7])
+if not node[1] then
+  -- All memory is gone, though the server runs on: whoever held here may still hold.
+  call('HSET', KEYS[2], 'run', '-', 'ready', text(now + closed), 'top', text(now), 'fresh', '0')
+  return { 's', closed }
+end
+local ready, top = tonumber(node[1]), tonumber(node[2])
+if ready > now then
+  -- A clock that was put back must not keep the node closed for longer than it ever should be.
+  if ready - now > closed then
+    ready = now + closed
+    call('HSET', KEYS[2], 'ready', text(ready))
+  end
+  return { 's', ready - now }
+end
+-- It has been open: from here on no clock that is put back closes it.
+if ready > 0 then call('HSET', KEYS[2], 'ready', '0') end
+if withdrawn >= attempt then return { 'w' } end
+local own = false
+if lock[2] then
+  local ends = tonumber(lock[5])
+  if lock[2] == claim and tonumber(lock[3]) == attempt and now < ends then return { 'g', lock[4] } end
+  own = lock[2] == claim and tonumber(lock[3]) < attempt
+  local free = ends + tonumber(lock[6])
+  if not own and now < free then
+    local shown = call('HMGET', KEYS[1], 't', 's', 'o', 'a')
+    return { 'h', text(free - now), lock[2], lock[4], lock[5], lock[6], shown[1], shown[2], shown[3], shown[4], text(now) }
+  end
+end
+-- A broken clock must not push the numbers out of their range for ever.
+local clock = math.min(now, 4503599627370496)
+local hint = math.max(clock - 1000000, math.min(clock + 1000000, tonumber(ARGV[4])))
+local counter = tonumber(lock[1] or '0')
+-- Forgotten because nobody used it for long, while the clock has been put back since.
+if not lock[1] and top - now > 3600000000 then counter = top + 60000000 end
+local fence = math.max(counter + 1, hint)
+if own then bury(KEYS[1], claim, lock[3], closed, '') end
+call('HSET', KEYS[1], 'c', text(fence), 'i', claim, 'n', ARGV[3], 'g', text(fence),
+  'x', text(now + ARGV[5]), 'd', ARGV[6], 't', text(now), 's', ARGV[9], 'o', ARGV[10], 'a', ARGV[11])
+keep(KEYS[1], KEYS[2], top, fence, ARGV[8])
+return { 'g', text(fence) }

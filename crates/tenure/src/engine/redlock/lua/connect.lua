@@ -1,0 +1,31 @@
+-- connect: what every client says first, and again after each reconnection: agrees on the terms of the
+-- namespace, and notices a node that may have lost its memory.
+--
+-- KEYS   the node, the terms
+-- ARGV   the clock of the suite; the version of this layout, the longest lease, and for how long a
+--        suspect node stays closed (both in microseconds)
+-- out    {"ok", how much longer the node is closed, "1" if it has no past, its run, now};
+--        {"version", theirs}; {"lease", theirs}
+--#include clock
+--#include head
+local terms = call('HMGET', KEYS[2], 'version', 'max_lease')
+if terms[1] and terms[1] ~= ARGV[2] then return { 'version', terms[1] } end
+if terms[2] and terms[2] ~= ARGV[3] then return { 'lease', terms[2] } end
+local node = call('HMGET', KEYS[1], 'run', 'ready', 'top', 'fresh')
+local run = string.match(call('INFO', 'server'), 'run_id:(%x+)') or '-'
+local closed = tonumber(ARGV[4])
+local ready, top, fresh = tonumber(node[2] or '0'), tonumber(node[3] or '0'), node[4] or '1'
+-- Never by uptime, which goes back when the clock does.
+local changed = node[1] ~= run
+if changed then ready = now + closed end
+-- Whatever it remembers, it has a past: nobody may declare it new again.
+if changed and node[1] then fresh = '0' end
+-- A clock that was put back must not keep it closed for longer than it ever should be.
+if ready - now > closed then
+  changed, ready = true, now + closed
+end
+if not terms[1] then call('HSET', KEYS[2], 'version', ARGV[2], 'max_lease', ARGV[3]) end
+if changed or now > top then
+  call('HSET', KEYS[1], 'run', run, 'ready', text(ready), 'top', text(math.max(top, now)), 'fresh', fresh)
+end
+return { 'ok', text(math.max(0, ready - now)), fresh, run, text(now) }

@@ -1,0 +1,214 @@
+//! One attempt to hold a name at a majority of nodes. Pure: knows votes, not connections or clocks.
+//!
+//! ```text
+//! acquire at all ── q nodes say the same number ────────────────> won, one round trip
+//!                └─ q nodes say yes, otherwise ─> raise the largest at all ─ q say yes ─> won
+//!                └─ otherwise ─> lost: release everywhere
+//! ```
+//!
+//! Why a number wins only with q equal votes, and what is refuted about simpler ways, is told in
+//! `docs/redlock.md` and checked by `tests/redlock_model.rs`, which runs this very code.
+
+/// How many of so many nodes are a majority.
+#[must_use]
+pub const fn quorum(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// One attempt, as its votes come in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt(Round);
+
+/// What is being asked of all nodes, and what each has answered; nothing if it has not yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Round {
+    Acquire(Vec<Option<Vote>>),
+    Raise(u64, Vec<Option<bool>>),
+}
+
+/// What a node said to an acquire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Vote {
+    /// Granted, with this number.
+    Yes(u64),
+    /// Not granted, or no answer that counts.
+    No,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Wait for more answers.
+    Wait,
+    /// Send this number to all nodes to be raised. Said once.
+    Raise(u64),
+    /// The name is held, with this fence.
+    Won(u64),
+    /// It is not, and will not be: release everywhere.
+    Lost,
+}
+
+impl Attempt {
+    /// An attempt at so many nodes, none of which has answered.
+    #[must_use]
+    pub fn new(nodes: usize) -> Self {
+        Self(Round::Acquire(vec![None; nodes]))
+    }
+
+    /// A node answered the acquire. What comes after the raise has begun, or a second time, does
+    /// not count.
+    pub fn acquired(&mut self, node: usize, vote: Vote) -> Step {
+        let Round::Acquire(votes) = &mut self.0 else { return Step::Wait };
+        votes[node].get_or_insert(vote);
+        self.judge()
+    }
+
+    /// A node answered the raise of the number that is being raised.
+    pub fn raised(&mut self, node: usize, yes: bool) -> Step {
+        let Round::Raise(_, answers) = &mut self.0 else { return Step::Wait };
+        answers[node].get_or_insert(yes);
+        self.judge()
+    }
+
+    /// Nobody waits any longer for nodes that have not answered.
+    pub fn time_is_up(&mut self) -> Step {
+        match &mut self.0 {
+            Round::Acquire(votes) => {
+                for vote in votes {
+                    vote.get_or_insert(Vote::No);
+                }
+            }
+            Round::Raise(_, answers) => {
+                for answer in answers {
+                    answer.get_or_insert(false);
+                }
+            }
+        }
+        self.judge()
+    }
+
+    /// Whether a majority has granted, though not with one number: it could be raised now.
+    #[must_use]
+    pub fn could_raise(&self) -> bool {
+        let Round::Acquire(votes) = &self.0 else { return false };
+        let granted = votes.iter().filter(|vote| matches!(vote, Some(Vote::Yes(_)))).count();
+        granted >= quorum(votes.len())
+    }
+
+    /// Whether the raise has begun.
+    #[must_use]
+    pub fn is_raising(&self) -> bool {
+        matches!(self.0, Round::Raise(..))
+    }
+
+    /// The nodes whose number is below the fence that won by equal votes: raised as well, they make
+    /// the hold last when others fail.
+    #[must_use]
+    pub fn below(&self, fence: u64) -> Vec<usize> {
+        let Round::Acquire(votes) = &self.0 else { return Vec::new() };
+        let below = |node: &usize| matches!(votes[*node], Some(Vote::Yes(g)) if g < fence);
+        (0..votes.len()).filter(below).collect()
+    }
+
+    fn judge(&mut self) -> Step {
+        let step = match &self.0 {
+            Round::Acquire(votes) => judge_votes(votes),
+            Round::Raise(fence, answers) => judge_raise(*fence, answers),
+        };
+        if let (Step::Raise(fence), Round::Acquire(votes)) = (step, &self.0) {
+            self.0 = Round::Raise(fence, vec![None; votes.len()]);
+        }
+        step
+    }
+}
+
+fn judge_votes(votes: &[Option<Vote>]) -> Step {
+    let quorum = quorum(votes.len());
+    let pending = votes.iter().filter(|vote| vote.is_none()).count();
+    let number = |vote: &Option<Vote>| match vote {
+        Some(Vote::Yes(number)) => Some(*number),
+        _ => None,
+    };
+    let numbers = || votes.iter().filter_map(number);
+    let granted = numbers().count();
+    let count = |wanted: u64| numbers().filter(|number| *number == wanted).count();
+    let (most, number) = numbers().map(|number| (count(number), number)).max().unwrap_or((0, 0));
+    if most >= quorum {
+        return Step::Won(number);
+    }
+    if granted + pending < quorum {
+        return Step::Lost;
+    }
+    if granted < quorum || most + pending >= quorum {
+        return Step::Wait;
+    }
+    Step::Raise(numbers().max().unwrap_or_default())
+}
+
+fn judge_raise(fence: u64, answers: &[Option<bool>]) -> Step {
+    let quorum = quorum(answers.len());
+    let count = |wanted: Option<bool>| answers.iter().filter(|one| **one == wanted).count();
+    let (yes, pending) = (count(Some(true)), count(None));
+    if yes >= quorum {
+        Step::Won(fence)
+    } else if yes + pending < quorum {
+        Step::Lost
+    } else {
+        Step::Wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_numbers_of_a_majority_win_in_one_round() {
+        let mut attempt = Attempt::new(5);
+        assert_eq!(attempt.acquired(0, Vote::Yes(7)), Step::Wait);
+        assert_eq!(attempt.acquired(3, Vote::Yes(6)), Step::Wait);
+        assert_eq!(attempt.acquired(1, Vote::Yes(7)), Step::Wait);
+        assert_eq!(attempt.acquired(2, Vote::Yes(7)), Step::Won(7));
+        assert_eq!(attempt.below(7), [3]);
+    }
+
+    #[test]
+    fn other_numbers_are_raised_to_the_largest_as_soon_as_none_can_win() {
+        let mut attempt = Attempt::new(3);
+        assert_eq!(attempt.acquired(0, Vote::Yes(7)), Step::Wait);
+        assert_eq!(attempt.acquired(1, Vote::Yes(9)), Step::Wait, "the third may agree with one");
+        assert_eq!(attempt.acquired(2, Vote::No), Step::Raise(9));
+        assert_eq!(attempt.acquired(2, Vote::Yes(7)), Step::Wait, "too late to count");
+        assert_eq!(attempt.raised(1, true), Step::Wait);
+        assert_eq!(attempt.raised(1, true), Step::Wait, "a copy is no second vote");
+        assert_eq!(attempt.raised(0, true), Step::Won(9));
+    }
+
+    #[test]
+    fn it_is_lost_as_soon_as_a_majority_is_out_of_reach() {
+        let mut attempt = Attempt::new(5);
+        for node in 0..2 {
+            assert_eq!(attempt.acquired(node, Vote::No), Step::Wait);
+        }
+        assert_eq!(attempt.acquired(2, Vote::No), Step::Lost);
+        let mut attempt = Attempt::new(3);
+        attempt.acquired(0, Vote::Yes(1));
+        assert_eq!(attempt.time_is_up(), Step::Lost);
+    }
+
+    #[test]
+    fn a_raise_that_too_few_confirm_is_lost() {
+        let mut attempt = Attempt::new(3);
+        attempt.acquired(0, Vote::Yes(1));
+        attempt.acquired(1, Vote::Yes(2));
+        assert_eq!(attempt.time_is_up(), Step::Raise(2));
+        assert_eq!(attempt.raised(0, true), Step::Wait);
+        assert_eq!(attempt.raised(1, false), Step::Wait);
+        assert_eq!(attempt.time_is_up(), Step::Lost);
+    }
+
+    #[test]
+    fn a_majority_is_more_than_half() {
+        assert_eq!([3, 4, 5, 7].map(quorum), [2, 3, 3, 4]);
+    }
+}

@@ -1,0 +1,75 @@
+//! What a quorum does not do, and who does. Knows words.
+
+use crate::contract::{
+    Cell, Cells, Claim, Error, ErrorKind, Expect, HolderView, Name, Part, Pattern, Pending, Put,
+    PutVerdict, Shape, Verb,
+};
+
+/// Where the rest is promised.
+const ELSEWHERE: &str = "use one store that all agree on: redis://, or embedded: on one host";
+
+/// Refuses a claim for anything but one mutex.
+pub(super) fn unless_plain(claim: &Claim) -> Result<(), Error> {
+    let parts = claim.parts.as_slice();
+    let shape = parts.iter().map(Part::shape).find(|shape| *shape != Shape::Mutex);
+    let what = match shape {
+        Some(Shape::ReadWrite) => {
+            "a quorum has no read-write locks: each node would have to know all readers, and no \
+             majority can tell that the last of them has left"
+        }
+        Some(_) => {
+            "a quorum has no semaphores: permits counted at different majorities do not add up"
+        }
+        None if parts.len() > 1 => "a quorum takes one name at a time",
+        None if claim.replaces.is_some() => "a quorum has nothing to upgrade or downgrade",
+        None => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Unsupported, what)
+        .during(Verb::Claim)
+        .on(claim.parts.first_name())
+        .next(ELSEWHERE))
+}
+
+/// Refuses to enter again what is held through another process or by an outer owner.
+pub(super) fn reentry(holder: &HolderView) -> Error {
+    let what = format!(
+        "this owner, or one it is nested in, holds the name already ({}); a quorum cannot let it \
+         in again, because no node knows all holds of an owner",
+        holder.about
+    );
+    Error::new(ErrorKind::Unsupported, what)
+        .during(Verb::Claim)
+        .next("take it once, in the outermost process; redis:// and embedded: re-enter")
+}
+
+/// The cells of a quorum: none.
+pub(super) struct NoCells;
+
+fn none<T: Send + 'static>() -> Pending<'static, T> {
+    let what = "a quorum keeps no cells: values need one order of all writes";
+    let error = Error::new(ErrorKind::Unsupported, what).during(Verb::Cell).next(ELSEWHERE);
+    Box::pin(std::future::ready(Err(error)))
+}
+
+impl Cells for NoCells {
+    fn get<'a>(&'a self, _name: &'a Name) -> Pending<'a, Option<Cell>> {
+        none()
+    }
+
+    fn put<'a>(&'a self, _put: &'a Put) -> Pending<'a, PutVerdict> {
+        none()
+    }
+
+    fn remove<'a>(&'a self, _name: &'a Name, _expect: Expect) -> Pending<'a, PutVerdict> {
+        none()
+    }
+
+    fn list<'a>(
+        &'a self,
+        _pattern: &'a Pattern,
+        _after: Option<&'a Name>,
+        _limit: usize,
+    ) -> Pending<'a, Vec<(Name, Cell)>> {
+        none()
+    }
+}

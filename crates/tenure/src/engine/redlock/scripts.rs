@@ -1,0 +1,146 @@
+//! The scripts of a node, put together from their files and known by their digests. Knows texts,
+//! not answers.
+
+use std::sync::LazyLock;
+
+use crate::engine::redis::pack::pack;
+
+/// One script.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    pub(super) text: String,
+    pub(super) sha: String,
+}
+
+/// All scripts.
+#[derive(Clone, Debug)]
+pub(super) struct Scripts {
+    pub(super) acquire: Script,
+    pub(super) raise: Script,
+    pub(super) extend: Script,
+    pub(super) release: Script,
+    pub(super) look: Script,
+    pub(super) evict: Script,
+    pub(super) connect: Script,
+    pub(super) open: Script,
+    #[cfg(feature = "conformance")]
+    pub(super) end_session: Script,
+}
+
+/// The scripts on the node's own clock.
+pub(super) fn on_node_clock() -> &'static Scripts {
+    static SCRIPTS: LazyLock<Scripts> =
+        LazyLock::new(|| Scripts::new(include_str!("lua/clock.lua")));
+    &SCRIPTS
+}
+
+/// The scripts on a clock that is handed in, first of all arguments.
+#[cfg(feature = "conformance")]
+pub(super) fn on_given_clock() -> &'static Scripts {
+    static SCRIPTS: LazyLock<Scripts> =
+        LazyLock::new(|| Scripts::new("local now = tonumber(ARGV[1])"));
+    &SCRIPTS
+}
+
+impl Scripts {
+    fn new(clock: &str) -> Self {
+        let make = |text: &str| Script::new(text, clock);
+        Self {
+            acquire: make(include_str!("lua/acquire.lua")),
+            raise: make(include_str!("lua/raise.lua")),
+            extend: make(include_str!("lua/extend.lua")),
+            release: make(include_str!("lua/release.lua")),
+            look: make(include_str!("lua/look.lua")),
+            evict: make(include_str!("lua/evict.lua")),
+            connect: make(include_str!("lua/connect.lua")),
+            open: make(include_str!("lua/open.lua")),
+            #[cfg(feature = "conformance")]
+            end_session: make(include_str!("../../conformance/lua/end_quorum_session.lua")),
+        }
+    }
+}
+
+impl Script {
+    fn new(verb: &str, clock: &str) -> Self {
+        let mut text = String::new();
+        for line in verb.lines() {
+            match line {
+                "--#include clock" => push(&mut text, clock),
+                "--#include head" => push(&mut text, include_str!("lua/head.lua")),
+                line => push(&mut text, line),
+            }
+        }
+        let sha = sha1_smol::Sha1::from(&text).digest().to_string();
+        Self { text, sha }
+    }
+}
+
+/// Adds lines without comments and indentation, which no server needs.
+fn push(text: &mut String, lines: &str) {
+    for line in lines.lines().map(str::trim) {
+        if !line.is_empty() && !line.starts_with("--") {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+}
+
+/// A call of a script, the same for every node.
+#[derive(Clone, Debug)]
+pub(super) struct Calling {
+    script: &'static Script,
+    keys: Vec<String>,
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Calling {
+    pub(super) fn new(script: &'static Script, keys: Vec<String>, clock: String) -> Self {
+        Self { script, keys, arguments: vec![clock.into_bytes()] }
+    }
+
+    /// Adds an argument.
+    pub(super) fn with(mut self, argument: impl Into<Vec<u8>>) -> Self {
+        self.push(argument);
+        self
+    }
+
+    /// Adds an argument.
+    pub(super) fn push(&mut self, argument: impl Into<Vec<u8>>) {
+        self.arguments.push(argument.into());
+    }
+
+    /// As the words of a command that carries the script's text.
+    #[cfg(all(test, feature = "conformance"))]
+    pub(super) fn words(&self) -> Vec<Vec<u8>> {
+        let count = self.keys.len().to_string();
+        let first = ["EVAL", &self.script.text, &count].map(|word| word.as_bytes().to_vec());
+        let keys = self.keys.iter().map(|key| key.as_bytes().to_vec());
+        first.into_iter().chain(keys).chain(self.arguments.iter().cloned()).collect()
+    }
+
+    /// As a command, by the script's digest or, for a server that has forgotten it, by its text.
+    pub(super) fn packed(&self, by_text: bool) -> Vec<u8> {
+        let Script { text, sha } = self.script;
+        let (verb, script) = if by_text { ("EVAL", text) } else { ("EVALSHA", sha) };
+        let count = self.keys.len().to_string();
+        let mut words: Vec<&[u8]> = Vec::with_capacity(3 + self.keys.len() + self.arguments.len());
+        words.extend([verb.as_bytes(), script.as_bytes(), count.as_bytes()]);
+        words.extend(self.keys.iter().map(String::as_bytes));
+        words.extend(self.arguments.iter().map(Vec::as_slice));
+        pack(&words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_whole_and_read_the_clock_once() {
+        let scripts = on_node_clock();
+        for script in [&scripts.acquire, &scripts.raise, &scripts.extend, &scripts.release] {
+            assert_eq!(script.text.matches("'TIME'").count(), 1);
+            assert!(!script.text.contains("#include"));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Nodes that die, stop, are cut off and forget: what a hold survives, and how its end is told.
+
+use std::time::Duration;
+
+use servers::{Direction, eventually};
+use tenure::blocking::wait;
+use tenure::{ErrorKind, Loss, Tenure};
+
+use crate::host::{Book, Nodes};
+
+/// Long enough that nothing ends by itself.
+const LONG: Duration = Duration::from_secs(60);
+/// A lease for tests that wait for its end.
+const SHORT: Duration = Duration::from_secs(3);
+
+#[test]
+fn with_two_of_five_nodes_gone_locks_are_granted_and_with_three_gone_it_is_an_error() {
+    let nodes = Nodes::start(5, 0);
+    let tenure = wait(Tenure::builder().lease(LONG).connect(&nodes.new_url())).unwrap();
+    let mutex = tenure.mutex("a").unwrap().wait(Duration::from_secs(30));
+    nodes.servers[0].kill();
+    nodes.servers[1].stop();
+    let guard = wait(mutex.lock()).expect("three nodes are a majority");
+    wait(guard.release()).unwrap();
+    nodes.servers[2].kill();
+    let error = wait(mutex.lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("of 5 nodes answered, 3 must"), "{error}");
+    nodes.servers[1].cont();
+    // Three are back, and none of them has forgotten anything.
+    eventually("locks are granted again", || wait(mutex.try_lock()).is_ok_and(|got| got.is_some()));
+}
+
+#[test]
+fn nodes_that_were_open_stay_open_when_their_clocks_are_put_back() {
+    let nodes = Nodes::start(3, 0);
+    let tenure = wait(Tenure::builder().lease(LONG).connect(&nodes.new_url())).unwrap();
+    let mutex = tenure.mutex("a").unwrap();
+    let first = wait(mutex.try_lock()).unwrap().expect("it is free");
+    let before = first.fence().unwrap();
+    wait(first.release()).unwrap();
+    for server in &nodes.servers {
+        server.step_clock(Duration::from_secs(7_200), Direction::Back);
+    }
+    let second = wait(mutex.try_lock()).expect("none of them has lost anything").expect("free");
+    assert!(second.fence().unwrap() > before);
+}
+
+#[test]
+fn whoever_waits_in_vain_hears_who_holds_and_which_nodes_are_away() {
+    let nodes = Nodes::start(5, 0);
+    let (one, two) = (Book::new(), Book::new());
+    let (one, two) = (one.session(&nodes.new_url(), LONG), two.session(&nodes.url(), LONG));
+    let guard = wait(one.mutex("a").unwrap().label("the first").lock()).unwrap();
+    let error = wait(two.mutex("a").unwrap().wait(Duration::from_millis(300)).lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(error.to_string().contains("the first"), "{error}");
+
+    let mutex = two.mutex("a").unwrap().wait(Duration::from_secs(8));
+    let waiter = std::thread::spawn(move || wait(mutex.lock()));
+    std::thread::sleep(Duration::from_millis(200));
+    for server in &nodes.servers[..3] {
+        server.kill();
+    }
+    let error = waiter.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("of 5 nodes answered, 3 must"), "{error}");
+    drop(guard);
+}
+
+#[test]
+fn a_hold_survives_the_loss_of_a_minority_and_its_loss_is_told() {
+    let nodes = Nodes::start(5, 0);
+    let book = Book::new();
+    let tenure = book.session(&nodes.new_url(), SHORT);
+    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+    nodes.servers[0].kill();
+    nodes.proxies[1].black_hole(true);
+    let renewed = || {
+        let history = book.recorder.history();
+        let renewals = history
+            .entries()
+            .iter()
+            .filter(|entry| matches!(entry.what, tenure::conformance::audit::What::Renewed(_)));
+        renewals.count()
+    };
+    let before = renewed();
+    eventually("it is renewed by three nodes", || renewed() >= before + 4);
+    guard.check().unwrap();
+    nodes.servers[2].kill();
+    let loss = wait(guard.lost());
+    assert_eq!(loss, Loss::Expired, "no majority extends it, and none says that it is gone");
+}
+
+#[test]
+fn a_majority_that_has_forgotten_a_hold_is_an_early_loss() {
+    let nodes = Nodes::start(3, 0);
+    let tenure = wait(Tenure::builder().lease(SHORT).connect(&nodes.new_url())).unwrap();
+    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+    nodes.servers[0].restart();
+    nodes.servers[1].restart();
+    assert_eq!(wait(guard.lost()), Loss::Forgotten);
+    // They may have forgotten others as well, so nobody comes in for as long as a lease may last.
+    let error = wait(tenure.mutex("b").unwrap().try_lock()).unwrap_err();
+    assert!(error.to_string().contains("lost their memory"), "{error}");
+}
+
+#[test]
+fn nodes_that_keep_their_memory_keep_the_hold_through_a_restart() {
+    let nodes = Nodes::start(3, 3);
+    let book = Book::new();
+    let tenure = book.session(&nodes.new_url(), Duration::from_secs(20));
+    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+    let fence = guard.fence().unwrap();
+    for server in &nodes.servers {
+        server.restart();
+    }
+    let other = book.session(&nodes.url(), SHORT);
+    let seen = || {
+        let query = tenure::Query::Slot("a".parse().unwrap());
+        let seen = wait(other.inspect(&query)).ok()?;
+        seen.slots.first()?.holders.first().map(|holder| holder.fence)
+    };
+    eventually("all nodes show the hold", || seen() == Some(fence));
+    guard.check().unwrap();
+    wait(guard.release()).unwrap();
+}
+
+#[test]
+fn a_node_that_was_away_hears_of_the_release_all_the_same() {
+    let nodes = Nodes::start(3, 0);
+    let tenure = wait(Tenure::builder().lease(LONG).connect(&nodes.new_url())).unwrap();
+    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+    let stands = || nodes.servers[2].cmd(&["HGET", "tenure:{default/a}:q", "i"]).unwrap();
+    eventually("the third node has it too", || stands().text().is_some());
+    nodes.proxies[2].refuse(true);
+    nodes.proxies[2].cut();
+    wait(guard.release()).expect("two nodes have confirmed");
+    assert!(stands().text().is_some(), "it could not know");
+    nodes.proxies[2].refuse(false);
+    eventually("the node hears of it", || stands().text().is_none());
+}
+
+#[test]
+fn whoever_waits_is_woken_when_the_holder_lets_go() {
+    let nodes = Nodes::start(3, 0);
+    let book = Book::new();
+    let (one, two) = (book.session(&nodes.new_url(), LONG), book.session(&nodes.url(), LONG));
+    let first = wait(one.mutex("a").unwrap().lock()).unwrap();
+    let mutex = two.mutex("a").unwrap().wait(Duration::from_secs(30));
+    let waiter = std::thread::spawn(move || wait(mutex.lock()));
+    eventually("it waits", || {
+        let history = book.recorder.history();
+        let queued = tenure::conformance::audit::What::Queued;
+        history.entries().iter().any(|entry| entry.what == queued)
+    });
+    let before = first.fence().unwrap();
+    wait(first.release()).unwrap();
+    let second = waiter.join().unwrap().expect("it is served long before the lease would end");
+    assert!(second.fence().unwrap() > before);
+    drop(second);
+    wait(two.close());
+    book.assert_sound("a hand-over");
+}
