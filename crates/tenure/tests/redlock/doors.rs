@@ -45,6 +45,26 @@ fn what_cannot_be_a_node_is_refused_at_the_door() {
 }
 
 #[test]
+fn nodes_are_reached_by_tls_and_no_stranger_is_believed() {
+    let nodes = [(); 3].map(|()| Redis::builder().tls().start());
+    let hosts: Vec<_> = nodes.iter().map(|node| format!("localhost:{}", node.tls_port())).collect();
+    let url = |ca: &std::path::Path| {
+        format!("redlocks://{}?new=yes&ca={}", hosts.join(","), ca.display())
+    };
+    // Each server has an authority of its own here, so only one of them is known to us.
+    let (kind, why) = refusal(&url(&nodes[0].certificates().ca()));
+    assert_eq!(kind, ErrorKind::InvalidOption, "{why}");
+    assert!(why.contains("is not trusted"), "{why}");
+    let all = nodes.iter().map(|node| std::fs::read_to_string(node.certificates().ca()).unwrap());
+    let bundle = std::env::temp_dir().join(format!("redlock-{}.pem", std::process::id()));
+    std::fs::write(&bundle, all.collect::<String>()).unwrap();
+    let tenure = wait(Tenure::builder().connect(&url(&bundle))).unwrap();
+    let guard = wait(tenure.mutex("a").unwrap().try_lock()).unwrap();
+    guard.expect("it is free").check().unwrap();
+    std::fs::remove_file(&bundle).unwrap();
+}
+
+#[test]
 fn a_new_set_waits_unless_it_is_declared_new() {
     let nodes = Nodes::start(3, 0);
     let tenure = wait(Tenure::builder().connect(&nodes.url())).unwrap();
