@@ -51,7 +51,7 @@ fn a_second_run_waits_for_the_first(place: &Place) {
 
 fn a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs(place: &Place) {
     let holder = place.held("x");
-    for patience in [&["--no-wait"][..], &["-n"], &["--wait", "100ms"], &["-w", "0.1"], &["-w0"]] {
+    for patience in [&["--no-wait"][..], &["-n"], &["--wait", "700ms"], &["-w", "0.7"], &["-w0"]] {
         let mut arguments = vec!["run", "x"];
         arguments.extend(patience);
         arguments.extend(["--", "touch", "ran"]);

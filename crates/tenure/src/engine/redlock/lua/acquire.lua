@@ -25,8 +25,6 @@ if ready > now then
   end
   return { 's', ready - now }
 end
--- It has been open: from here on no clock that is put back closes it.
-if ready > 0 then call('HSET', KEYS[2], 'ready', '0') end
 if withdrawn >= attempt then return { 'w' } end
 local own = false
 if lock[2] then
