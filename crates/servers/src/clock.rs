@@ -24,7 +24,7 @@ pub enum Direction {
 /// The clocks one server sees: the kernel's, moved by what it was told.
 ///
 /// It moves what programs ask libc for. A program that asks the kernel itself, as those written in
-/// Go do, does not notice.
+/// Go do, does not notice: for etcd there is [`Etcd::step_clock`](crate::Etcd::step_clock).
 #[derive(Debug)]
 pub struct Clock {
     file: File,

@@ -7,6 +7,7 @@
 //! - [`Redis`] is a `redis-server` of one's own, with [`Client`] to talk to it.
 //! - [`Sentinels`] are a primary, its replicas, and the sentinels that watch over them.
 //! - [`Cluster`] are masters and replicas that share the slots of a Redis Cluster.
+//! - [`Etcd`] is an `etcd` of one's own, with one member or three.
 //! - [`Proxy`] is a TCP proxy that delays, holds back, loses and cuts.
 //! - [`Clock`] is the clock of a server, moved while it runs.
 //! - [`Certificates`] are an authority and two certificates for one run.
@@ -21,6 +22,7 @@
 mod certificates;
 mod clock;
 mod cluster;
+mod etcd;
 mod papers;
 mod patience;
 mod ports;
@@ -29,10 +31,12 @@ mod proxy;
 mod redis;
 mod resp;
 mod sentinels;
+mod wall;
 
 pub use certificates::Certificates;
 pub use clock::{Clock, Direction};
 pub use cluster::Cluster;
+pub use etcd::{Builder as EtcdBuilder, Etcd};
 pub use patience::eventually;
 pub use proxy::{Counts, Faults, Proxy};
 pub use redis::{Builder as RedisBuilder, Fsync, Redis};

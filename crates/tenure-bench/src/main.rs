@@ -27,6 +27,7 @@ use crate::run::{Bench, Run, Store};
     before_help = "Examples:\n  \
         tenure-bench command\n  \
         tenure-bench embedded\n  \
+        tenure-bench etcd\n  \
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
         tenure-bench memory --quick --json\n  \
@@ -45,6 +46,9 @@ enum Engine {
     Command(Options),
     /// The embedded engine, in directories of its own
     Embedded(Options),
+    /// The etcd engine on a cluster of its own, beside two transactions written by hand
+    #[cfg(feature = "etcd")]
+    Etcd(Options),
     /// The memory engine, in this process
     Memory(Options),
     /// The Redis engine on a server of its own, beside what is written by hand and `rslock`
@@ -75,6 +79,8 @@ fn main() -> ExitCode {
     let done = match engine {
         Engine::Command(options) => measure(&options, Store::Local, benches::command::benches()),
         Engine::Embedded(options) => measure(&options, Store::Local, engines::embedded::benches()),
+        #[cfg(feature = "etcd")]
+        Engine::Etcd(options) => measure(&options, Store::Remote, engines::etcd::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, Store::Local, engines::memory::benches()),
         Engine::Redis(options) => measure(&options, Store::Remote, engines::redis::benches()),

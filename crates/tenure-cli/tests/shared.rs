@@ -10,7 +10,12 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 common::on_stores!(
-    [embedded, redis],
+    [
+        embedded,
+        redis,
+        #[cfg(feature = "full")]
+        etcd
+    ],
     [
         a_second_run_waits_for_the_first,
         a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs,

@@ -46,6 +46,7 @@
 //! | `embedded` | yes | locks between the processes of one host, without a server (Linux) |
 //! | `redis` | no | locks between hosts, in a Redis or Valkey server |
 //! | `redlock` | no | locks held at a majority of independent Redis servers |
+//! | `etcd` | no | locks between hosts, in an etcd cluster; needs `protoc` to build |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
 
@@ -68,7 +69,8 @@ pub mod time;
 
 pub use contract::{
     Cell, Effect, Error, ErrorKind, Evicted, Expect, Fence, HolderView, Loss, Name, Namespace,
-    Page, Part, Pattern, Promises, Put, PutVerdict, Query, SlotView, Snapshot, Verb, WaiterView,
+    Ownership, Page, Part, Pattern, Promises, Put, PutVerdict, Query, SlotView, Snapshot, Verb,
+    WaiterView,
 };
 pub use primitives::{
     All, Builder, Family, Guard, Held, Mutex, Owner, Permit, Preset, ReadGuard, RwLock, Scope,

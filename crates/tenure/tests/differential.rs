@@ -3,11 +3,14 @@
 
 use std::path::Path;
 
-use tenure::conformance::{EmbeddedHarness, Harness, MemoryHarness, RedisHarness, differential};
+use tenure::conformance::{
+    EmbeddedHarness, EtcdHarness, Harness, MemoryHarness, RedisHarness, differential,
+};
 
 fn harnesses() -> Vec<Box<dyn Harness>> {
     let redis = RedisHarness::new(&servers::Redis::shared().unix_url());
-    vec![Box::new(MemoryHarness), Box::new(EmbeddedHarness), Box::new(redis)]
+    let etcd = EtcdHarness::new(&servers::Etcd::shared().url());
+    vec![Box::new(MemoryHarness), Box::new(EmbeddedHarness), Box::new(etcd), Box::new(redis)]
 }
 
 /// How many programs a run plays.
@@ -21,8 +24,12 @@ fn programs() -> u64 {
 #[test]
 fn engines_and_ledger_agree_on_random_programs() {
     for harness in harnesses() {
-        // Every step there is a few round trips.
-        let fewer = if harness.promises().engine == "redis" { 6 } else { 1 };
+        // Every step there is a few round trips, and at etcd several writes to a disk.
+        let fewer = match harness.promises().engine {
+            "redis" => 6,
+            "etcd" => 60,
+            _ => 1,
+        };
         for (steps, share) in [(12, 2), (40, 3), (120, 20)] {
             let seeds = 0..programs() / share / fewer;
             match differential::run(&*harness, seeds, steps) {

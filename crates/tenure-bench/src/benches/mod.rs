@@ -3,6 +3,8 @@
 mod bare;
 pub(crate) mod command;
 mod counting;
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod pair;

@@ -12,17 +12,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use servers::Redis;
+use servers::{Etcd, Redis};
 
 /// Makes a test of each of these functions on each of these stores, which [`Place`] has by name. A
 /// function that is not named would be dead code, and no build lets that pass.
 macro_rules! on_stores {
-    ([$store:ident $(, $more:ident)*], $tests:tt) => {
-        common::on_stores!(@one $store, $tests);
-        common::on_stores!([$($more),*], $tests);
+    ([$($(#[$only:meta])* $store:ident),*], $tests:tt) => {
+        $(common::on_stores!(@one $(#[$only])* $store, $tests);)*
     };
-    ([], $tests:tt) => {};
-    (@one $store:ident, [$($test:ident),* $(,)?]) => {
+    (@one $(#[$only:meta])* $store:ident, [$($test:ident),* $(,)?]) => {
+        $(#[$only])*
         mod $store {
             $(
                 #[test]
@@ -40,6 +39,7 @@ pub(crate) struct Place {
     dir: PathBuf,
     url: String,
     redis: Option<Redis>,
+    etcd: Option<Etcd>,
 }
 
 impl Place {
@@ -63,6 +63,19 @@ impl Place {
         place
     }
 
+    /// An etcd of its own, with one member.
+    pub(crate) fn etcd() -> Self {
+        Self::in_cluster(Etcd::start())
+    }
+
+    /// This cluster, which goes with the place.
+    pub(crate) fn in_cluster(etcd: Etcd) -> Self {
+        let mut place = Self::memory();
+        place.url = etcd.url();
+        place.etcd = Some(etcd);
+        place
+    }
+
     /// A store that every process has for itself.
     pub(crate) fn memory() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -70,7 +83,7 @@ impl Place {
         // Short, because sockets live below it.
         let dir = PathBuf::from(format!("/tmp/tcli-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
-        Self { dir, url: "memory:".to_owned(), redis: None }
+        Self { dir, url: "memory:".to_owned(), redis: None, etcd: None }
     }
 
     /// The same place, where the store is reached by another URL.
@@ -84,10 +97,19 @@ impl Place {
         self.redis.as_ref().expect("a place with a server")
     }
 
+    /// The cluster of a place that has one.
+    pub(crate) fn cluster(&self) -> &Etcd {
+        self.etcd.as_ref().expect("a place with a cluster")
+    }
+
     /// Takes the store away from whoever uses it now or later.
     pub(crate) fn lose_store(&self) {
         if let Some(redis) = &self.redis {
             redis.kill();
+            return;
+        }
+        if let Some(etcd) = &self.etcd {
+            (0..etcd.members()).for_each(|member| etcd.kill(member));
             return;
         }
         // If nobody has opened it yet, there is nothing to move.

@@ -11,9 +11,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::contract::{
-    Attendant, Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
-    Finding, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
-    Verdict,
+    Attendant, Cells, Claim, ClaimId, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted,
+    Eviction, Finding, Name, Ownership, Pending, Promises, Query, Release, Released, Renewed,
+    SessionId, Signal, Snapshot, Verdict,
 };
 
 /// What happens to one call or push.
@@ -273,6 +273,10 @@ impl Engine for Link {
 
     fn examine(&self) -> Pending<'_, Vec<Finding>> {
         self.inner.examine()
+    }
+
+    fn ownership<'a>(&'a self, name: &'a Name, claim: ClaimId) -> Pending<'a, Option<Ownership>> {
+        self.inner.ownership(name, claim)
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

@@ -20,6 +20,8 @@ pub mod audit;
 pub mod differential;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 mod embedded;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod harness;
 mod link;
 mod memory;
@@ -35,6 +37,8 @@ mod world;
 
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 pub use embedded::EmbeddedHarness;
+#[cfg(feature = "etcd")]
+pub use etcd::EtcdHarness;
 pub use harness::{Absent, Harness, Stage};
 pub use link::{Link, Trouble};
 pub use memory::MemoryHarness;

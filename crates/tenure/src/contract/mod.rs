@@ -13,6 +13,7 @@ mod examine;
 mod ids;
 mod inspect;
 mod name;
+mod ownership;
 mod promises;
 mod verdict;
 
@@ -35,6 +36,7 @@ pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
 };
 pub use name::{Name, Namespace};
+pub use ownership::Ownership;
 pub use promises::{Fencing, Promises, Survives, Wake};
 pub use verdict::{
     Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Refusal, Released, Renewed, Signal,
@@ -105,6 +107,15 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// means for locks. Changes nothing. What cannot be seen is a finding, not an error.
     fn examine(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    /// Where a grant stands in the store, for a transaction of the user's own there; none if the
+    /// claim does not hold the name.
+    fn ownership<'a>(&'a self, name: &'a Name, _claim: ClaimId) -> Pending<'a, Option<Ownership>> {
+        let what = "this store has no transactions in which a lock could be checked";
+        let error = Error::new(ErrorKind::Unsupported, what).on(name);
+        let error = error.next("hand the fence to what you protect, and let that check it");
+        Box::pin(std::future::ready(Err(error)))
     }
 
     /// The file whose lock says that the session lives, on engines that notice a death by it.

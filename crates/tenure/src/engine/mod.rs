@@ -2,11 +2,15 @@
 
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 pub mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+#[cfg(any(feature = "etcd", feature = "redis"))]
+mod runtime;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +35,8 @@ pub fn built_in() -> Vec<&'static Promises> {
     vec![
         #[cfg(all(feature = "embedded", target_os = "linux"))]
         &embedded::PROMISES,
+        #[cfg(feature = "etcd")]
+        &etcd::PROMISES,
         &memory::PROMISES,
         #[cfg(feature = "redis")]
         &redis::PROMISES,
@@ -88,6 +94,10 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
     if scheme == "embedded" {
         return embedded::connect(&url["embedded:".len()..], terms);
     }
+    #[cfg(feature = "etcd")]
+    if matches!(&*scheme, "etcd" | "etcds") {
+        return etcd::connect(url, &terms).await;
+    }
     #[cfg(feature = "redis")]
     if KNOWN.iter().any(|(known, feature)| *known == scheme && *feature == "redis") {
         return redis::connect(url, &terms).await;
@@ -98,14 +108,24 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
     }
     let known = KNOWN.iter().find(|(known, _)| *known == scheme);
     let error = if let Some((_, feature)) = known {
-        let what = format!("this version has no engine for {scheme}: URLs yet");
-        let next = format!("use {}; the feature `{feature}` will bring it", schemes());
-        Error::new(ErrorKind::Unsupported, what).next(next)
+        absent(&scheme, feature)
     } else {
         let what = format!("no engine answers to the scheme {scheme:?}");
         Error::new(ErrorKind::InvalidOption, what).next(format!("use {}", schemes()))
     };
     Err(error.during(Verb::Connect))
+}
+
+/// What to do about an engine that this build does not have.
+fn absent(scheme: &str, feature: &str) -> Error {
+    let what = format!("this build has no engine for {scheme}: URLs");
+    let next = if feature == "etcd" {
+        let how = "build the library with the feature `etcd` or the command with `full`";
+        format!("{how}, which needs protoc and libprotobuf-dev; or use {}", schemes())
+    } else {
+        format!("use {}; the feature `{feature}` will bring it", schemes())
+    };
+    Error::new(ErrorKind::Unsupported, what).next(next)
 }
 
 /// The schemes this build answers to, for people.

@@ -20,6 +20,9 @@ pub(crate) struct Mint {
     pub(crate) arrivals: u64,
     /// The largest fence given out.
     pub(crate) top: u64,
+    /// How many may still come in from the line in this step; no limit if not given. For stores
+    /// where a step has one number to give out, which two grants of one slot cannot share.
+    pub(crate) admissions: Option<usize>,
 }
 
 impl Mint {
@@ -33,6 +36,18 @@ impl Mint {
         *last = fence;
         self.top = self.top.max(fence);
         Fence::new(fence)
+    }
+
+    /// Whether one more may come in from the line in this step; if so, it is counted.
+    pub(super) fn admit(&mut self) -> bool {
+        match &mut self.admissions {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
     }
 
     /// The number of a claim that has just arrived.

@@ -2,13 +2,22 @@
 //! laid over them for one step. Knows the seam, not what is on the other side.
 #![allow(dead_code, unused_imports, reason = "for engines that a build may leave out")]
 
-use super::Ledger;
 pub(crate) use super::holds::{Hold, Holds};
 pub(crate) use super::line::{Line, Ticket};
 pub(crate) use super::mint::Mint;
 pub(crate) use super::shelf::{Shelf, Tomb};
 pub(crate) use super::slot::{Group, Slot};
-use crate::contract::{ClaimId, Parts, SessionId, Signal};
+use super::{Ledger, Now};
+use crate::contract::{ClaimId, Name, Parts, Renewed, SessionId, Signal};
+
+impl<L: Line> Slot<L> {
+    /// Puts a ticket back where it stood. All holds must be there already: they say who stands
+    /// ahead of the line.
+    pub(crate) fn put_back(&mut self, ticket: Ticket) {
+        let kin = self.kin(&ticket.claim.lineage);
+        self.line.push(ticket, kin);
+    }
+}
 
 /// How many holders are looked at for the sessions in the way.
 const HOLDERS: usize = 64;
@@ -23,6 +32,33 @@ impl<S: Shelf> Ledger<S> {
     /// What was kept, to be put back.
     pub(crate) fn into_parts(self) -> (S, Mint, Vec<(SessionId, Signal)>) {
         (self.shelf, self.mint, self.signals)
+    }
+
+    /// Lets at most this many come in from the line from here on.
+    pub(crate) fn admit_at_most(&mut self, admissions: usize) {
+        self.mint.admissions = Some(admissions);
+    }
+
+    /// Serves the line of one slot, as every verb does first.
+    pub(crate) fn serve(&mut self, name: &Name, now: Now) {
+        self.touch(name, now);
+    }
+
+    /// Serves one ticket of a slot whose owner came in by another one meanwhile.
+    pub(crate) fn serve_again(&mut self, name: &Name, id: ClaimId, now: Now) {
+        self.mint.wall_micros = now.wall_micros;
+        let Some(slot) = self.shelf.slot(name) else { return };
+        if let Some(claim) = slot.promote_again(id, now.tick, &mut self.mint) {
+            self.settle(&claim, now, true);
+        }
+    }
+
+    /// How a claim stands that holds or waits for all its parts; none if it does not.
+    pub(crate) fn stands(&mut self, id: ClaimId, parts: &Parts, now: Now) -> Option<Renewed> {
+        match self.queued(id, parts, now) {
+            Some(queued) => Some(Renewed::Waiting(queued)),
+            None => self.grant_of(id, parts).map(Renewed::Held),
+        }
     }
 
     /// Where the state is kept.

@@ -10,7 +10,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{ClaimId, Error, ErrorKind, Fence, Fencing, Name, Part, Verb};
+use crate::contract::{
+    ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Part, Verb,
+};
 use crate::session::{Hold, Lease, Lost, Outcome};
 
 /// A held lock as its holder sees it: fence, time left, loss. Cheap to clone; a clone only
@@ -133,6 +135,18 @@ pub(super) trait AnyGuard: Deref<Target = Held> + Send {
     fn into_lease(self) -> Lease;
 }
 
+async fn ownership(held: &Held, lease: &Lease) -> Result<Ownership, Error> {
+    held.check()?;
+    let (core, name) = (lease.core(), held.name());
+    let asked = core.engine().ownership(name, held.claim_id());
+    let found = core.limited(Verb::Inspect, asked).await?;
+    found.ok_or_else(|| {
+        Error::new(ErrorKind::Lost, "the lock was lost: the store no longer knows it")
+            .on(name)
+            .because_of(Loss::Forgotten)
+    })
+}
+
 /// Declares a guard type: a lease, seen as [`Held`].
 macro_rules! guard {
     ($(#[$doc:meta])* $name:ident) => {
@@ -165,6 +179,19 @@ macro_rules! guard {
             /// Dropping the future still gives the lock back, in the background.
             pub async fn release(self) -> Result<(), Error> {
                 self.lease.release().await
+            }
+
+            /// Where the lock stands in its store, for a comparison in a transaction of your own;
+            /// of a set, its first name. One call.
+            ///
+            /// # Errors
+            /// If the lock was lost, or the store has no transactions for this (see
+            /// [`Ownership`]: etcd has).
+            ///
+            /// # Cancel safety
+            /// Dropping the future changes nothing.
+            pub async fn ownership(&self) -> Result<Ownership, Error> {
+                ownership(&self.held, &self.lease).await
             }
         }
 

@@ -17,26 +17,29 @@ const START: Duration = Duration::from_millis(60);
 
 /// How the lock is handed on.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
+pub(in crate::benches) struct Plan {
     /// How many hand-offs are measured.
-    pub(super) handoffs: usize,
+    pub(in crate::benches) handoffs: usize,
     /// How long each holder keeps the lock.
-    pub(super) hold: Duration,
+    pub(in crate::benches) hold: Duration,
 }
 
 /// What came of it.
-pub(super) struct Outcome {
+pub(in crate::benches) struct Outcome {
     /// From the call of release to the next holder running, in microseconds.
-    pub(super) samples: Vec<f64>,
+    pub(in crate::benches) samples: Vec<f64>,
     /// How often each client held the lock while hand-offs were measured.
-    pub(super) turns: Vec<u32>,
+    pub(in crate::benches) turns: Vec<u32>,
     /// How often the lock was taken altogether, also while the line emptied.
-    pub(super) taken: u64,
+    pub(in crate::benches) taken: u64,
 }
 
 /// Hands one lock around until there are enough samples, and then empties the line. Whoever gave
 /// the lock asks for it again only when somebody else has it.
-pub(super) async fn run<T: Taker>(plan: Plan, takers: &mut Vec<T>) -> Result<Outcome, Error> {
+pub(in crate::benches) async fn run<T: Taker>(
+    plan: Plan,
+    takers: &mut Vec<T>,
+) -> Result<Outcome, Error> {
     let relay = Arc::new(Relay {
         plan,
         epoch: Instant::now(),

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::program::{Kind, NAMES, PARENTS, PERMITS, Program, SESSIONS, Step};
 use crate::conformance::harness::Harness;
 use crate::conformance::world::{Ask, Raw, World, name};
 use crate::contract::{
-    Arrival, Claim, ClaimId, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Part,
+    Arrival, Claim, ClaimId, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Page, Part,
     Patience, Query, Queued, Refusal, Release, Renewed, Signal, SlotView, Verdict,
 };
 use crate::ledger::{Ledger, Now};
@@ -34,7 +35,7 @@ impl fmt::Display for Difference {
 pub(super) fn play(program: &Program, harness: &dyn Harness) -> Result<(), Difference> {
     let stage =
         harness.open().map_err(|absent| Difference { step: 0, what: absent.to_string() })?;
-    let mut duel = Duel::new(World::new(stage));
+    let mut duel = Duel::new(World::new(stage), harness.serves_at_once());
     for (at, step) in program.steps().iter().enumerate() {
         let compared = duel.step(step);
         compared.map_err(|what| Difference { step: at, what: format!("{step}: {what}") })?;
@@ -53,10 +54,12 @@ struct Duel {
     /// For every name: the engine's fences by the ledger's.
     fences: HashMap<Name, BTreeMap<Fence, Fence>>,
     arrivals: HashMap<Arrival, Arrival>,
+    /// The engine serves a line at the very instant at which somebody in its way expires.
+    at_once: bool,
 }
 
 impl Duel {
-    fn new(world: World) -> Self {
+    fn new(world: World, at_once: bool) -> Self {
         let raws = (0..SESSIONS).map(|_| world.raw()).collect();
         let owners = PARENTS.iter().map(|_| OwnerId::new()).collect();
         // The ledger's clocks run on their own; only differences of time matter.
@@ -70,6 +73,7 @@ impl Duel {
             claims: HashMap::new(),
             fences: HashMap::new(),
             arrivals: HashMap::new(),
+            at_once,
         }
     }
 
@@ -93,13 +97,42 @@ impl Duel {
             Step::Pass(time) => {
                 let time = self.world.lease() * *time / 100;
                 self.world.pass(time);
-                self.now.tick = self.now.tick + time;
-                let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-                self.now.wall_micros = self.now.wall_micros.saturating_add(micros);
+                self.pass_in_ledger(time);
             }
         }
         self.compare_slots()?;
         self.compare_signals()
+    }
+
+    /// Lets time pass for the ledger, from expiry to expiry if the engine does the same.
+    fn pass_in_ledger(&mut self, time: Duration) {
+        let mut left = time;
+        loop {
+            let next = if self.at_once { self.next_expiry() } else { None };
+            let step = next.map_or(left, |next| next.min(left));
+            self.now.tick = self.now.tick + step;
+            let micros = u64::try_from(step.as_micros()).unwrap_or(u64::MAX);
+            self.now.wall_micros = self.now.wall_micros.saturating_add(micros);
+            left -= step;
+            if self.at_once {
+                let all = Query::Page(Page::default());
+                self.rules(|ledger, now| ledger.inspect(&all, now));
+            }
+            if left.is_zero() {
+                return;
+            }
+        }
+    }
+
+    /// How long until the ledger drops something by itself.
+    fn next_expiry(&mut self) -> Option<Duration> {
+        let all = Query::Page(Page::default());
+        let slots = self.rules(|ledger, now| ledger.inspect(&all, now)).slots;
+        let times = slots.iter().flat_map(|slot| {
+            let holders = slot.holders.iter().map(|holder| holder.expires_in);
+            holders.chain(slot.line.iter().map(|waiter| waiter.expires_in)).chain(slot.closed_for)
+        });
+        times.filter(|time| !time.is_zero()).min()
     }
 
     /// Makes the claim of a `claim` step.

@@ -29,7 +29,6 @@ pub(in crate::engine) mod pack;
 mod pair;
 pub(in crate::engine) mod reception;
 mod replicas;
-pub(in crate::engine) mod runtime;
 mod scripts;
 mod sentinel;
 #[cfg(feature = "conformance")]
@@ -55,13 +54,13 @@ use self::manner::Manner;
 use self::pair::{Here, Pair};
 use self::reception::{Clerk, Reception};
 use self::replicas::Replicas;
-use self::runtime::Own;
 use self::scripts::Script;
 #[cfg(feature = "conformance")]
 pub(crate) use self::stage::{Staged, on_stage};
 use self::trouble::Trouble;
 use self::wire::{Home, Reply, Wire};
 use super::Terms;
+use super::runtime::Own;
 use crate::contract::{
     Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, Evicted, Eviction, Fencing, Finding,
     Name, Parts, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
@@ -150,7 +149,7 @@ impl RedisEngine {
     fn open(location: Location, terms: &Terms, manner: Manner) -> Result<Self, Error> {
         let (location, manner) = (Arc::new(location), Arc::new(manner));
         let keys = Arc::new(Keys::new(&terms.namespace));
-        let own = Own::start()?;
+        let own = Own::start("tenure-redis")?;
         let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
         let reception = Reception::new(all, how, Arc::clone(&location), terms.max_lease);
         let reception = Arc::new(reception);

@@ -52,9 +52,9 @@ use self::site::Site;
 pub(crate) use self::stage::WeakEngine;
 use self::trying::{Came, Taken};
 use super::Terms;
-use super::redis::runtime::Own;
 use super::redis::trouble::Trouble;
 use super::redis::wire::Reply;
+use super::runtime::Own;
 use crate::contract::{
     Arrival, Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
     Fencing, Finding, Loss, Name, Patience as Wish, Pending, Promises, Query, Queued, Refusal,
@@ -118,7 +118,7 @@ pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>,
 
 impl Quorum {
     fn open(set: &Set, terms: &Terms, staged: bool) -> Result<Self, Error> {
-        let own = Own::start()?;
+        let own = Own::start("tenure-redlock")?;
         let site = Arc::new(Site::new(set, terms, staged));
         let hints = Arc::new(Hints::new(quorum(set.nodes.len())));
         let here = Handle::try_current().ok();

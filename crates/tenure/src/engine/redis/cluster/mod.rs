@@ -42,7 +42,6 @@ use super::manner::Manner;
 use super::pack::pack;
 use super::pair::Here;
 use super::reception::Reception;
-use super::runtime::Own;
 use super::trouble::Trouble;
 use super::wire::Reply;
 use super::{answers, to_error};
@@ -52,6 +51,7 @@ use crate::contract::{
     Verdict,
 };
 use crate::engine::Terms;
+use crate::engine::runtime::Own;
 use crate::time::Clock;
 
 /// What the Redis engine promises of a cluster. There is no counter for all names, and a fail-over
@@ -113,7 +113,7 @@ impl ClusterEngine {
     fn open(location: Location, terms: &Terms, manner: Manner) -> Result<Self, Error> {
         let (location, manner) = (Arc::new(location), Arc::new(manner));
         let keys = Arc::new(Keys::in_cluster(&terms.namespace));
-        let own = Own::start()?;
+        let own = Own::start("tenure-redis")?;
         let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
         let reception = Arc::new(Reception::new(all, how, location, terms.max_lease));
         let news = Arc::new(Notify::new());

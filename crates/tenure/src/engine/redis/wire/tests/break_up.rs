@@ -10,9 +10,9 @@ use super::{Notes, Told, nothing, open, plain, text};
 use crate::contract::{Effect, Error, ErrorKind};
 use crate::engine::redis::location::Location;
 use crate::engine::redis::pack::pack;
-use crate::engine::redis::runtime::Own;
 use crate::engine::redis::trouble::Trouble;
 use crate::engine::redis::wire::{Home, Wire};
+use crate::engine::runtime::Own;
 
 /// Never to be seen in an error.
 const CANARY: &str = "c4n4ry";
@@ -229,7 +229,7 @@ async fn dropping_the_wire_closes_it_and_fails_what_waits() {
 async fn a_connection_whose_runtime_ends_moves_to_another() {
     let fake = Fake::start().await;
     let guest = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let own = Own::start().unwrap();
+    let own = Own::start("test").unwrap();
     let (notes, mut told) = Notes::new(Vec::new());
     let location = Arc::new(Location::parse(&fake.url()).unwrap());
     let home = Home { first: guest.handle().clone(), fallback: own.handle().clone() };

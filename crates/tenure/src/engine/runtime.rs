@@ -16,11 +16,11 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// Starts the thread.
+    /// Starts the thread, with a name for who looks at threads.
     ///
     /// # Errors
     /// If the system gives no thread, or no descriptors for a runtime.
-    pub(crate) fn start() -> Result<Self, Error> {
+    pub(crate) fn start(name: &str) -> Result<Self, Error> {
         let refused = |error: std::io::Error| {
             Error::new(ErrorKind::Limit, format!("the system gives no thread: {error}"))
                 .next("raise the limits of threads and open files")
@@ -36,7 +36,7 @@ impl Own {
             // A lookup of a host name may hang in a helper thread; nobody waits for it any more.
             runtime.shutdown_background();
         };
-        std::thread::Builder::new().name("tenure-redis".into()).spawn(work).map_err(refused)?;
+        std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(refused)?;
         Ok(Self { handle, _alive: alive })
     }
 
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn with_a_task_that_never_ends() -> (Own, oneshot::Receiver<()>) {
-        let own = Own::start().unwrap();
+        let own = Own::start("test").unwrap();
         let (tell, told) = oneshot::channel();
         let guard = Told(Some(tell));
         own.handle().spawn(async move {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn work_runs_on_a_thread_of_its_own() {
-        let own = Own::start().unwrap();
+        let own = Own::start("test").unwrap();
         let (tell, told) = oneshot::channel();
         own.handle().spawn(async { tell.send(std::thread::current().id()) });
         assert_ne!(told.blocking_recv().unwrap(), std::thread::current().id());

@@ -1,0 +1,80 @@
+//! An uncontended lock and its release, one task: Tenure beside the least that holds a lock in
+//! etcd, a transaction that creates a key and a call that deletes it.
+
+use std::time::Instant;
+
+use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
+use servers::Etcd;
+use tenure::{Error, Tenure};
+
+use crate::benches::redis::takers::{LEASE, Taker, failed};
+use crate::figure::{Aim, Figure};
+use crate::run::Run;
+use crate::stats::{median, nanos_each};
+
+/// Pairs in a block: short enough that both meet the same moments of the machine and of its disk.
+const PAIRS: u32 = 10;
+/// Blocks at the start that are not counted: connections are made, leases granted, caches settle.
+const WARM_UP: u32 = 3;
+
+pub(crate) fn measure(run: &Run, etcd: &Etcd) -> Result<Vec<Figure>, Error> {
+    let blocks = run.count(3, 300);
+    let mut ours = run.here(Tenure::connect(&etcd.url()))?.mutex("tenure")?;
+    let mut by_hand = run.here(ByHand::connect(etcd))?;
+    let progress = run.progress.clone();
+    run.in_task(async move {
+        let (mut tenures, mut hands) = (Vec::new(), Vec::new());
+        for number in 0..WARM_UP + blocks {
+            let (tenure, hand) = (block(&mut ours).await?, block(&mut by_hand).await?);
+            if number >= WARM_UP {
+                tenures.push(tenure);
+                hands.push(hand);
+                progress.step(number + 1 - WARM_UP, blocks);
+            }
+        }
+        let figure = Figure::new("pair", median(&tenures), "us", "x written by hand");
+        Ok(vec![figure.relative_to(median(&hands)).judged_by(Aim::AtMost(1.15))])
+    })
+}
+
+/// Microseconds a pair.
+async fn block(taker: &mut impl Taker) -> Result<f64, Error> {
+    let start = Instant::now();
+    taker.pairs(PAIRS).await?;
+    Ok(nanos_each(start, PAIRS) / 1e3)
+}
+
+/// A key that is created only if it is not there, on a lease, and deleted: no fence, no line, and a
+/// lease that nobody keeps alive.
+struct ByHand {
+    client: Client,
+    lease: i64,
+}
+
+impl ByHand {
+    async fn connect(etcd: &Etcd) -> Result<Self, Error> {
+        let endpoint = format!("http://127.0.0.1:{}", etcd.port(0));
+        let mut client = Client::connect([endpoint], None).await.map_err(failed)?;
+        // Longer than any run: its end is not what is measured.
+        let seconds = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX).saturating_mul(100);
+        let lease = client.lease_grant(seconds, None).await.map_err(failed)?.id();
+        Ok(Self { client, lease })
+    }
+}
+
+impl Taker for ByHand {
+    type Held = ();
+
+    async fn take(&mut self) -> Result<(), Error> {
+        let absent = Compare::create_revision("by-hand", CompareOp::Equal, 0);
+        let put = TxnOp::put("by-hand", "", Some(PutOptions::new().with_lease(self.lease)));
+        let txn = Txn::new().when([absent]).and_then([put]);
+        let answer = self.client.txn(txn).await.map_err(failed)?;
+        if answer.succeeded() { Ok(()) } else { Err(failed("a free key was not created")) }
+    }
+
+    async fn give(&mut self, (): ()) -> Result<(), Error> {
+        let answer = self.client.delete("by-hand", None).await.map_err(failed)?;
+        if answer.deleted() == 1 { Ok(()) } else { Err(failed("a key of ours was not deleted")) }
+    }
+}

@@ -1,0 +1,161 @@
+//! The etcd engine on stage: a namespace of its own in a real cluster, with leases that the suite's
+//! clock ends. Knows when nothing is under way between the clients and the members.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::harness::{Absent, Harness, Stage};
+use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
+use crate::engine::Terms;
+use crate::engine::etcd::{EtcdEngine, Lessor, PROMISES, WeakEngine};
+use crate::limits;
+use crate::time::{Clock, ManualClock};
+
+/// Opens fresh namespaces in the cluster that a URL names, on a virtual clock.
+///
+/// etcd counts leases on a clock of its own, which no test can move. On this stage they are counted
+/// on the suite's clock instead and revoked when their time is up, which is the same step to etcd
+/// as an expiry. That real leases run out by themselves is for tests with real time.
+#[derive(Clone, Debug)]
+pub struct EtcdHarness {
+    url: String,
+}
+
+impl EtcdHarness {
+    /// Stages in the cluster with this URL.
+    #[must_use]
+    pub fn new(url: &str) -> Self {
+        Self { url: url.to_owned() }
+    }
+}
+
+impl Harness for EtcdHarness {
+    fn promises(&self) -> Promises {
+        PROMISES
+    }
+
+    /// A waiter watches what is in its way, and acts when that is gone.
+    fn serves_at_once(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> Result<Box<dyn Stage>, Absent> {
+        let namespace = format!("stage-{}", SessionId::new().to_hex());
+        let clock = ManualClock::new();
+        let terms = Terms {
+            namespace: Namespace::try_from(&*namespace).expect("a good name"),
+            max_lease: limits::DEFAULT_MAX_LEASE,
+            clock: Arc::new(clock.clone()),
+        };
+        let lessor = Lessor::new(Arc::new(clock.clone()));
+        let open = || EtcdEngine::on_stage(&self.url, &terms, &lessor);
+        let first = open().map_err(|error: Error| Absent(error.to_string()))?;
+        let clients = Arc::new(Mutex::new(vec![first.downgrade()]));
+        let (ends, engine) = (Arc::clone(&lessor), first.clone());
+        thread::spawn(move || {
+            while let Some(leases) = ends.wait() {
+                engine.revoke(&leases);
+            }
+        });
+        let (url, settled) = (self.url.clone(), Mutex::default());
+        Ok(Box::new(EtcdStage { url, terms, clock, lessor, first, clients, settled }))
+    }
+}
+
+struct EtcdStage {
+    url: String,
+    terms: Terms,
+    clock: ManualClock,
+    lessor: Arc<Lessor>,
+    /// Looks, and notices an absent cluster.
+    first: EtcdEngine,
+    clients: Arc<Mutex<Vec<WeakEngine>>>,
+    /// What each client had begun when it was quiet last.
+    settled: Mutex<Vec<u64>>,
+}
+
+impl EtcdStage {
+    /// The clients that are still there.
+    fn clients(&self) -> Vec<EtcdEngine> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|client| client.upgrade().is_some());
+        clients.iter().filter_map(WeakEngine::upgrade).collect()
+    }
+
+    /// Returns when no call, answer or event is under way: a beacon that all clients have seen was
+    /// lit after everything else, and nobody has begun anything since.
+    ///
+    /// Whatever changes the store or tells of a change is begun by a client: where nothing was
+    /// begun since it was quiet last, it still is.
+    fn quiet(&self) {
+        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            self.clock.settle();
+            let clients = self.clients();
+            let counts: Vec<_> = clients.iter().map(EtcdEngine::counts).collect();
+            if counts.iter().any(|(busy, _)| *busy > 0) {
+                thread::sleep(Duration::from_micros(50));
+                continue;
+            }
+            let begun: Vec<u64> = counts.iter().map(|(_, begun)| *begun).collect();
+            if *settled == begun {
+                return;
+            }
+            let beacon = self.first.light().expect("the cluster is there");
+            while !clients.iter().all(|client| client.has_seen(beacon)) {
+                thread::sleep(Duration::from_micros(50));
+            }
+            *settled = begun;
+        }
+    }
+}
+
+impl Drop for EtcdStage {
+    fn drop(&mut self) {
+        self.lessor.close();
+    }
+}
+
+impl Stage for EtcdStage {
+    fn client(&self) -> Arc<dyn Engine> {
+        let client = EtcdEngine::on_stage(&self.url, &self.terms, &self.lessor);
+        let client = client.expect("the cluster is there");
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push(client.downgrade());
+        Arc::new(client)
+    }
+
+    fn observer(&self) -> Arc<dyn Engine> {
+        Arc::new(self.first.clone())
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clock.clone())
+    }
+
+    fn pass(&self, time: Duration) {
+        self.quiet();
+        self.clock.advance_with(time, || self.quiet());
+    }
+
+    fn settle(&self) {
+        self.quiet();
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(6)
+    }
+
+    fn end_session(&self, session: SessionId) {
+        self.quiet();
+        let clients = self.clients();
+        let ended: Vec<_> = clients.iter().map(|client| client.end_session(session)).collect();
+        let leases = self.lessor.end_session(session);
+        self.first.revoke(&leases);
+        for (client, claims) in clients.iter().zip(ended) {
+            client.leave(&claims);
+        }
+        self.quiet();
+    }
+}

@@ -1,0 +1,185 @@
+//! Cells in the store: the bytes are the value of a key, its revision is the version. Knows values,
+//! not locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::{GetOptions, KeyValue, TxnOp};
+
+use super::claim::{Halt, TRIES, crowded};
+use super::step::{Change, found_in};
+use super::{EtcdEngine, Inner};
+use crate::contract::{
+    Cell, Cells, Error, ErrorKind, Expect, Fence, Name, Pattern, Pending, Put, PutVerdict, Verb,
+    Version,
+};
+use crate::limits;
+
+/// How many cells are read in one call.
+const TOGETHER: i64 = 256;
+
+impl Cells for EtcdEngine {
+    fn get<'a>(&'a self, name: &'a Name) -> Pending<'a, Option<Cell>> {
+        let (inner, name) = (Arc::clone(&self.inner), name.clone());
+        Box::pin(self.run(Verb::Cell, async move {
+            let (cell, ..) = inner.read_cell(&name).await?;
+            Ok(cell)
+        }))
+    }
+
+    fn put<'a>(&'a self, put: &'a Put) -> Pending<'a, PutVerdict> {
+        let (inner, put) = (Arc::clone(&self.inner), put.clone());
+        Box::pin(self.run(Verb::Cell, async move {
+            put.check()?;
+            let value = Some((put.value, put.time_to_live));
+            inner.write_cell(&put.name, put.expect, value).await
+        }))
+    }
+
+    fn remove<'a>(&'a self, name: &'a Name, expect: Expect) -> Pending<'a, PutVerdict> {
+        let (inner, name) = (Arc::clone(&self.inner), name.clone());
+        Box::pin(self.run(Verb::Cell, async move { inner.write_cell(&name, expect, None).await }))
+    }
+
+    fn list<'a>(
+        &'a self,
+        pattern: &'a Pattern,
+        after: Option<&'a Name>,
+        limit: usize,
+    ) -> Pending<'a, Vec<(Name, Cell)>> {
+        let (inner, pattern, after) = (Arc::clone(&self.inner), pattern.clone(), after.cloned());
+        let limit = limit.clamp(1, limits::PAGE);
+        Box::pin(
+            self.run(Verb::Cell, async move { inner.list_cells(&pattern, after, limit).await }),
+        )
+    }
+}
+
+/// What stands at a key, as far as a later write has to know.
+type Stand = (Option<Cell>, Option<Fence>, [u64; 2]);
+
+impl Inner {
+    /// The cell, the largest fence that wrote it, and the revisions of both keys.
+    async fn read_cell(&self, name: &Name) -> Result<Stand, Halt> {
+        let keys = [self.keys.cell(name), self.keys.cell_fence(name)];
+        let read = self.link.read(keys.map(|key| TxnOp::get(key, None)).to_vec()).await?;
+        let mut found = read.replies.into_iter().map(|reply| found_in(reply).into_iter().next());
+        let (cell, fence) = (found.next().flatten(), found.next().flatten());
+        let written = |key: &Option<KeyValue>| {
+            key.as_ref().map_or(0, |key| u64::try_from(key.mod_revision()).unwrap_or(0))
+        };
+        let revisions = [written(&cell), written(&fence)];
+        let fence = match fence {
+            Some(fence) => Some(read_fence(name, &fence)?),
+            None => None,
+        };
+        let cell = match cell {
+            Some(cell) => Some(self.cell_at(&cell, fence).await?),
+            None => None,
+        };
+        Ok((cell, fence, revisions))
+    }
+
+    async fn cell_at(&self, key: &KeyValue, fence: Option<Fence>) -> Result<Cell, Halt> {
+        let version = self.epoch.fence(u64::try_from(key.mod_revision()).unwrap_or(0));
+        let expires_in = match key.lease() {
+            0 => None,
+            lease => Some(self.leases.left(lease).await?.unwrap_or(Duration::ZERO)),
+        };
+        Ok(Cell { value: key.value().to_vec(), version: Version(version), fence, expires_in })
+    }
+
+    async fn write_cell(
+        &self,
+        name: &Name,
+        expect: Expect,
+        value: Option<(Vec<u8>, Option<Duration>)>,
+    ) -> Result<PutVerdict, Halt> {
+        if let Expect::Fence(fence) = expect
+            && fence.get() >= limits::FENCE
+        {
+            let what = format!("no fence is as large as {fence}");
+            return Err(Error::new(ErrorKind::InvalidOption, what)
+                .on(name)
+                .next("pass the number exactly as it was handed out")
+                .into());
+        }
+        for attempt in 0..TRIES {
+            let (present, seen, [cell_at, fence_at]) = self.read_cell(name).await?;
+            let nothing = present.is_none() && value.is_none();
+            let fence = match expect.judge(present, seen) {
+                Ok(fence) => fence,
+                Err(refused) => return Ok(refused),
+            };
+            let mut change = Change::default();
+            change.unwritten(self.keys.cell(name), cell_at);
+            change.unwritten(self.keys.cell_fence(name), fence_at);
+            match &value {
+                Some((value, time_to_live)) => {
+                    let lease = match time_to_live {
+                        Some(time) => self.leases.once(*time).await?,
+                        None => 0,
+                    };
+                    change.put(self.keys.cell(name), value.clone(), lease);
+                }
+                None => change.delete(self.keys.cell(name)),
+            }
+            if fence != seen
+                && let Some(fence) = fence
+            {
+                change.put(self.keys.cell_fence(name), fence.to_string().into_bytes(), 0);
+            }
+            let answer = self.link.when(change.compares, change.writes, Vec::new()).await?;
+            if answer.held {
+                // Where nothing was removed, no revision was made; the version still has to grow.
+                let revision = answer.revision + u64::from(nothing);
+                return Ok(PutVerdict::Done(Version(self.epoch.fence(revision))));
+            }
+            self.pause(attempt).await;
+        }
+        Err(crowded(name).into())
+    }
+
+    async fn list_cells(
+        &self,
+        pattern: &Pattern,
+        after: Option<Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Cell)>, Halt> {
+        let all = self.keys.all_cells();
+        let behind = |name: &Name| [&*self.keys.cell(name), &[0]].concat();
+        let mut from = after.as_ref().map_or(all.from, behind);
+        let mut found = Vec::new();
+        loop {
+            let options = GetOptions::new().with_range(all.to.clone()).with_limit(TOGETHER);
+            let read = self.link.read(vec![TxnOp::get(from, Some(options))]).await?;
+            let keys = read.replies.into_iter().next().map(found_in).unwrap_or_default();
+            let more = keys.len() as u64 >= TOGETHER.unsigned_abs();
+            let mut last = None;
+            for key in keys {
+                let Some(name) = self.keys.cell_name(key.key()) else { continue };
+                last = Some(behind(&name));
+                if pattern.matches(name.as_str()) {
+                    let (cell, ..) = self.read_cell(&name).await?;
+                    found.extend(cell.map(|cell| (name, cell)));
+                }
+                if found.len() == limit {
+                    return Ok(found);
+                }
+            }
+            match last {
+                Some(last) if more => from = last,
+                _ => return Ok(found),
+            }
+        }
+    }
+}
+
+fn read_fence(name: &Name, key: &KeyValue) -> Result<Fence, Error> {
+    let number = key.value_str().ok().and_then(|text| text.parse().ok());
+    number.map(Fence::new).ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, "the fence of the cell is damaged")
+            .on(name)
+            .next("look at its key with etcdctl and delete it")
+    })
+}

@@ -1,0 +1,239 @@
+//! Under which keys things stand. Knows bytes and their order, not what they mean.
+//!
+//! ```text
+//! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d CLAIM    a lock delay, closed when its hold is gone
+//!                                 h CLAIM    a hold; its creation revision is the fence
+//!                                 k CLAIM    a ticket that may stand ahead of the line
+//!                                 w CLAIM    a ticket; creation revisions are the line
+//!                      t ⇥ CLAIM             a tombstone
+//!                      i ⇥ SESSION ⇥ CLAIM   a letter: this claim was ended by force
+//!                      c ⇥ NAME              a cell
+//!                      f ⇥ NAME              the largest fence that wrote the cell
+//!                      terms                 what all clients agree on
+//! ```
+//!
+//! Names have no control characters, so a tab ends them, and keys sort as names do.
+
+use crate::contract::{ClaimId, Name, Namespace, SessionId};
+
+/// What stands at a key under a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    /// A lock delay.
+    Delay,
+    /// A hold.
+    Hold,
+    /// A ticket of a claim that has kin, ancestors or something to replace.
+    Kin,
+    /// Any other ticket.
+    Wait,
+}
+
+impl Kind {
+    const fn letter(self) -> u8 {
+        match self {
+            Self::Delay => b'd',
+            Self::Hold => b'h',
+            Self::Kin => b'k',
+            Self::Wait => b'w',
+        }
+    }
+
+    fn of(letter: u8) -> Option<Self> {
+        [Self::Delay, Self::Hold, Self::Kin, Self::Wait]
+            .into_iter()
+            .find(|kind| kind.letter() == letter)
+    }
+}
+
+/// A range of keys: from the first up to, and without, the second.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Range {
+    pub(super) from: Vec<u8>,
+    pub(super) to: Vec<u8>,
+}
+
+/// The keys of one namespace.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    root: Vec<u8>,
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str, namespace: &Namespace) -> Self {
+        Self { root: format!("{prefix}\t{}\t", namespace.as_str()).into_bytes() }
+    }
+
+    /// The key of a claim's hold, ticket or delay in a slot.
+    pub(super) fn claim(&self, name: &Name, kind: Kind, id: ClaimId) -> Vec<u8> {
+        let mut key = self.slot_root(name);
+        key.push(kind.letter());
+        key.extend_from_slice(id.to_hex().as_bytes());
+        key
+    }
+
+    /// Everything in a slot.
+    pub(super) fn slot(&self, name: &Name) -> Range {
+        below(self.slot_root(name))
+    }
+
+    /// All of one kind in a slot.
+    pub(super) fn kind(&self, name: &Name, kind: Kind) -> Range {
+        let mut root = self.slot_root(name);
+        root.push(kind.letter());
+        below(root)
+    }
+
+    /// Delays, holds and tickets that may stand ahead: what decides whether the line may move.
+    pub(super) fn deciding(&self, name: &Name) -> Range {
+        let from = self.slot_root(name);
+        let mut to = from.clone();
+        to.push(Kind::Wait.letter());
+        Range { from, to }
+    }
+
+    /// All slots.
+    pub(super) fn all_slots(&self) -> Range {
+        below(self.group(b's'))
+    }
+
+    /// The slots after this one.
+    pub(super) fn slots_after(&self, name: &Name) -> Range {
+        Range { from: self.slot(name).to, to: self.all_slots().to }
+    }
+
+    /// Which slot, kind and claim a key is of.
+    pub(super) fn read(&self, key: &[u8]) -> Option<(Name, Kind, ClaimId)> {
+        let rest = key.strip_prefix(&*self.group(b's'))?;
+        let tab = rest.iter().position(|byte| *byte == b'\t')?;
+        let name = Name::try_from(std::str::from_utf8(&rest[..tab]).ok()?).ok()?;
+        let (letter, id) = rest[tab + 1..].split_first()?;
+        let id = std::str::from_utf8(id).ok()?.parse().ok()?;
+        Some((name, Kind::of(*letter)?, id))
+    }
+
+    /// The name of a slot in whose range a key stands, whatever it is.
+    pub(super) fn slot_of(&self, key: &[u8]) -> Option<Name> {
+        let rest = key.strip_prefix(&*self.group(b's'))?;
+        let text = rest.split(|byte| *byte == b'\t').next()?;
+        Name::try_from(std::str::from_utf8(text).ok()?).ok()
+    }
+
+    pub(super) fn tomb(&self, id: ClaimId) -> Vec<u8> {
+        let mut key = self.group(b't');
+        key.extend_from_slice(id.to_hex().as_bytes());
+        key
+    }
+
+    /// The letters to a session.
+    pub(super) fn letters(&self, session: SessionId) -> Range {
+        let mut root = self.group(b'i');
+        root.extend_from_slice(session.to_hex().as_bytes());
+        root.push(b'\t');
+        below(root)
+    }
+
+    /// A letter to a session about a claim.
+    pub(super) fn letter(&self, session: SessionId, id: ClaimId) -> Vec<u8> {
+        let mut key = self.letters(session).from;
+        key.extend_from_slice(id.to_hex().as_bytes());
+        key
+    }
+
+    /// The session and the claim of a letter.
+    pub(super) fn read_letter(&self, key: &[u8]) -> Option<(SessionId, ClaimId)> {
+        let rest = key.strip_prefix(&*self.group(b'i'))?;
+        let (session, id) = std::str::from_utf8(rest).ok()?.split_once('\t')?;
+        Some((session.parse().ok()?, id.parse().ok()?))
+    }
+
+    pub(super) fn cell(&self, name: &Name) -> Vec<u8> {
+        [&*self.group(b'c'), name.as_str().as_bytes()].concat()
+    }
+
+    pub(super) fn all_cells(&self) -> Range {
+        below(self.group(b'c'))
+    }
+
+    pub(super) fn cell_name(&self, key: &[u8]) -> Option<Name> {
+        let text = key.strip_prefix(&*self.group(b'c'))?;
+        Name::try_from(std::str::from_utf8(text).ok()?).ok()
+    }
+
+    pub(super) fn cell_fence(&self, name: &Name) -> Vec<u8> {
+        [&*self.group(b'f'), name.as_str().as_bytes()].concat()
+    }
+
+    pub(super) fn terms(&self) -> Vec<u8> {
+        [&*self.root, b"terms"].concat()
+    }
+
+    /// A key that nobody writes but the conformance suite: watched from the first moment of a
+    /// stream, so that there is always something to watch.
+    pub(super) fn beacon(&self) -> Vec<u8> {
+        [&*self.root, b"beacon"].concat()
+    }
+
+    fn group(&self, letter: u8) -> Vec<u8> {
+        [&*self.root, &[letter, b'\t']].concat()
+    }
+
+    fn slot_root(&self, name: &Name) -> Vec<u8> {
+        [&*self.group(b's'), name.as_str().as_bytes(), b"\t"].concat()
+    }
+}
+
+/// All keys that begin so. None of ours ends in the largest byte, which could not be counted up.
+pub(super) fn below(root: Vec<u8>) -> Range {
+    let mut to = root.clone();
+    if let Some(last) = to.last_mut() {
+        *last += 1;
+    }
+    Range { from: root, to }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::try_from(text).unwrap()
+    }
+
+    fn keys() -> Keys {
+        Keys::new("tenure", &Namespace::default())
+    }
+
+    #[test]
+    fn keys_tell_what_they_are_of() {
+        let (keys, id) = (keys(), ClaimId::new());
+        for kind in [Kind::Delay, Kind::Hold, Kind::Kin, Kind::Wait] {
+            let key = keys.claim(&name("a b/ü"), kind, id);
+            assert_eq!(keys.read(&key), Some((name("a b/ü"), kind, id)));
+            assert_eq!(keys.slot_of(&key), Some(name("a b/ü")));
+        }
+        let session = SessionId::new();
+        assert_eq!(keys.read_letter(&keys.letter(session, id)), Some((session, id)));
+        assert_eq!(keys.cell_name(&keys.cell(&name("x"))), Some(name("x")));
+        assert_eq!(keys.read(&keys.cell(&name("x"))), None);
+    }
+
+    #[test]
+    fn names_that_begin_alike_do_not_meet_and_sort_as_names() {
+        let keys = keys();
+        let inside = |range: &Range, key: &[u8]| *range.from <= *key && key < &*range.to;
+        let id = ClaimId::new();
+        for other in ["ab", "a b", "a/", "b", "A"] {
+            let key = keys.claim(&name(other), Kind::Hold, id);
+            assert!(!inside(&keys.slot(&name("a")), &key), "{other}");
+            assert_eq!(keys.slot(&name("a")).from < key, name("a") < name(other), "{other}");
+        }
+        let slot = keys.slot(&name("a"));
+        let deciding = keys.deciding(&name("a"));
+        for (kind, decides) in [(Kind::Delay, true), (Kind::Hold, true), (Kind::Kin, true)] {
+            assert_eq!(inside(&deciding, &keys.claim(&name("a"), kind, id)), decides);
+        }
+        let waits = keys.claim(&name("a"), Kind::Wait, id);
+        assert!(inside(&slot, &waits) && !inside(&deciding, &waits));
+    }
+}

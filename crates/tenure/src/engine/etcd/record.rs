@@ -1,0 +1,313 @@
+//! What stands at the keys of claims, as text. Knows the format, not who reads or writes it.
+//!
+//! Fields are separated by a space, so that `etcdctl get --prefix` shows something a person can
+//! read. Text that is not ours gives `None`, never a panic.
+
+use std::fmt::Write;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+
+use crate::contract::{
+    About, Claim, ClaimId, Label, Lineage, Name, OwnerId, Part, Parts, Patience, Place, SessionId,
+    Shape,
+};
+use crate::limits;
+
+/// The first field of every record. Another number is another layout.
+const LAYOUT: &str = "1";
+
+/// What would be taken for a separator.
+const SPECIAL: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b':').add(b';').add(b',');
+
+/// A claim as it stands at one of its keys.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) claim: Arc<Claim>,
+    /// The wall clock of its client when it came to stand here, in microseconds: for people.
+    pub(super) since: u64,
+    /// The revision of its arrival, if it arrived under another key.
+    pub(super) arrival: Option<u64>,
+    /// Where its fence is found.
+    pub(super) fence: FenceAt,
+    /// Of a hold: it is part of a set that still waits for other parts. Of a ticket: what it is to
+    /// replace held this slot when it was queued, and the ticket ends with it.
+    pub(super) reserved: bool,
+    /// With whom it shares its fence.
+    pub(super) group: Option<Group>,
+}
+
+/// Where a fence is found: a revision that is known only when it is written cannot be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FenceAt {
+    /// It is the revision that created the key.
+    Created,
+    /// It is the revision that last wrote the key.
+    Written,
+    /// It is this fence.
+    Known(u64),
+}
+
+/// Claims that share one fence. Every living member has the same record of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) key: u64,
+    pub(super) fence: FenceAt,
+    pub(super) spent: bool,
+    /// Who belongs to it. Whoever is named here and is gone ended by expiry: a release takes its
+    /// name out.
+    pub(super) members: Vec<ClaimId>,
+}
+
+impl Record {
+    /// A claim that has just come to stand somewhere.
+    pub(super) fn new(claim: &Arc<Claim>, since: u64) -> Self {
+        Self {
+            claim: Arc::clone(claim),
+            since,
+            arrival: None,
+            fence: FenceAt::Created,
+            reserved: false,
+            group: None,
+        }
+    }
+
+    pub(super) fn write(&self) -> Vec<u8> {
+        let claim = &*self.claim;
+        let mut text = String::with_capacity(256);
+        let _ = write!(text, "{LAYOUT} {} ", or_dash(claim.session.map(SessionId::to_hex)));
+        for (at, owner) in claim.lineage.all().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            let _ = write!(text, "{comma}{}", owner.to_hex());
+        }
+        let waits = if claim.patience == Patience::Wait { 'w' } else { 't' };
+        let replaces = or_dash(claim.replaces.map(ClaimId::to_hex));
+        let (lease, delay) = (claim.lease.as_micros(), claim.lock_delay.as_micros());
+        let _ = write!(text, " {lease} {delay} {waits} {replaces} {} ", self.since);
+        let arrival = or_dash(self.arrival.map(|arrival| arrival.to_string()));
+        let reserved = u8::from(self.reserved);
+        let _ = write!(text, "{arrival} {} {reserved} ", self.fence.text());
+        match &self.group {
+            None => text.push('-'),
+            Some(group) => group.push(&mut text),
+        }
+        for (at, part) in claim.parts.as_slice().iter().enumerate() {
+            let name = utf8_percent_encode(part.name().as_str(), SPECIAL);
+            let (first, shape) = (if at == 0 { ' ' } else { ';' }, shape_text(part.shape()));
+            let _ = write!(text, "{first}{shape}:{}:{name}", part.weight());
+        }
+        push_about(&mut text, &claim.about);
+        text.into_bytes()
+    }
+
+    pub(super) fn read(id: ClaimId, bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let mut fields = text.split(' ');
+        let mut next = || fields.next();
+        if next()? != LAYOUT {
+            return None;
+        }
+        let session = option(next()?)?;
+        let owners = next()?.split(',').map(|text| text.parse().ok());
+        let owners: Vec<OwnerId> = owners.collect::<Option<_>>()?;
+        let lineage = Lineage::nested(*owners.first()?, &owners[1..]).ok()?;
+        let lease = micros(next()?)?;
+        let lock_delay = micros(next()?)?;
+        let patience = if next()? == "w" { Patience::Wait } else { Patience::Try };
+        let replaces = option(next()?)?;
+        let since = next()?.parse().ok()?;
+        let arrival = option(next()?)?;
+        let fence = FenceAt::read(next()?)?;
+        let reserved = next()? == "1";
+        let group = match next()? {
+            "-" => None,
+            text => Some(Group::read(text)?),
+        };
+        let parts: Vec<Part> = next()?.split(';').map(read_part).collect::<Option<_>>()?;
+        let parts = Parts::set(parts).ok()?;
+        let about = About {
+            host: decode(next()?)?.into(),
+            pid: next()?.parse().ok()?,
+            place: optional_text(next()?)?.map(|text| Place::Told(text.into())),
+            label: match optional_text(next()?)? {
+                Some(text) => Some(Label::try_from(&*text).ok()?),
+                None => None,
+            },
+        };
+        let claim =
+            Claim { id, session, lineage, parts, lease, lock_delay, patience, replaces, about };
+        Some(Self { claim: Arc::new(claim), since, arrival, fence, reserved, group })
+    }
+}
+
+impl FenceAt {
+    fn text(self) -> String {
+        match self {
+            Self::Created => "c".to_owned(),
+            Self::Written => "m".to_owned(),
+            Self::Known(fence) => fence.to_string(),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "c" => Some(Self::Created),
+            "m" => Some(Self::Written),
+            number => number.parse().ok().map(Self::Known),
+        }
+    }
+}
+
+impl Group {
+    fn push(&self, text: &mut String) {
+        let _ = write!(text, "{}:{}:{}", self.key, self.fence.text(), u8::from(self.spent));
+        for member in &self.members {
+            let _ = write!(text, ":{}", member.to_hex());
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut fields = text.split(':');
+        let key = fields.next()?.parse().ok()?;
+        let fence = FenceAt::read(fields.next()?)?;
+        let spent = fields.next()? == "1";
+        let members = fields.map(|text| text.parse().ok()).collect::<Option<_>>()?;
+        Some(Self { key, fence, spent, members })
+    }
+}
+
+fn push_about(text: &mut String, about: &About) {
+    let host = utf8_percent_encode(&about.host, SPECIAL);
+    let _ = write!(text, " {host} {} ", about.pid);
+    match &about.place {
+        None => text.push('-'),
+        Some(place) => {
+            let place = place.to_string();
+            let _ = write!(text, "={}", utf8_percent_encode(&place, SPECIAL));
+        }
+    }
+    match &about.label {
+        None => text.push_str(" -"),
+        Some(label) => {
+            let _ = write!(text, " ={}", utf8_percent_encode(label.as_str(), SPECIAL));
+        }
+    }
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// `-`, or a value: none if it is neither.
+#[allow(clippy::option_option, reason = "not given and not legible are different things")]
+fn option<T: FromStr>(text: &str) -> Option<Option<T>> {
+    if text == "-" { Some(None) } else { text.parse().ok().map(Some) }
+}
+
+#[allow(clippy::option_option, reason = "not given and not legible are different things")]
+fn optional_text(text: &str) -> Option<Option<String>> {
+    match text.strip_prefix('=') {
+        Some(text) => decode(text).map(Some),
+        None => (text == "-").then_some(None),
+    }
+}
+
+fn decode(text: &str) -> Option<String> {
+    Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
+}
+
+fn micros(text: &str) -> Option<Duration> {
+    text.parse().ok().map(Duration::from_micros)
+}
+
+fn shape_text(shape: Shape) -> String {
+    match shape {
+        Shape::Mutex => "m".to_owned(),
+        Shape::ReadWrite => "r".to_owned(),
+        Shape::Semaphore(permits) => format!("s{permits}"),
+    }
+}
+
+fn read_part(text: &str) -> Option<Part> {
+    let mut fields = text.splitn(3, ':');
+    let shape = fields.next()?;
+    let weight: u32 = fields.next()?.parse().ok()?;
+    let name = Name::try_from(&*decode(fields.next()?)?).ok()?;
+    match shape {
+        "m" => Some(Part::mutex(name)),
+        "r" if weight == limits::FULL_WEIGHT => Some(Part::write(name)),
+        "r" => Some(Part::read(name)),
+        _ => Part::permits(name, weight, shape.strip_prefix('s')?.parse().ok()?).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::try_from(text).unwrap()
+    }
+
+    fn record() -> Record {
+        let parts = Parts::set([
+            Part::mutex(name("a b;c:d%,é")),
+            Part::write(name("w")),
+            Part::read(name("r")),
+            Part::permits(name("s"), 2, 7).unwrap(),
+        ]);
+        let claim = Claim {
+            id: ClaimId::new(),
+            session: Some(SessionId::new()),
+            lineage: Lineage::nested(OwnerId::new(), &[OwnerId::new()]).unwrap(),
+            parts: parts.unwrap(),
+            lease: Duration::from_millis(1_234),
+            lock_delay: Duration::from_secs(7),
+            patience: Patience::Wait,
+            replaces: Some(ClaimId::new()),
+            about: About {
+                host: "h o".into(),
+                pid: 7,
+                place: Some(Place::Told("src/a.rs:7".into())),
+                label: Some(Label::try_from("x y").unwrap()),
+            },
+        };
+        let (fence, members) = (FenceAt::Written, vec![ClaimId::new(), claim.id]);
+        let group = Group { key: 9, fence: FenceAt::Known(11), spent: true, members };
+        let claim = Arc::new(claim);
+        Record { claim, since: 5, arrival: Some(3), fence, reserved: true, group: Some(group) }
+    }
+
+    #[test]
+    fn a_record_survives_its_text() {
+        let full = record();
+        let read = Record::read(full.claim.id, &full.write()).unwrap();
+        assert_eq!(read.claim, full.claim);
+        assert_eq!(read.group, full.group);
+        let rest = |it: &Record| (it.since, it.arrival, it.fence, it.reserved);
+        assert_eq!(rest(&read), rest(&full));
+        let mut plain = (*full.claim).clone();
+        plain.session = None;
+        plain.replaces = None;
+        plain.lineage = Lineage::root(OwnerId::new());
+        plain.about = About { host: "".into(), pid: 1, place: None, label: None };
+        let plain = Record::new(&Arc::new(plain), 1);
+        assert_eq!(Record::read(plain.claim.id, &plain.write()).unwrap().claim, plain.claim);
+    }
+
+    #[test]
+    fn text_that_is_not_ours_is_no_record() {
+        let text = String::from_utf8(record().write()).unwrap();
+        let id = ClaimId::new();
+        for end in 0..text.len() - 4 {
+            // A shorter record may be one, but nothing panics.
+            let _ = Record::read(id, &text.as_bytes()[..end]);
+        }
+        for bad in ["", "1", "2 - x", "hello", &text.replacen('1', "9", 1)] {
+            assert!(Record::read(id, bad.as_bytes()).is_none(), "{bad}");
+        }
+        assert!(Record::read(id, &[0xff, 0xfe]).is_none());
+    }
+}

@@ -1,0 +1,219 @@
+//! Every claim that was made through this engine, and until when it lives by its renewals. Knows
+//! what is due when, not how it is ended.
+//!
+//! The claims of a session share a lease in etcd, which lives as long as any of them is renewed. So
+//! a claim that nobody renews any more, because it was given up or its release got no answer, would
+//! live for ever beside its sisters. The engine ends it when its own time is up.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::step::Own;
+use crate::contract::{ClaimId, ClaimRef, IdMap};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::time::{Alarm, Tick};
+
+/// How soon an ending that got no answer is tried again.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// How a claim stands, as far as this engine knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It was or is being sent.
+    Asked,
+    /// It waits.
+    Waiting,
+    /// It holds. If all its holds were made by one revision, this one; and whether it had waited.
+    Held { by: Option<u64>, waited: bool },
+    /// Its time is up, or it is being given back.
+    Ended,
+}
+
+/// One claim.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) own: Own,
+    pub(super) phase: Phase,
+    expires: Tick,
+}
+
+/// The claims of an engine.
+pub(super) struct Roll {
+    state: Mutex<State>,
+    alarm: Arc<dyn Alarm>,
+}
+
+#[derive(Default)]
+struct State {
+    claims: IdMap<ClaimId, Entry>,
+    due: BTreeSet<(Tick, ClaimId)>,
+    /// Keys that are to be deleted at an instant: lock delays and tombstones.
+    keys: BTreeSet<(Tick, Vec<u8>)>,
+    closed: bool,
+}
+
+/// What has to be ended now.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    pub(super) claims: Vec<Entry>,
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) closed: bool,
+}
+
+impl Roll {
+    pub(super) fn new(alarm: Arc<dyn Alarm>) -> Self {
+        Self { state: Mutex::default(), alarm }
+    }
+
+    /// Blocks until something may be due.
+    pub(super) fn wait(&self) {
+        self.alarm.wait();
+    }
+
+    /// Ends the thread that waits.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.alarm.ring();
+    }
+
+    /// A claim is about to be sent, perhaps once more. False if it has just ended and may still
+    /// stand in the store.
+    pub(super) fn enter(&self, own: &Own, now: Tick) -> bool {
+        let mut state = self.lock();
+        let id = own.claim.id;
+        if state.claims.get(&id).is_some_and(|entry| entry.phase == Phase::Ended) {
+            return false;
+        }
+        // A claim without a session lives by its lease alone, which is its own.
+        let lasts = own.claim.session.is_none();
+        let expires = if lasts { Tick::NEVER } else { now + own.claim.lease };
+        let phase = state.claims.get(&id).map_or(Phase::Asked, |entry| entry.phase);
+        state.remove(id);
+        state.due.insert((expires, id));
+        state.claims.insert(id, Entry { own: own.clone(), phase, expires });
+        self.set(&state);
+        true
+    }
+
+    /// Puts off the ending of claims that are being renewed. Those that have ended stay so.
+    pub(super) fn extend(&self, batch: &[ClaimRef], now: Tick) {
+        let mut state = self.lock();
+        for claim in batch {
+            let Some(entry) = state.claims.get_mut(&claim.id) else { continue };
+            if entry.phase == Phase::Ended || entry.expires == Tick::NEVER {
+                continue;
+            }
+            let before = entry.expires;
+            entry.expires = now + claim.lease;
+            let after = entry.expires;
+            state.due.remove(&(before, claim.id));
+            state.due.insert((after, claim.id));
+        }
+        self.set(&state);
+    }
+
+    pub(super) fn get(&self, id: ClaimId) -> Option<Entry> {
+        self.lock().claims.get(&id).cloned()
+    }
+
+    /// Ends all claims of a session here, as the death of its process would. Returns them.
+    #[cfg(feature = "conformance")]
+    pub(super) fn end_session(&self, session: crate::contract::SessionId) -> Vec<ClaimId> {
+        let mut state = self.lock();
+        let mut ended = Vec::new();
+        for (id, entry) in &mut state.claims {
+            if entry.own.claim.session == Some(session) {
+                entry.phase = Phase::Ended;
+                ended.push(*id);
+            }
+        }
+        ended
+    }
+
+    /// Whether a claim's own time is up, if it is known here: it must not be served any more.
+    pub(super) fn is_over(&self, id: ClaimId, now: Tick) -> bool {
+        let state = self.lock();
+        let entry = state.claims.get(&id);
+        entry.is_some_and(|entry| entry.phase == Phase::Ended || entry.expires <= now)
+    }
+
+    /// Whether a claim holds, as far as is known.
+    pub(super) fn holds(&self, id: ClaimId) -> bool {
+        self.lock().claims.get(&id).is_some_and(|one| matches!(one.phase, Phase::Held { .. }))
+    }
+
+    /// Says how a claim stands; not if it has ended.
+    pub(super) fn stands(&self, id: ClaimId, phase: Phase) {
+        let mut state = self.lock();
+        if let Some(entry) = state.claims.get_mut(&id)
+            && entry.phase != Phase::Ended
+        {
+            entry.phase = phase;
+        }
+    }
+
+    /// The claim is in the store no more, or never was.
+    pub(super) fn leave(&self, id: ClaimId) {
+        self.lock().remove(id);
+    }
+
+    /// Remembers to delete a key at an instant.
+    pub(super) fn delete_at(&self, at: Tick, key: Vec<u8>) {
+        let mut state = self.lock();
+        state.keys.insert((at, key));
+        self.set(&state);
+    }
+
+    /// An ending got no answer: again soon.
+    pub(super) fn again(&self, id: ClaimId, now: Tick) {
+        let mut state = self.lock();
+        if state.claims.contains_key(&id) {
+            state.due.insert((now + AGAIN, id));
+            self.set(&state);
+        }
+    }
+
+    /// What is due at `now`. Claims are marked as ended, and stay until they are left.
+    pub(super) fn due(&self, now: Tick) -> Due {
+        let mut state = self.lock();
+        let mut due = Due { closed: state.closed, ..Due::default() };
+        while let Some((_, id)) = state.due.first().copied().filter(|(at, _)| *at <= now) {
+            state.due.pop_first();
+            if let Some(entry) = state.claims.get_mut(&id) {
+                due.claims.push(entry.clone());
+                entry.phase = Phase::Ended;
+            }
+        }
+        while state.keys.first().is_some_and(|(at, _)| *at <= now) {
+            due.keys.extend(state.keys.pop_first().map(|(_, key)| key));
+        }
+        self.set(&state);
+        due
+    }
+
+    fn set(&self, state: &State) {
+        let claims = state.due.first().map(|(at, _)| *at);
+        let keys = state.keys.first().map(|(at, _)| *at);
+        self.alarm.set(claims.into_iter().chain(keys).min().unwrap_or(Tick::NEVER));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    /// When it would have ended by itself.
+    pub(super) fn expires(&self) -> Tick {
+        self.expires
+    }
+}
+
+impl State {
+    fn remove(&mut self, id: ClaimId) {
+        if let Some(entry) = self.claims.remove(&id) {
+            self.due.remove(&(entry.expires, id));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What can go wrong between a call and its answer. Knows etcd's own words, not the verbs.
+
+use std::time::Duration;
+
+use etcd_client::Error as Client;
+
+use crate::contract::{Error, ErrorKind, short};
+
+/// Longest piece of a server's own words that we repeat, in characters.
+const WORDS: usize = 300;
+
+/// Why a call has no answer.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    /// The lease that a key should be attached to is gone. Nothing was written.
+    LeaseGone,
+    /// No answer within this time.
+    Silence(Duration),
+    /// The member could not be reached or cannot serve now, and may have acted before that.
+    Away(String),
+    /// The server refuses, and will refuse again.
+    Refused(Error),
+    /// What the store holds is older than what we have seen.
+    Restored(Error),
+}
+
+impl Trouble {
+    /// Reads a client's error.
+    pub(super) fn of(error: &Client) -> Self {
+        let Client::GRpcStatus(status) = error else {
+            return match error {
+                Client::LeaseKeepAliveError(what) if what == "lease not found" => Self::LeaseGone,
+                other => Self::Away(shorten(&other.to_string())),
+            };
+        };
+        let (code, said) = (format!("{:?}", status.code()), shorten(status.message()));
+        let refused = |kind, what: &str, next: &'static str| {
+            Self::Refused(Error::new(kind, format!("{what}: {said}")).next(next))
+        };
+        match &*code {
+            _ if said.contains("requested lease not found") => Self::LeaseGone,
+            _ if said.contains("too many operations in txn") => refused(
+                ErrorKind::Limit,
+                "the set is too large for one transaction of this etcd",
+                "take fewer names at once, or raise --max-txn-ops on the members",
+            ),
+            _ if said.contains("database space exceeded") => refused(
+                ErrorKind::Limit,
+                "etcd is full and refuses to write",
+                "compact and defragment it, then `etcdctl alarm disarm`",
+            ),
+            "Unauthenticated" | "PermissionDenied" => refused(
+                ErrorKind::InvalidOption,
+                "etcd does not let us in",
+                "check user and password in the URL, and the role's right to the prefix",
+            ),
+            "InvalidArgument" if said.contains("authentication failed") => refused(
+                ErrorKind::InvalidOption,
+                "etcd does not let us in",
+                "check user and password in the URL",
+            ),
+            "FailedPrecondition" if said.contains("authentication is not enabled") => refused(
+                ErrorKind::InvalidOption,
+                "this etcd knows no users",
+                "leave user and password out of the URL, or `etcdctl auth enable`",
+            ),
+            _ => Self::Away(said),
+        }
+    }
+
+    /// The same, with the name of the member that was asked.
+    pub(super) fn at(self, endpoint: &str) -> Self {
+        match self {
+            Self::Away(said) => Self::Away(format!("{endpoint}: {said}")),
+            other => other,
+        }
+    }
+
+    /// Whether another member may answer better.
+    pub(super) fn is_about_the_member(&self) -> bool {
+        matches!(self, Self::Silence(_) | Self::Away(_))
+    }
+
+    /// The same for people, and for the session.
+    pub(super) fn into_error(self) -> Error {
+        let away = "check that a majority of the members is up and reachable";
+        match self {
+            Self::LeaseGone => {
+                Error::new(ErrorKind::Unavailable, "the lease of this session ended in etcd")
+                    .next("call again: a new one is made")
+            }
+            Self::Silence(limit) => {
+                let what = format!("etcd gave no answer within {}", short(limit));
+                Error::new(ErrorKind::Unavailable, what).next(away).effect_unknown()
+            }
+            Self::Away(said) => {
+                Error::new(ErrorKind::Unavailable, format!("etcd does not answer: {said}"))
+                    .next(away)
+                    .effect_unknown()
+            }
+            Self::Refused(error) | Self::Restored(error) => error,
+        }
+    }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Effect;
+
+    #[test]
+    fn silence_may_have_had_an_effect_and_a_lost_lease_had_none() {
+        let silence = Trouble::Silence(Duration::from_secs(2)).into_error();
+        assert_eq!(silence.effect(), Effect::Unknown);
+        assert!(silence.is_retryable() && silence.to_string().contains("2s"), "{silence}");
+        let gone = Trouble::of(&Client::LeaseKeepAliveError("lease not found".to_owned()));
+        assert!(matches!(gone, Trouble::LeaseGone));
+        assert_eq!(gone.into_error().effect(), Effect::None);
+    }
+
+    #[test]
+    fn a_broken_connection_is_about_the_member() {
+        let broken = Trouble::of(&Client::EndpointError("reset".to_owned()));
+        assert!(broken.is_about_the_member());
+        assert!(broken.into_error().to_string().contains("reset"));
+    }
+}

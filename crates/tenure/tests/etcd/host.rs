@@ -1,0 +1,108 @@
+//! What the tests share: sessions that are written down, waiters on threads of their own, and keys
+//! as an operator sees them. Knows no faults.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use servers::{Etcd, eventually};
+use tenure::blocking::wait;
+use tenure::conformance::audit::{Recorder, Rules, What, judge};
+use tenure::time::SystemClock;
+use tenure::{Error, Guard, Held, Tenure, Witness};
+
+/// A lease so long that nothing in a test can be its doing.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// How long a test waits for what must happen, on a machine that is busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Everything that the sessions of a test do.
+#[derive(Clone)]
+pub(crate) struct Book {
+    recorder: Arc<Recorder>,
+    url: String,
+}
+
+impl Book {
+    /// A namespace of its own in a cluster.
+    pub(crate) fn new(url: &str) -> Self {
+        Self { recorder: Recorder::new(Arc::new(SystemClock)), url: url.to_owned() }
+    }
+
+    /// A session that is written down here, in the namespace of a test.
+    pub(crate) fn session(&self, namespace: &str, lease: Duration) -> Tenure {
+        let witness = Arc::clone(&self.recorder) as Arc<dyn Witness>;
+        let builder = Tenure::builder().lease(lease).witness(witness).namespace(namespace);
+        wait(builder.connect(&self.url)).unwrap()
+    }
+
+    /// Writes down that a lock is used now, if its holder may.
+    pub(crate) fn used(&self, held: &Held) {
+        self.recorder.used(held);
+    }
+
+    fn count(&self, what: impl Fn(&What) -> bool) -> usize {
+        self.recorder.history().entries().iter().filter(|entry| what(&entry.what)).count()
+    }
+
+    /// Asks for a mutex on a thread of its own, and returns when it stands in line.
+    #[track_caller]
+    pub(crate) fn waiter(&self, tenure: &Tenure, name: &str) -> Waiter {
+        let queued = || self.count(|what| *what == What::Queued);
+        let (before, mutex) = (queued(), tenure.mutex(name).unwrap());
+        let (tell, outcome) = channel();
+        std::thread::spawn(move || tell.send(wait(mutex.lock())));
+        eventually("the waiter stands in line", || queued() > before);
+        Waiter(outcome)
+    }
+
+    /// The auditor finds nothing: two holders at once, a fence that goes back, a use after a loss.
+    #[track_caller]
+    pub(crate) fn assert_sound(&self, least: usize) {
+        let wake_within = PATIENCE;
+        let rules = Rules { queue: true, wake_within, lossy: true, at_rest: true };
+        let verdicts = judge(&self.recorder.history(), &rules);
+        println!("{verdicts}");
+        assert!(verdicts.violations.is_empty(), "{verdicts}");
+        assert!(verdicts.grants >= least, "{verdicts}");
+    }
+}
+
+/// Somebody who waits for a mutex.
+pub(crate) struct Waiter(Receiver<Result<Guard, Error>>);
+
+impl Waiter {
+    /// It must be served soon.
+    #[track_caller]
+    pub(crate) fn served(&self) -> Guard {
+        let outcome = self.0.recv_timeout(PATIENCE);
+        let outcome = outcome.unwrap_or_else(|_| panic!("the waiter has waited for {PATIENCE:?}"));
+        outcome.unwrap_or_else(|error| panic!("the waiter was not served: {error}"))
+    }
+
+    /// It waits, and nothing has ended its wait.
+    pub(crate) fn still_waits(&self) -> bool {
+        self.0.try_recv().is_err()
+    }
+}
+
+/// The keys of a lock in a namespace, each by its letter: `h` holds, `w` waits.
+pub(crate) fn keys(etcd: &Etcd, namespace: &str, name: &str) -> Vec<String> {
+    let root = format!("tenure\t{namespace}\ts\t{name}\t");
+    let listed = etcd.ctl(&["get", "--prefix", "--keys-only", &root]).unwrap();
+    listed.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// The lease on which a key hangs, as `etcdctl` wants it.
+pub(crate) fn lease_of(etcd: &Etcd, key: &str) -> String {
+    let told = etcd.ctl(&["get", key, "--write-out=json"]).unwrap();
+    let (_, rest) = told.split_once("\"lease\":").expect("a key on a lease");
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    format!("{:x}", digits.parse::<i64>().unwrap())
+}
+
+/// The letter of a key under a slot.
+pub(crate) fn letter(key: &str) -> Option<char> {
+    key.rsplit('\t').next().and_then(|last| last.chars().next())
+}
