@@ -153,6 +153,10 @@ impl Builder {
                 made.ca().display()
             );
         }
+        if self.clock {
+            // Its thread sleeps until a time of day: when the clock is put back, it never sleeps.
+            text.push_str("jemalloc-bg-thread no\n");
+        }
         for line in &self.lines {
             let _ = writeln!(text, "{line}");
         }

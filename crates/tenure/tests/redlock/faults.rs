@@ -42,12 +42,12 @@ fn clocks_that_are_put_back_close_nodes_for_no_longer_than_a_restart_does() {
     let before = first.fence().unwrap();
     wait(first.release()).unwrap();
     for server in &nodes.servers {
-        server.step_clock(Duration::from_secs(7_200), Direction::Back);
+        server.step_clock(Duration::from_secs(600), Direction::Back);
     }
     // For a node that was closed not long ago, time runs again from there: it cannot tell a clock
     // that was wrong from one that is wrong now.
     let mut second = None;
-    eventually("nodes are open again, hours before their clocks are back", || {
+    eventually("nodes are open again, long before their clocks are back", || {
         second = wait(mutex.try_lock()).ok().flatten();
         second.is_some()
     });
@@ -79,8 +79,13 @@ fn whoever_waits_in_vain_hears_who_holds_and_which_nodes_are_away() {
 fn a_hold_survives_the_loss_of_a_minority_and_its_loss_is_told() {
     let nodes = Nodes::start(5, 0);
     let book = Book::new();
-    let tenure = book.session(&nodes.new_url(), SHORT);
+    // A busy machine must not cost it either.
+    let tenure = book.session(&nodes.new_url(), Duration::from_secs(9));
     let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+    let holds = |server: &servers::Redis| {
+        server.cmd(&["HGET", "tenure:{default/a}:q", "i"]).unwrap().text().is_some()
+    };
+    eventually("all nodes have it", || nodes.servers.iter().all(holds));
     nodes.servers[0].kill();
     nodes.proxies[1].black_hole(true);
     let renewed = || {
@@ -92,7 +97,7 @@ fn a_hold_survives_the_loss_of_a_minority_and_its_loss_is_told() {
         renewals.count()
     };
     let before = renewed();
-    eventually("it is renewed by three nodes", || renewed() >= before + 4);
+    eventually("it is renewed by three nodes", || renewed() >= before + 2);
     guard.check().unwrap();
     nodes.servers[2].kill();
     let loss = wait(guard.lost());
