@@ -166,8 +166,15 @@ fn every_bug_has_a_judge() -> Result<(), Failed> {
 }
 
 fn programs_agree(harness: &dyn Harness) -> Result<(), Failed> {
-    // A step at etcd is several writes to a disk.
-    let seeds = if harness.promises().engine == "etcd" { 12 } else { 150 };
+    let nightly = std::env::var("TENURE_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
+    let seeds = match harness.promises().engine {
+        _ if nightly => 150,
+        // A step is several writes to a disk.
+        "etcd" => 12,
+        // The scripts are those of one server, and a step costs round trips to every node.
+        "redis+cluster" | "redis+sentinel" => 20,
+        _ => 150,
+    };
     match differential::run(harness, 0..seeds, 60) {
         Ok(_) => Ok(()),
         Err(failure) => Err(failure.to_string().into()),

@@ -50,14 +50,24 @@ impl<T> Waiting<T> {
 
     /// Whether it is done, after what is under way has arrived.
     pub fn is_done(&mut self, stage: &dyn Stage) -> bool {
+        Self::look(std::slice::from_mut(self), stage);
+        self.is_served()
+    }
+
+    /// Polls them all while what is under way arrives: what settles one settles every other.
+    pub fn look(all: &mut [Self], stage: &dyn Stage) {
         for _ in 0..3 {
-            self.poll();
-            if self.output.is_some() {
-                return true;
+            all.iter_mut().for_each(Self::poll);
+            if all.iter().all(Self::is_served) {
+                return;
             }
             stage.settle();
         }
-        self.poll();
+        all.iter_mut().for_each(Self::poll);
+    }
+
+    /// Whether it was done when it was last looked at.
+    pub fn is_served(&self) -> bool {
         self.output.is_some()
     }
 

@@ -107,11 +107,8 @@ impl World {
     #[track_caller]
     pub fn all_served<T>(&self, mut all: Vec<Waiting<T>>) -> Vec<T> {
         for _ in 0..STEPS {
-            let mut waits = false;
-            for one in &mut all {
-                waits |= !one.is_done(self.stage());
-            }
-            if !waits {
+            Waiting::look(&mut all, self.stage());
+            if all.iter().all(Waiting::is_served) {
                 break;
             }
             self.pass(self.lease() / STEPS_IN_A_LEASE);

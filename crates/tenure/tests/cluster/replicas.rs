@@ -5,7 +5,7 @@ use std::time::Duration;
 use servers::Cluster;
 use tenure::{ErrorKind, Tenure};
 
-const WITHIN: Duration = Duration::from_secs(1);
+const WITHIN: Duration = Duration::from_millis(1_500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_is_confirmed_by_the_replica_of_its_own_node_before_and_after_a_fail_over() {

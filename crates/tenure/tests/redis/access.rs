@@ -85,7 +85,7 @@ fn rare_ways(redis: &Redis, user: &str) {
 fn who_asks_replicas_needs_one_more_command() {
     let (redis, user) = guarded();
     let _replica = Redis::builder().replica_of(&redis).start();
-    let asking = tenure::Tenure::builder().replicas(1, Duration::from_secs(1));
+    let asking = tenure::Tenure::builder().replicas(1, Duration::from_millis(1_500));
     let tenure = wait(asking.connect(&redis.url_as(user, "secret"))).unwrap();
     let mutex = tenure.mutex("a").unwrap();
     let error = wait(mutex.lock()).unwrap_err();

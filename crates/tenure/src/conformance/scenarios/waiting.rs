@@ -326,17 +326,14 @@ where
 /// What everybody's call comes to, as time goes by.
 fn ended<T>(world: &World, pairs: &[Pair], mut all: Vec<Waiting<T>>) -> Vec<T> {
     for _ in 0..60 {
-        let mut stuck = false;
-        for one in &mut all {
-            stuck |= !one.is_done(world.stage());
-        }
-        if !stuck {
+        Waiting::look(&mut all, world.stage());
+        if all.iter().all(Waiting::is_served) {
             break;
         }
         world.pass(world.lease() / 12);
     }
-    let done = |(pair, mut one): (&Pair, Waiting<T>)| {
-        assert!(one.is_done(world.stage()), "{}: still waits", pair.about);
+    let done = |(pair, one): (&Pair, Waiting<T>)| {
+        assert!(one.is_served(), "{}: still waits", pair.about);
         one.done(world.stage())
     };
     pairs.iter().zip(all).map(done).collect()
@@ -353,9 +350,10 @@ fn both_are_served(world: &World, pairs: &[Pair], time: Duration) {
     let first: Vec<Guard> = pairs.iter().zip(first).map(take).collect();
     let mut line = start(pairs, |pair| lock(&pair.waiter, pair));
     world.pass_watching(time, || {
-        for ((pair, guard), next) in pairs.iter().zip(&first).zip(&mut line) {
+        Waiting::look(&mut line, world.stage());
+        for ((pair, guard), next) in pairs.iter().zip(&first).zip(&line) {
             assert!(guard.check().is_ok(), "{}: one call must not cost the lock", pair.about);
-            assert!(!next.is_done(world.stage()), "{}: two hold", pair.about);
+            assert!(!next.is_served(), "{}: two hold", pair.about);
         }
     });
     // An error here only says that the caller cannot know; the keeper goes on.
