@@ -1,10 +1,12 @@
 //! What the tests share: sessions that are written down, waiters on threads of their own, and keys
 //! as an operator sees them. Knows no faults.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use etcd_client::{Client, Event, KeyValue, WatchOptions};
 use servers::{Etcd, eventually};
 use tenure::blocking::wait;
 use tenure::conformance::audit::{Recorder, Rules, What, judge};
@@ -92,6 +94,33 @@ pub(crate) fn keys(etcd: &Etcd, namespace: &str, name: &str) -> Vec<String> {
     let root = format!("tenure\t{namespace}\ts\t{name}\t");
     let listed = etcd.ctl(&["get", "--prefix", "--keys-only", &root]).unwrap();
     listed.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// How many keys of a lock there ever were.
+pub(crate) fn ever_used(etcd: &Etcd, namespace: &str, name: &str) -> usize {
+    let root = format!("tenure\t{namespace}\ts\t{name}\t");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endpoint = format!("http://127.0.0.1:{}", etcd.port(0));
+        let mut client = Client::connect([endpoint], None).await.unwrap();
+        let now = client.get("x", None).await.unwrap().header().unwrap().revision();
+        // From the first revision on, until a last event that is only there to be seen.
+        let end = format!("{root}~");
+        client.put(&*end, "", None).await.unwrap();
+        let options = WatchOptions::new().with_prefix().with_start_revision(1);
+        let mut events = client.watch(root, Some(options)).await.unwrap();
+        let mut keys = HashSet::new();
+        loop {
+            let told = events.message().await.unwrap().unwrap();
+            keys.extend(told.events().iter().filter_map(Event::kv).map(|key| key.key().to_vec()));
+            let last = told.events().iter().filter_map(Event::kv).map(KeyValue::mod_revision).max();
+            if last.is_some_and(|last| last > now) {
+                break;
+            }
+        }
+        client.delete(end, None).await.unwrap();
+        keys.len() - 1
+    })
 }
 
 /// The lease on which a key hangs, as `etcdctl` wants it.

@@ -9,3 +9,4 @@ mod members;
 mod page;
 mod recipes;
 mod restoring;
+mod runtimes;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp};
 
 use super::Inner;
-use super::keys::Kind;
+use super::keys::{Kind, Tag};
 use super::leases::{Lease, Standing, Term, Who};
 use super::picture::{Epoch, Picture, Rules, settle_arrival, settle_grant};
 use super::record::Record;
@@ -37,16 +37,15 @@ impl Inner {
                 Ok((own, stale)) => {
                     // Beside each other: what the claim rests on is answered for when both are.
                     let (kept, answer) =
-                        tokio::join!(self.keep(&stale, since), self.claim_with(&own, since));
-                    let answer =
-                        answer.and_then(|verdict| kept.map(|()| verdict).map_err(Halt::from));
+                        tokio::join!(self.kept(stale, since), self.claim_with(&own, since));
+                    let answer = answer.and_then(|verdict| kept.map(|()| verdict));
                     if matches!(answer, Err(Halt::Trouble(Trouble::LeaseGone))) {
                         self.leases.forget(&own.lease);
                         own.delay.iter().for_each(|lease| self.leases.forget(lease));
                     }
                     answer
                 }
-                Err(trouble) => Err(trouble.into()),
+                Err(halt) => Err(halt),
             };
             match answer {
                 Err(Halt::Trouble(Trouble::LeaseGone)) => {}
@@ -58,21 +57,25 @@ impl Inner {
 
     /// The leases of a claim, and those of them that have to be kept alive beside it.
     async fn own(
-        &self,
+        self: &Arc<Self>,
         claim: &Arc<Claim>,
         since: Tick,
-    ) -> Result<(Own, Vec<Arc<Lease>>), Trouble> {
+    ) -> Result<(Own, Vec<Arc<Lease>>), Halt> {
         let who = claim.session.map_or(Who::Claim(claim.id), Who::Session);
         let term = |extra| Term { who, length: claim.lease, extra };
         let mut stale = Vec::new();
         let mut lease = async |term| {
-            Ok::<_, Trouble>(match self.leases.standing(term, since) {
+            Ok::<_, Halt>(match self.leases.standing(term, since) {
                 Standing::Fresh(lease) => lease,
                 Standing::Stale(lease) => {
                     stale.push(Arc::clone(&lease));
                     lease
                 }
-                Standing::None => self.leases.ensure(term, since).await?,
+                Standing::None => {
+                    let inner = Arc::clone(self);
+                    let made = async move { inner.leases.ensure(term, since).await };
+                    self.tasks.apart(Box::pin(made)).await??
+                }
             })
         };
         // The longer one first, here and when they are kept alive: it must outlive the other.
@@ -82,7 +85,18 @@ impl Inner {
             Some(lease(term(claim.lock_delay)).await?)
         };
         let lease = lease(term(std::time::Duration::ZERO)).await?;
-        Ok((Own { claim: Arc::clone(claim), lease, delay }, stale))
+        let tag = self.roll.get(claim.id).map_or(Tag::FIRST, |entry| entry.own.tag);
+        Ok((Own { claim: Arc::clone(claim), lease, delay, tag }, stale))
+    }
+
+    /// Keeps leases alive that others rest on as well.
+    async fn kept(self: &Arc<Self>, leases: Vec<Arc<Lease>>, since: Tick) -> Result<(), Halt> {
+        if leases.is_empty() {
+            return Ok(());
+        }
+        let inner = Arc::clone(self);
+        let kept = async move { inner.keep(&leases, since).await };
+        Ok(self.tasks.apart(Box::pin(kept)).await??)
     }
 
     /// Keeps leases alive, one after the other.
@@ -96,15 +110,20 @@ impl Inner {
     async fn claim_with(self: &Arc<Self>, own: &Own, since: Tick) -> Result<Verdict, Halt> {
         if !self.roll.enter(own, since) {
             // Its time was up a moment ago: it must be gone before it can come anew.
-            self.end_claim(&own.claim.parts, own.claim.id).await?;
+            let (inner, claim) = (Arc::clone(self), Arc::clone(&own.claim));
+            let ended = async move { inner.end_claim(&claim.parts, claim.id).await };
+            self.tasks.apart(Box::pin(ended)).await??;
             self.roll.leave(own.claim.id);
             self.roll.enter(own, since);
         }
         let answer = self.claim_fast(own).await;
         let verdict = match answer {
             Ok(Fast::Granted(grant)) => Ok(Verdict::Granted(grant)),
-            // On the heap: a free lock has not to carry the room that this takes.
-            Ok(Fast::Look(found)) => Box::pin(self.claim_by_rules(own, found)).await,
+            Ok(Fast::Look(found)) => {
+                let (inner, own) = (Arc::clone(self), own.clone());
+                let judged = async move { inner.claim_by_rules(own, found).await };
+                self.tasks.apart(Box::pin(judged)).await.map_err(Halt::from).flatten()
+            }
             Err(trouble) => Err(trouble),
         };
         match &verdict {
@@ -140,9 +159,9 @@ impl Inner {
             let slot = self.keys.slot(name);
             let empty = Compare::create_revision(slot.from, CompareOp::Equal, 0);
             change.compares.push(empty.with_range(slot.to));
-            change.put(self.keys.claim(name, Kind::Hold, claim.id), value.clone(), own.lease.id);
+            change.put(self.keys.claim(name, Kind::Hold, own.tag), value.clone(), own.lease.id);
             if let Some(delay) = &own.delay {
-                let key = self.keys.claim(name, Kind::Delay, claim.id);
+                let key = self.keys.delay(name, claim.id);
                 change.put(key, value.clone(), delay.id);
             }
         }
@@ -163,16 +182,21 @@ impl Inner {
         Grant { fences, arrival: crate::contract::Arrival(revision) }
     }
 
-    async fn claim_by_rules(self: &Arc<Self>, own: &Own, found: Picture) -> Result<Verdict, Halt> {
-        let claim = &own.claim;
-        let mut found = found;
+    async fn claim_by_rules(
+        self: &Arc<Self>,
+        mut own: Own,
+        mut found: Picture,
+    ) -> Result<Verdict, Halt> {
+        let claim = &Arc::clone(&own.claim);
         for attempt in 0..TRIES {
             found = self.with_replaced(found, claim).await?;
+            own.tag = found.tag_for(claim);
+            self.roll.tag(claim.id, own.tag);
             let now = self.now();
             let mut rules = found.rules(now, 0);
             let step = Step::new(&self.keys, &found, &mut rules);
             let verdict = rules.claim(claim, now);
-            let mut change = step.change(&mut rules, Some(own), now.wall_micros)?;
+            let mut change = step.change(&mut rules, Some(&own), now.wall_micros)?;
             let mut revision = found.revision;
             if !change.is_empty() {
                 if let (Verdict::Queued(_), [part]) = (&verdict, claim.parts.as_slice()) {
@@ -211,10 +235,10 @@ impl Inner {
                         Some(Renewed::Waiting(after)) => after.place != queued.place,
                         _ => true,
                     };
-                    self.begin_wait(own, queued.arrival, &found);
+                    self.begin_wait(&own, queued.arrival, &found);
                     if moves {
                         self.evaluate(id).await;
-                        return self.settled(own, Verdict::Queued(queued)).await;
+                        return self.settled(&own, Verdict::Queued(queued)).await;
                     }
                     Verdict::Queued(queued)
                 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d CLAIM    a lock delay, closed when its hold is gone
-//!                                 h CLAIM    a hold; its creation revision is the fence
-//!                                 k CLAIM    a ticket that may stand ahead of the line
-//!                                 w CLAIM    a ticket; creation revisions are the line
+//!                                 h TAG      a hold; its creation revision is the fence
+//!                                 k TAG      a ticket that may stand ahead of the line
+//!                                 w TAG      a ticket; creation revisions are the line
 //!                      t ⇥ CLAIM             a tombstone
 //!                      i ⇥ SESSION ⇥ CLAIM   a letter: this claim was ended by force
 //!                      c ⇥ NAME              a cell
@@ -46,6 +46,37 @@ impl Kind {
     }
 }
 
+/// How the keys of a claim in a slot end. A small number, which the next claim has again: deleted
+/// keys stay in etcd's index until somebody compacts it, and every look at a slot walks over them.
+/// With a key of its own for each claim, a lock would get slower with each use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Tag {
+    /// A number that nobody else has in the slot.
+    Seat(u32),
+    /// The claim's own id, which nobody else has anywhere.
+    Claim(ClaimId),
+}
+
+impl Tag {
+    /// The tag of whoever finds a slot empty.
+    pub(super) const FIRST: Self = Self::Seat(0);
+
+    fn text(self) -> String {
+        match self {
+            Self::Seat(number) => number.to_string(),
+            Self::Claim(id) => id.to_hex(),
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let tag = match text.parse() {
+            Ok(number) if text.len() <= 10 => Self::Seat(number),
+            _ => Self::Claim(text.parse().ok()?),
+        };
+        (tag.text() == text).then_some(tag)
+    }
+}
+
 /// A range of keys: from the first up to, and without, the second.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Range {
@@ -65,11 +96,16 @@ impl Keys {
     }
 
     /// The key of a claim's hold, ticket or delay in a slot.
-    pub(super) fn claim(&self, name: &Name, kind: Kind, id: ClaimId) -> Vec<u8> {
+    pub(super) fn claim(&self, name: &Name, kind: Kind, tag: Tag) -> Vec<u8> {
         let mut key = self.slot_root(name);
         key.push(kind.letter());
-        key.extend_from_slice(id.to_hex().as_bytes());
+        key.extend_from_slice(tag.text().as_bytes());
         key
+    }
+
+    /// The key of a claim's lock delay. Not shared: it is deleted long after the claim is gone.
+    pub(super) fn delay(&self, name: &Name, id: ClaimId) -> Vec<u8> {
+        self.claim(name, Kind::Delay, Tag::Claim(id))
     }
 
     /// Everything in a slot.
@@ -102,14 +138,13 @@ impl Keys {
         Range { from: self.slot(name).to, to: self.all_slots().to }
     }
 
-    /// Which slot, kind and claim a key is of.
-    pub(super) fn read(&self, key: &[u8]) -> Option<(Name, Kind, ClaimId)> {
+    /// Which slot a key is of, and what stands there.
+    pub(super) fn read(&self, key: &[u8]) -> Option<(Name, Kind, Tag)> {
         let rest = key.strip_prefix(&*self.group(b's'))?;
         let tab = rest.iter().position(|byte| *byte == b'\t')?;
         let name = Name::try_from(std::str::from_utf8(&rest[..tab]).ok()?).ok()?;
-        let (letter, id) = rest[tab + 1..].split_first()?;
-        let id = std::str::from_utf8(id).ok()?.parse().ok()?;
-        Some((name, Kind::of(*letter)?, id))
+        let (letter, tag) = rest[tab + 1..].split_first()?;
+        Some((name, Kind::of(*letter)?, Tag::read(std::str::from_utf8(tag).ok()?)?))
     }
 
     /// The name of a slot in whose range a key stands, whatever it is.
@@ -208,32 +243,38 @@ mod tests {
     fn keys_tell_what_they_are_of() {
         let (keys, id) = (keys(), ClaimId::new());
         for kind in [Kind::Delay, Kind::Hold, Kind::Kin, Kind::Wait] {
-            let key = keys.claim(&name("a b/ü"), kind, id);
-            assert_eq!(keys.read(&key), Some((name("a b/ü"), kind, id)));
-            assert_eq!(keys.slot_of(&key), Some(name("a b/ü")));
+            for tag in [Tag::FIRST, Tag::Seat(u32::MAX), Tag::Claim(id)] {
+                let key = keys.claim(&name("a b/ü"), kind, tag);
+                assert_eq!(keys.read(&key), Some((name("a b/ü"), kind, tag)));
+                assert_eq!(keys.slot_of(&key), Some(name("a b/ü")));
+            }
         }
         let session = SessionId::new();
         assert_eq!(keys.read_letter(&keys.letter(session, id)), Some((session, id)));
         assert_eq!(keys.cell_name(&keys.cell(&name("x"))), Some(name("x")));
         assert_eq!(keys.read(&keys.cell(&name("x"))), None);
+        for spoilt in ["", "00", "+1", "4294967296", "x"] {
+            let key = [&*keys.kind(&name("a"), Kind::Hold).from, spoilt.as_bytes()].concat();
+            assert_eq!(keys.read(&key), None, "{spoilt}");
+        }
     }
 
     #[test]
     fn names_that_begin_alike_do_not_meet_and_sort_as_names() {
         let keys = keys();
         let inside = |range: &Range, key: &[u8]| *range.from <= *key && key < &*range.to;
-        let id = ClaimId::new();
+        let tag = Tag::Claim(ClaimId::new());
         for other in ["ab", "a b", "a/", "b", "A"] {
-            let key = keys.claim(&name(other), Kind::Hold, id);
+            let key = keys.claim(&name(other), Kind::Hold, tag);
             assert!(!inside(&keys.slot(&name("a")), &key), "{other}");
             assert_eq!(keys.slot(&name("a")).from < key, name("a") < name(other), "{other}");
         }
         let slot = keys.slot(&name("a"));
         let deciding = keys.deciding(&name("a"));
         for (kind, decides) in [(Kind::Delay, true), (Kind::Hold, true), (Kind::Kin, true)] {
-            assert_eq!(inside(&deciding, &keys.claim(&name("a"), kind, id)), decides);
+            assert_eq!(inside(&deciding, &keys.claim(&name("a"), kind, tag)), decides);
         }
-        let waits = keys.claim(&name("a"), Kind::Wait, id);
+        let waits = keys.claim(&name("a"), Kind::Wait, tag);
         assert!(inside(&slot, &waits) && !inside(&deciding, &waits));
     }
 }

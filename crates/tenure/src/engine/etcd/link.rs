@@ -18,6 +18,7 @@ use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::timeout;
 
 use super::location::{Location, Tls};
+use super::tasks::Front;
 use super::trouble::Trouble;
 use crate::contract::{Error, ErrorKind};
 use crate::limits;
@@ -33,6 +34,7 @@ const PROBE: Duration = Duration::from_secs(6);
 pub(super) struct Link {
     members: Vec<Member>,
     options: ConnectOptions,
+    front: Front,
     current: watch::Sender<usize>,
     limit: Duration,
     sight: Mutex<Sight>,
@@ -42,9 +44,12 @@ pub(super) struct Link {
     notice: Notify,
 }
 
+/// A member and the connections to it: one that the engine's own thread keeps, and one that the
+/// callers' runtime keeps for calls that are made there.
 struct Member {
     endpoint: String,
-    client: OnceCell<Client>,
+    own: OnceCell<Client>,
+    front: OnceCell<Client>,
 }
 
 /// The newest that was seen of a cluster.
@@ -65,7 +70,7 @@ pub(super) struct Answer {
 }
 
 impl Link {
-    pub(super) fn new(location: &Location) -> Result<Self, Error> {
+    pub(super) fn new(location: &Location, front: Front) -> Result<Self, Error> {
         let mut options = ConnectOptions::new()
             .with_connect_timeout(MEMBER)
             .with_keep_alive(PROBE, MEMBER)
@@ -78,14 +83,15 @@ impl Link {
         if let Some(tls) = location.tls() {
             options = options.with_tls(tls_options(tls)?);
         }
-        let member = |endpoint| Member { endpoint, client: OnceCell::new() };
+        let member = |endpoint| Member { endpoint, own: OnceCell::new(), front: OnceCell::new() };
         let members: Vec<Member> = location.endpoints().into_iter().map(member).collect();
         let limit = if members.len() > 1 { MEMBER } else { limits::CALL };
         // Clients that start together should not all ask the same member.
         let first = usize::from(crate::sync::random_bytes()[0]) % members.len();
         let (current, _) = watch::channel(first);
         let (sight, restored) = (Mutex::new(Sight::default()), AtomicBool::new(false));
-        Ok(Self { members, options, current, limit, sight, restored, notice: Notify::new() })
+        let notice = Notify::new();
+        Ok(Self { members, options, front, current, limit, sight, restored, notice })
     }
 
     /// With a time limit that a busy machine does not reach, for tests that count time themselves.
@@ -109,7 +115,8 @@ impl Link {
     pub(super) async fn client_of(&self, member: usize) -> Result<Client, Trouble> {
         let member = &self.members[member];
         let connect = || Client::connect([&member.endpoint], Some(self.options.clone()));
-        let made = timeout(self.limit, member.client.get_or_try_init(connect)).await;
+        let client = if self.front.is_here() { &member.front } else { &member.own };
+        let made = timeout(self.limit, client.get_or_try_init(connect)).await;
         let made = made.map_err(|_| Trouble::Silence(self.limit))?;
         made.cloned().map_err(|error| Trouble::of(&error))
     }
@@ -264,14 +271,14 @@ mod tests {
     #[test]
     fn a_member_that_fails_is_asked_again_only_after_the_others() {
         let location = Location::parse("etcd://a:1,b:1,c:1").unwrap();
-        let link = Link::new(&location).unwrap();
+        let link = Link::new(&location, Front::default()).unwrap();
         let first = *link.current.borrow();
         link.failed(first);
         let second = *link.current.borrow();
         assert_eq!(second, (first + 1) % 3);
         link.failed(first);
         assert_eq!(*link.current.borrow(), second, "that was known already");
-        let alone = Link::new(&Location::parse("etcd://a:1").unwrap()).unwrap();
+        let alone = Link::new(&Location::parse("etcd://a:1").unwrap(), Front::default()).unwrap();
         alone.failed(0);
         assert_eq!(*alone.current.borrow(), 0);
     }
@@ -279,7 +286,8 @@ mod tests {
     #[test]
     fn a_certificate_that_is_not_there_is_named() {
         let location = Location::parse("etcds://a:1?ca=/no/such/file").unwrap();
-        let error = Link::new(&location).map(|_| panic!("there is none")).unwrap_err();
+        let error =
+            Link::new(&location, Front::default()).map(|_| panic!("there is none")).unwrap_err();
         assert!(error.to_string().contains("/no/such/file"), "{error}");
     }
 }

@@ -41,8 +41,6 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Weak};
 
-use etcd_client::TxnOp;
-
 use self::claim::Halt;
 use self::keys::{Keys, Kind};
 use self::leases::Leases;
@@ -52,7 +50,7 @@ use self::picture::Epoch;
 use self::roll::Roll;
 #[cfg(feature = "conformance")]
 pub(crate) use self::stage::{Lessor, WeakEngine};
-use self::tasks::Tasks;
+use self::tasks::{Front, Tasks};
 use self::waits::Waits;
 use self::watching::{News, Spec, Watcher, Watching};
 use super::Terms;
@@ -144,9 +142,10 @@ impl EtcdEngine {
     async fn open(url: &str, terms: &Terms, manner: Manner) -> Result<Self, Error> {
         let location = Location::parse(url)?;
         let own = Own::start("tenure-etcd")?;
-        let tasks = Tasks::new(own.handle().clone());
+        let front = Front::find().await;
+        let tasks = Tasks::new(own.handle().clone(), front);
         let keys = Keys::new(location.prefix(), &terms.namespace);
-        let link = Link::new(&location)?;
+        let link = Link::new(&location, front)?;
         #[cfg(feature = "conformance")]
         let link = if manner.lessor.is_some() { link.patient() } else { link };
         let link = Arc::new(link);
@@ -340,7 +339,7 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, claim) = (Arc::clone(&self.inner), Arc::clone(claim));
             let since = inner.clock.now();
-            self.inner.tasks.run(async move { inner.claim(&claim, since).await }).await
+            self.inner.tasks.run_here(async move { inner.claim(&claim, since).await }).await
         })
     }
 
@@ -358,7 +357,7 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, batch) = (Arc::clone(&self.inner), batch.to_vec());
             let since = inner.clock.now();
-            self.inner.tasks.run(async move { inner.release(&batch, since).await }).await
+            self.inner.tasks.run_here(async move { inner.release(&batch, since).await }).await
         })
     }
 
@@ -400,12 +399,13 @@ impl Engine for EtcdEngine {
     }
 
     fn ownership<'a>(&'a self, name: &'a Name, claim: ClaimId) -> Pending<'a, Option<Ownership>> {
-        let (inner, key) =
-            (Arc::clone(&self.inner), self.inner.keys.claim(name, Kind::Hold, claim));
+        let (inner, name) = (Arc::clone(&self.inner), name.clone());
         Box::pin(self.run(Verb::Inspect, async move {
-            let read = inner.link.read(vec![TxnOp::get(key.clone(), None)]).await?;
-            let found = read.replies.into_iter().flat_map(step::found_in).next();
-            Ok(found.map(|found| Ownership { key, revision: found.create_revision() }))
+            let found = inner.look(std::slice::from_ref(&name), &[]).await?;
+            Ok(found.seen(&name, Kind::Hold, claim).map(|seen| Ownership {
+                key: seen.key.clone(),
+                revision: step::number(seen.created),
+            }))
         }))
     }
 }

@@ -11,17 +11,21 @@ use std::time::Duration;
 use etcd_client::KeyValue;
 use smallvec::SmallVec;
 
-use super::keys::{Keys, Kind};
+use super::keys::{Keys, Kind, Tag};
 use super::record::{FenceAt, Group as Shared, Record};
 use crate::contract::{
     Arrival, Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Part, Renewed, Shape,
 };
 use crate::ledger::seam::{Group, Hold, Line, Mint, Shelf, Slot, Ticket, Tomb};
 use crate::ledger::{Heap, Ledger, Now};
+use crate::sync::random_bytes;
 use crate::time::Tick;
 
 /// Fences from here on stand for the revision of the step that gives them out.
 pub(super) const NEW: u64 = 1 << 52;
+
+/// From how many tags a newcomer chooses, if nobody stands in the slot.
+const SEATS: u32 = 64;
 
 /// How far the revision reaches into a fence; above it stands the epoch.
 const REVISION_BITS: u32 = 40;
@@ -49,6 +53,7 @@ impl Epoch {
 pub(super) struct Seen {
     pub(super) key: Vec<u8>,
     pub(super) kind: Kind,
+    pub(super) tag: Tag,
     pub(super) id: ClaimId,
     pub(super) record: Record,
     pub(super) created: u64,
@@ -105,6 +110,25 @@ impl Picture {
     /// The ticket of a claim in a slot, whether it still waits or holds by now.
     pub(super) fn ticket(&self, name: &Name, id: ClaimId) -> Option<&Seen> {
         self.seen(name, Kind::Wait, id).or_else(|| self.seen(name, Kind::Kin, id))
+    }
+
+    /// The tag for a claim's keys: the one it has, or one that nobody else has.
+    pub(super) fn tag_for(&self, claim: &Claim) -> Tag {
+        let all = || self.slots.values().flatten().filter(|seen| seen.kind != Kind::Delay);
+        if let Some(seen) = all().find(|seen| seen.id == claim.id) {
+            return seen.tag;
+        }
+        // In all slots of a set the same must be free, and that is too much to compare.
+        if claim.parts.as_slice().len() > 1 {
+            return Tag::Claim(claim.id);
+        }
+        // By chance, because others look for one at the same time and may have seen the same.
+        let seats = SEATS + 4 * u32::try_from(all().count()).unwrap_or(u32::MAX / 8);
+        let [a, b, c, d, ..] = random_bytes();
+        let from = u32::from_le_bytes([a, b, c, d]) % seats;
+        let free = |tag: &Tag| !all().any(|seen| seen.tag == *tag);
+        let mut tags = (from..seats).chain(0..from).map(Tag::Seat);
+        tags.find(free).unwrap_or(Tag::Claim(claim.id))
     }
 
     /// A ledger over it. At most `admissions` may come in from the line.
@@ -339,12 +363,14 @@ fn since(wall: u64, now: Now) -> Tick {
 }
 
 fn see(keys: &Keys, found: &KeyValue) -> Option<Seen> {
-    let (_, kind, id) = keys.read(found.key())?;
+    let (_, kind, tag) = keys.read(found.key())?;
+    let record = Record::read(found.value())?;
     Some(Seen {
         key: found.key().to_vec(),
         kind,
-        id,
-        record: Record::read(id, found.value())?,
+        tag,
+        id: record.claim.id,
+        record,
         created: u64::try_from(found.create_revision()).ok()?,
         written: u64::try_from(found.mod_revision()).ok()?,
         lease: found.lease(),

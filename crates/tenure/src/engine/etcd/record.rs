@@ -77,7 +77,8 @@ impl Record {
     pub(super) fn write(&self) -> Vec<u8> {
         let claim = &*self.claim;
         let mut text = String::with_capacity(256);
-        let _ = write!(text, "{LAYOUT} {} ", or_dash(claim.session.map(SessionId::to_hex)));
+        let session = or_dash(claim.session.map(SessionId::to_hex));
+        let _ = write!(text, "{LAYOUT} {} {session} ", claim.id.to_hex());
         for (at, owner) in claim.lineage.all().enumerate() {
             let comma = if at == 0 { "" } else { "," };
             let _ = write!(text, "{comma}{}", owner.to_hex());
@@ -102,13 +103,14 @@ impl Record {
         text.into_bytes()
     }
 
-    pub(super) fn read(id: ClaimId, bytes: &[u8]) -> Option<Self> {
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut fields = text.split(' ');
         let mut next = || fields.next();
         if next()? != LAYOUT {
             return None;
         }
+        let id = next()?.parse().ok()?;
         let session = option(next()?)?;
         let owners = next()?.split(',').map(|text| text.parse().ok());
         let owners: Vec<OwnerId> = owners.collect::<Option<_>>()?;
@@ -283,7 +285,7 @@ mod tests {
     #[test]
     fn a_record_survives_its_text() {
         let full = record();
-        let read = Record::read(full.claim.id, &full.write()).unwrap();
+        let read = Record::read(&full.write()).unwrap();
         assert_eq!(read.claim, full.claim);
         assert_eq!(read.group, full.group);
         let rest = |it: &Record| (it.since, it.arrival, it.fence, it.reserved);
@@ -294,20 +296,19 @@ mod tests {
         plain.lineage = Lineage::root(OwnerId::new());
         plain.about = About { host: "".into(), pid: 1, place: None, label: None };
         let plain = Record::new(&Arc::new(plain), 1);
-        assert_eq!(Record::read(plain.claim.id, &plain.write()).unwrap().claim, plain.claim);
+        assert_eq!(Record::read(&plain.write()).unwrap().claim, plain.claim);
     }
 
     #[test]
     fn text_that_is_not_ours_is_no_record() {
         let text = String::from_utf8(record().write()).unwrap();
-        let id = ClaimId::new();
         for end in 0..text.len() - 4 {
             // A shorter record may be one, but nothing panics.
-            let _ = Record::read(id, &text.as_bytes()[..end]);
+            let _ = Record::read(&text.as_bytes()[..end]);
         }
         for bad in ["", "1", "2 - x", "hello", &text.replacen('1', "9", 1)] {
-            assert!(Record::read(id, bad.as_bytes()).is_none(), "{bad}");
+            assert!(Record::read(bad.as_bytes()).is_none(), "{bad}");
         }
-        assert!(Record::read(id, &[0xff, 0xfe]).is_none());
+        assert!(Record::read(&[0xff, 0xfe]).is_none());
     }
 }

@@ -47,9 +47,12 @@ impl Inner {
         if let (Some((by, waited)), Some(entry)) = (quick, &entry) {
             released = self.release_fast(claim, entry, by, waited).await?;
         }
-        let released = match released {
-            Some(released) => released,
-            None => self.release_by_rules(release, since).await?,
+        let released = if let Some(released) = released {
+            released
+        } else {
+            let (inner, release) = (Arc::clone(self), release.clone());
+            let judged = async move { inner.release_by_rules(&release, since).await };
+            self.tasks.apart(Box::pin(judged)).await??
         };
         self.roll.leave(claim.id);
         if let Some(entry) = entry.filter(|entry| entry.own.claim.session.is_none())
@@ -76,17 +79,17 @@ impl Inner {
         by: u64,
         waited: bool,
     ) -> Result<Option<Released>, Halt> {
-        let mut change = Change::default();
+        let (tag, mut change) = (entry.own.tag, Change::default());
         for name in claim.parts.names() {
-            let hold = self.keys.claim(name, Kind::Hold, claim.id);
+            let hold = self.keys.claim(name, Kind::Hold, tag);
             change.unwritten(hold.clone(), by);
             change.delete(hold);
             if waited {
-                change.delete(self.keys.claim(name, Kind::Wait, claim.id));
-                change.delete(self.keys.claim(name, Kind::Kin, claim.id));
+                change.delete(self.keys.claim(name, Kind::Wait, tag));
+                change.delete(self.keys.claim(name, Kind::Kin, tag));
             }
             if entry.own.delay.is_some() {
-                change.delete(self.keys.claim(name, Kind::Delay, claim.id));
+                change.delete(self.keys.delay(name, claim.id));
             }
         }
         let answer = self.link.when(change.compares, change.writes, Vec::new()).await?;
@@ -199,16 +202,28 @@ impl Inner {
     /// Takes a claim out of all its slots as an expiry does: its group keeps its name, and its lock
     /// delay stands.
     pub(super) async fn end_claim(&self, parts: &Parts, id: ClaimId) -> Result<(), Halt> {
-        let key = |name: &Name, kind| TxnOp::delete(self.keys.claim(name, kind, id), None);
-        let kinds = [Kind::Hold, Kind::Kin, Kind::Wait];
-        let all: Vec<TxnOp> =
-            parts.names().flat_map(|name| kinds.map(|kind| key(name, kind))).collect();
-        // The holds of a set go with one call as long as it takes them: three kinds of 64 names do
-        // not fit, and the rest follows at once.
-        for some in all.chunks(120) {
-            self.link.when(Vec::new(), some.to_vec(), Vec::new()).await?;
+        let names: Vec<Name> = parts.names().cloned().collect();
+        let mut found = self.look(&names, &[]).await?;
+        for attempt in 0..TRIES {
+            let mut change = Change::default();
+            let all = found.slots.values().flatten();
+            for seen in all.filter(|seen| seen.id == id && seen.kind != Kind::Delay) {
+                // Only as it was seen: its keys may be those of others by the time this arrives.
+                change.unwritten(seen.key.clone(), seen.written);
+                change.delete(seen.key.clone());
+            }
+            if change.is_empty() {
+                return Ok(());
+            }
+            let otherwise = reads(&self.keys, &names, &[]);
+            let answer = self.link.when(change.compares, change.writes, otherwise).await?;
+            if answer.held {
+                return Ok(());
+            }
+            found = picture(&self.keys, self.epoch, answer, &names, &[])?;
+            self.pause(attempt).await;
         }
-        Ok(())
+        Err(crowded(parts.first_name()).into())
     }
 
     /// Ends what nobody has renewed in time.
@@ -239,7 +254,7 @@ impl Inner {
         }
         let at = entry.expires() + claim.lock_delay;
         for name in claim.parts.names() {
-            self.roll.delete_at(at, self.keys.claim(name, Kind::Delay, claim.id));
+            self.roll.delete_at(at, self.keys.delay(name, claim.id));
         }
     }
 }

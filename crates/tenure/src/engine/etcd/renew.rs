@@ -9,7 +9,7 @@ use etcd_client::TxnOp;
 
 use super::Inner;
 use super::claim::{Halt, TRIES, crowded};
-use super::keys::Kind;
+use super::keys::{Kind, Tag};
 use super::leases::{Lease, Leases, Term, Who};
 use super::picture::{Picture, Seen, settle_renewed};
 use super::roll::{Entry, Phase};
@@ -77,7 +77,8 @@ impl Inner {
             let phase = entries.get(&claim.id).map(|entry| entry.phase);
             matches!(phase, Some(Phase::Held { .. }))
         };
-        let key = |claim: &ClaimRef, name: &Name| self.keys.claim(name, Kind::Hold, claim.id);
+        let tag = |claim: &ClaimRef| entries.get(&claim.id).map_or(Tag::FIRST, |one| one.own.tag);
+        let key = |claim: &ClaimRef, name: &Name| self.keys.claim(name, Kind::Hold, tag(claim));
         let claims: Vec<&ClaimRef> = batch.iter().filter(held).collect();
         let mut wanted: Vec<TxnOp> = Vec::new();
         for claim in &claims {
@@ -206,7 +207,7 @@ impl Inner {
             let (who, extra) = (Who::Claim(claim.id), Duration::ZERO);
             let term = Term { who, length: claim.lease, extra };
             let lease = Leases::adopt(seen.lease, term, since);
-            Own { claim: Arc::clone(&seen.record.claim), lease, delay: None }
+            Own { claim: Arc::clone(&seen.record.claim), lease, delay: None, tag: seen.tag }
         };
         self.begin_wait(&own, arrival, found);
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::keys::Tag;
 use super::step::Own;
 use crate::contract::{ClaimId, ClaimRef, IdMap};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -150,6 +151,13 @@ impl Roll {
             && entry.phase != Phase::Ended
         {
             entry.phase = phase;
+        }
+    }
+
+    /// Says how a claim's keys end.
+    pub(super) fn tag(&self, id: ClaimId, tag: Tag) {
+        if let Some(entry) = self.lock().claims.get_mut(&id) {
+            entry.own.tag = tag;
         }
     }
 

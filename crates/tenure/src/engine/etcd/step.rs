@@ -15,7 +15,7 @@ use etcd_client::{
     TxnOpResponse,
 };
 
-use super::keys::{Keys, Kind, Range};
+use super::keys::{Keys, Kind, Range, Tag};
 use super::leases::Lease;
 use super::link::Answer;
 use super::picture::{Epoch, Mark, Picture, Rules, marks};
@@ -30,6 +30,8 @@ pub(super) struct Own {
     pub(super) lease: Arc<Lease>,
     /// For its lock delay.
     pub(super) delay: Option<Arc<Lease>>,
+    /// How its keys end.
+    pub(super) tag: Tag,
 }
 
 /// Conditions and writes.
@@ -103,12 +105,12 @@ impl<'a> Step<'a> {
             let id = own.claim.id;
             change.absent(self.keys.tomb(id));
             // A copy of this claim may arrive at the same time, and writes to all its slots at
-            // once.
+            // once; or another claim that chose the same tag.
             let name = own.claim.parts.first_name();
             let kinds = [Kind::Hold, Kind::Kin, Kind::Wait];
             if kinds.iter().all(|kind| self.picture.seen(name, *kind, id).is_none()) {
                 for kind in kinds {
-                    change.absent(self.keys.claim(name, kind, id));
+                    change.absent(self.keys.claim(name, kind, own.tag));
                 }
             }
         }
@@ -138,7 +140,7 @@ impl<'a> Step<'a> {
                 Some(_) => {}
                 None => {
                     let own = own.filter(|own| own.claim.id == id).ok_or_else(not_ours)?;
-                    let key = self.keys.claim(name, Kind::Hold, id);
+                    let key = self.keys.claim(name, Kind::Hold, own.tag);
                     change.put(key, record(), own.lease.id);
                     self.seen_all(change, name, id);
                 }
@@ -157,7 +159,7 @@ impl<'a> Step<'a> {
                 || !lineage.ancestors().is_empty()
                 || ticket.claim.replaces.is_some();
             let kind = if kin { Kind::Kin } else { Kind::Wait };
-            let key = self.keys.claim(name, kind, id);
+            let key = self.keys.claim(name, kind, own.tag);
             let mut record = Record::new(&ticket.claim, wall);
             let old = ticket.claim.replaces;
             record.reserved = slot.holds.iter().any(|hold| Some(hold.claim.id) == old);
@@ -187,7 +189,7 @@ impl<'a> Step<'a> {
                 None => {
                     change.unwritten(seen.key.clone(), seen.written);
                     // It may come to hold at the same time, which writes nothing at its ticket.
-                    change.absent(self.keys.claim(name, Kind::Hold, seen.id));
+                    change.absent(self.keys.claim(name, Kind::Hold, seen.tag));
                 }
                 Some(hold) if hold.key == seen.key => {
                     change.unwritten(seen.key.clone(), seen.written);
@@ -214,7 +216,7 @@ impl<'a> Step<'a> {
     fn mark_delay(&self, change: &mut Change, name: &Name, own: Option<&Own>, wall: u64) {
         let Some(own) = own else { return };
         if let Some(lease) = own.delay.as_ref() {
-            let key = self.keys.claim(name, Kind::Delay, own.claim.id);
+            let key = self.keys.delay(name, own.claim.id);
             change.put(key, Record::new(&own.claim, wall).write(), lease.id);
         }
     }

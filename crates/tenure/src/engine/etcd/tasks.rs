@@ -1,19 +1,54 @@
-//! Work that goes on whoever waits for it: on the engine's own thread, counted. Knows threads, not
-//! what the work is.
+//! Work that goes on whoever waits for it, counted: on the engine's own thread, or on the callers'
+//! runtime where nobody else depends on it. Knows threads, not what the work is.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::sync::oneshot::{self, error::RecvError};
 
 use crate::contract::{Error, ErrorKind};
+
+/// The callers' runtime, if it has threads of its own, timers and sockets. A call that is made
+/// there saves two changes of threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Front(Option<Id>);
+
+impl Front {
+    /// The runtime that this is called from, if it will do.
+    pub(super) async fn find() -> Self {
+        let Ok(here) = Handle::try_current() else { return Self(None) };
+        if here.runtime_flavor() == RuntimeFlavor::CurrentThread {
+            // Its tasks stand still whenever nobody waits for it.
+            return Self(None);
+        }
+        let able = here.spawn(async {
+            tokio::time::sleep(Duration::ZERO).await;
+            tokio::net::UnixStream::pair().is_ok()
+        });
+        Self(matches!(able.await, Ok(true)).then(|| here.id()))
+    }
+
+    /// It, if whoever asks runs there.
+    fn handle(self) -> Option<Handle> {
+        let here = Handle::try_current().ok()?;
+        (self.0 == Some(here.id())).then_some(here)
+    }
+
+    /// Whether whoever asks runs there.
+    pub(super) fn is_here(self) -> bool {
+        self.0.is_some() && self.handle().is_some()
+    }
+}
 
 /// Where work is done, and how much of it is under way.
 #[derive(Clone, Debug)]
 pub(super) struct Tasks {
     handle: Handle,
+    front: Front,
     counts: Arc<Counts>,
 }
 
@@ -34,8 +69,8 @@ impl Drop for Busy {
 }
 
 impl Tasks {
-    pub(super) fn new(handle: Handle) -> Self {
-        Self { handle, counts: Arc::default() }
+    pub(super) fn new(handle: Handle, front: Front) -> Self {
+        Self { handle, front, counts: Arc::default() }
     }
 
     /// Says that something is under way, until it is dropped.
@@ -61,24 +96,56 @@ impl Tasks {
 
     /// Does work to its end, also if the one who waits for it goes away: half of a verb would be
     /// worse than all of it.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(super) fn run<T, W>(&self, work: W) -> impl Future<Output = Result<T, Error>> + use<T, W>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let told = self.begin(&self.handle, work);
+        async { told.await.map_err(over)? }
+    }
+
+    /// The same on the callers' runtime, if that is where the one who waits runs. What others
+    /// depend on, as they do on the renewal of a lease, must be done [`apart`](Self::apart).
+    pub(super) fn run_here<T, W>(
         &self,
-        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, W>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let here = self.front.handle();
+        let told = self.begin(here.as_ref().unwrap_or(&self.handle), work);
+        async { told.await.map_err(over)? }
+    }
+
+    /// Does a piece of work on the engine's own thread, which goes on whatever callers do.
+    pub(super) async fn apart<T: Send + 'static>(
+        &self,
+        work: Pin<Box<dyn Future<Output = T> + Send>>,
     ) -> Result<T, Error> {
+        if self.front.is_here() {
+            self.begin(&self.handle, work).await.map_err(over)
+        } else {
+            Ok(work.await)
+        }
+    }
+
+    fn begin<T: Send + 'static>(
+        &self,
+        handle: &Handle,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> oneshot::Receiver<T> {
         let (tell, told) = oneshot::channel();
         let busy = self.busy();
-        self.handle.spawn(async move {
+        handle.spawn(async move {
             let answer = work.await;
             // Counted until the answer is there: then it is the caller's turn.
             let _ = tell.send(answer);
             drop(busy);
         });
-        match told.await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::new(ErrorKind::Closed, "the engine's thread has ended")
-                .effect_unknown()
-                .next("connect again")),
-        }
+        told
     }
 
     /// How much is under way, and how much was ever begun.
@@ -93,4 +160,10 @@ impl Tasks {
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
+}
+
+fn over(_: RecvError) -> Error {
+    Error::new(ErrorKind::Closed, "the engine's thread has ended")
+        .effect_unknown()
+        .next("connect again")
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, TxnOp};
+use smallvec::SmallVec;
 
 use super::Inner;
 use super::claim::Halt;
@@ -14,7 +15,7 @@ use super::keys::Kind;
 use super::picture::{Picture, Rules, line_of, part_of, settle_grant};
 use super::record::Record;
 use super::roll::Phase;
-use super::step::{Change, Own, Step, number, picture, reads};
+use super::step::{Change, Own, Step, found_in, number, picture, reads};
 use super::trouble::Trouble;
 use super::watching::Spec;
 use crate::contract::{Arrival, ClaimId, Fence, Grant, IdMap, Name, Renewed, Signal};
@@ -173,20 +174,20 @@ impl Inner {
             wait.and_then(|wait| wait.watches.iter().find(|(_, w)| *w == watch))
                 .map(|w| w.0.clone())
         };
-        let expected = match &spec {
+        let (key, expected) = match spec {
             None => return,
-            Some(Spec::Gone(_)) => true,
-            Some(Spec::Written(_)) => false,
+            Some(Spec::Gone(key, created)) => (key, Some(created)),
+            Some(Spec::Written(key)) => (key, None),
             Some(Spec::GoneIn(_) | Spec::All(_)) => return self.evaluate(id).await,
         };
-        let Some(Spec::Gone(key) | Spec::Written(key)) = spec else { return };
-        let options = etcd_client::GetOptions::new().with_count_only();
+        let options = etcd_client::GetOptions::new().with_keys_only();
         let asked = self.link.read(vec![TxnOp::get(key, Some(options))]).await;
-        let there = asked.ok().and_then(|answer| match answer.replies.into_iter().next() {
-            Some(etcd_client::TxnOpResponse::Get(found)) => Some(found.count() > 0),
-            _ => None,
+        // Another one may stand at the same key by now.
+        let there = asked.map(|answer| {
+            let found = answer.replies.into_iter().flat_map(found_in).next();
+            found.map(|found| u64::try_from(found.create_revision()).unwrap_or(0))
         });
-        if there != Some(expected) {
+        if there.ok() != Some(expected) {
             self.evaluate(id).await;
         }
     }
@@ -314,7 +315,7 @@ impl Inner {
     ) -> Result<Result<Grant, Picture>, Halt> {
         let (claim, wall) = (&own.claim, self.clock.wall_micros());
         let (deciding, tickets) = (self.keys.deciding(name), self.keys.kind(name, Kind::Wait));
-        let ticket = self.keys.claim(name, Kind::Wait, claim.id);
+        let ticket = self.keys.claim(name, Kind::Wait, own.tag);
         let mut change = Change::default();
         change.absent(self.keys.tomb(claim.id));
         let empty = Compare::create_revision(deciding.from, CompareOp::Equal, 0);
@@ -324,9 +325,9 @@ impl Inner {
         change.compares.push(oldest.with_range(tickets.to));
         change.unwritten(ticket, arrival);
         let record = Record { arrival: Some(arrival), ..Record::new(claim, wall) }.write();
-        change.put(self.keys.claim(name, Kind::Hold, claim.id), record.clone(), own.lease.id);
+        change.put(self.keys.claim(name, Kind::Hold, own.tag), record.clone(), own.lease.id);
         if let Some(delay) = &own.delay {
-            change.put(self.keys.claim(name, Kind::Delay, claim.id), record, delay.id);
+            change.put(self.keys.delay(name, claim.id), record, delay.id);
         }
         let names = [name.clone()];
         let otherwise = reads(&self.keys, &names, &[claim.id]);
@@ -369,27 +370,27 @@ impl Inner {
             }
             let line = line_of(slot);
             let before = line.iter().take_while(|other| **other != claim.id).last();
-            if let Some((before, seen)) =
-                before.and_then(|id| found.ticket(name, *id).map(|seen| (*id, seen)))
-            {
-                specs.push(Spec::Gone(seen.key.clone()));
+            if let Some(seen) = before.and_then(|id| found.ticket(name, *id)) {
+                specs.push(Spec::Gone(seen.key.clone(), seen.created));
                 let weight = |of: &super::picture::Seen| {
                     part_of(&of.record.claim, name).map_or(0, |part| u64::from(part.weight()))
                 };
                 let both = u64::from(ticket.weight) + weight(seen);
                 if both <= u64::from(slot.shape.capacity()) {
                     // They fit beside each other: when that one comes in, this one may follow.
-                    specs.push(Spec::Written(self.keys.claim(name, Kind::Hold, before)));
+                    specs.push(Spec::Written(self.keys.claim(name, Kind::Hold, seen.tag)));
                 }
                 continue;
             }
-            let mut holds = slot.holds.iter();
-            match (holds.next(), holds.next()) {
-                (Some(one), None) => {
-                    specs.push(Spec::Gone(self.keys.claim(name, Kind::Hold, one.claim.id)));
-                }
-                _ => specs.push(Spec::GoneIn(self.keys.kind(name, Kind::Hold))),
-            }
+            let holds: SmallVec<[ClaimId; 2]> = slot.holds.iter().map(|h| h.claim.id).collect();
+            let one = match holds.as_slice() {
+                [one] => found.seen(name, Kind::Hold, *one),
+                _ => None,
+            };
+            specs.push(match one {
+                Some(one) => Spec::Gone(one.key.clone(), one.created),
+                None => Spec::GoneIn(self.keys.kind(name, Kind::Hold)),
+            });
             if found.slots.get(name).is_some_and(|all| all.iter().any(|s| s.kind == Kind::Delay)) {
                 specs.push(Spec::GoneIn(self.keys.kind(name, Kind::Delay)));
             }

@@ -31,8 +31,8 @@ const FIRST: i64 = 1;
 /// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Spec {
-    /// Until this key is gone.
-    Gone(Vec<u8>),
+    /// Until this key is gone that was created by this revision.
+    Gone(Vec<u8>, u64),
     /// Until this key is written.
     Written(Vec<u8>),
     /// What is deleted in a range.
@@ -230,7 +230,7 @@ impl Stream {
 fn request(spec: &Spec, watch: i64) -> (Vec<u8>, WatchOptions) {
     let options = WatchOptions::new().with_watch_id(watch);
     match spec {
-        Spec::Gone(key) => (key.clone(), options.with_filters([WatchFilterType::NoPut])),
+        Spec::Gone(key, _) => (key.clone(), options.with_filters([WatchFilterType::NoPut])),
         Spec::Written(key) => (key.clone(), options.with_filters([WatchFilterType::NoDelete])),
         Spec::GoneIn(range) => {
             let options = options.with_filters([WatchFilterType::NoPut]);
