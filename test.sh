@@ -5,7 +5,7 @@ set -uo pipefail
 
 # Debian packages the tests need, one per line: "PACKAGE COMMAND". An engine whose tests talk to a
 # real server adds its line here. Where the command is not in PATH, or the package is there for a
-# file, give its full path.
+# file, give its full path, with a * for what differs between versions.
 NEEDED=(
     "redis-server redis-server"
     "etcd-server etcd"
@@ -13,7 +13,13 @@ NEEDED=(
     # The etcd client is built from its protocol files, and these import files of the other package.
     "protobuf-compiler protoc"
     "libprotobuf-dev /usr/include/google/protobuf/descriptor.proto"
-    # Servers are started through it, so that they die with the test that started them.
+    # Debian keeps the programs of PostgreSQL out of PATH; those that are in it are only wrappers,
+    # which are there without a server too. That the package makes a database of its own, or fails
+    # to, does not matter: it is not started, and the tests make theirs.
+    "postgresql /usr/lib/postgresql/*/bin/initdb"
+    "pgbouncer /usr/sbin/pgbouncer"
+    # Servers are started through it, so that they die with the test that started them. Small disks
+    # are made with another command of the package.
     "util-linux setpriv"
 )
 
@@ -110,7 +116,7 @@ find_tools() {
 
 # there COMMAND: whether it can be run, or is a file that others need.
 there() {
-    command -v "$1" >/dev/null || [[ "$1" == /* && -e "$1" ]]
+    command -v "$1" >/dev/null || { [[ "$1" == /* ]] && compgen -G "$1" >/dev/null; }
 }
 
 # need PACKAGE COMMAND: installs the Debian package unless its command is there already.

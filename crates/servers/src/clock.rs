@@ -1,7 +1,7 @@
 //! The clock of a server, moved while it runs. Knows the shim and its two offsets, no server.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
@@ -96,6 +96,9 @@ fn shim() -> Result<&'static Path, String> {
 fn compile() -> Result<PathBuf, String> {
     let cc = tool("cc", "gcc libc6-dev")?;
     let dir = directory("clockshim")?;
+    // A server that runs as another user must be able to load it.
+    let readable = std::fs::set_permissions(&dir, Permissions::from_mode(0o755));
+    readable.map_err(|error| format!("{}: {error}", dir.display()))?;
     let (source, shim) = (dir.join("clockshim.c"), dir.join("clockshim.so"));
     std::fs::write(&source, SHIM).map_err(|error| format!("{}: {error}", source.display()))?;
     let mut command = Command::new(cc);

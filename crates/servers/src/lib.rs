@@ -8,6 +8,7 @@
 //! - [`Sentinels`] are a primary, its replicas, and the sentinels that watch over them.
 //! - [`Cluster`] are masters and replicas that share the slots of a Redis Cluster.
 //! - [`Etcd`] is an `etcd` of one's own, with one member or three.
+//! - [`Postgres`] is a PostgreSQL of one's own, [`PgBouncer`] a pooler before it.
 //! - [`Proxy`] is a TCP proxy that delays, holds back, loses and cuts.
 //! - [`Clock`] is the clock of a server, moved while it runs.
 //! - [`Certificates`] are an authority and two certificates for one run.
@@ -26,6 +27,7 @@ mod etcd;
 mod papers;
 mod patience;
 mod ports;
+mod postgres;
 mod process;
 mod proxy;
 mod redis;
@@ -38,6 +40,7 @@ pub use clock::{Clock, Direction};
 pub use cluster::Cluster;
 pub use etcd::{Builder as EtcdBuilder, Etcd};
 pub use patience::eventually;
+pub use postgres::{Builder as PostgresBuilder, PgBouncer, Postgres};
 pub use proxy::{Counts, Faults, Proxy};
 pub use redis::{Builder as RedisBuilder, Fsync, Redis};
 pub use resp::{Client, Reply};

@@ -73,6 +73,24 @@ impl Process {
         }
     }
 
+    /// Sends a signal to the processes that it started itself.
+    ///
+    /// # Panics
+    /// When the system does not tell which these are.
+    pub(crate) fn signal_children(&self, signal: Signal) {
+        if !self.is_ours() || !self.lives() {
+            return;
+        }
+        let path = format!("/proc/{0}/task/{0}/children", self.pid);
+        let children =
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        for child in children.split_whitespace() {
+            let Some(pid) = child.parse().ok().and_then(Pid::from_raw) else { continue };
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     fn is_ours(&self) -> bool {
         self.parent == std::process::id()
     }
@@ -93,22 +111,68 @@ pub(crate) struct Program {
 impl Program {
     /// Finds a program by name; the Debian package is for the message if it is missing.
     pub(crate) fn find(name: &str, package: &str) -> Result<Self, String> {
+        Self::find_as(name, package, None)
+    }
+
+    /// The same, to be run as another user.
+    pub(crate) fn find_as(name: &str, package: &str, user: Option<User>) -> Result<Self, String> {
+        Self::at(&tool(name, package)?, user)
+    }
+
+    /// A program where it is known to be.
+    pub(crate) fn at(name: &Path, user: Option<User>) -> Result<Self, String> {
         // In a session of its own, as a service is: what is typed at our terminal is not meant for
         // it, and the scheduler, which weighs sessions against each other, does not count it as
         // one more of our threads. (`setsid` forks only if it leads a group, which a child does
         // not.)
         let (setsid, setpriv) = (tool("setsid", "util-linux")?, tool("setpriv", "util-linux")?);
-        let name = tool(name, package)?;
         let mut command = Command::new(setsid);
-        command.arg(setpriv).args(["--pdeathsig", "KILL", "--"]).arg(&name);
-        Ok(Self { name, command })
+        command.arg(setpriv);
+        if let Some(User { uid, gid }) = user {
+            command
+                .args([format!("--reuid={uid}"), format!("--regid={gid}")])
+                .arg("--clear-groups");
+        }
+        command.args(["--pdeathsig", "KILL", "--"]).arg(name);
+        Ok(Self { name: name.to_owned(), command })
     }
+}
+
+/// Somebody else, whom a server runs as that refuses to run as root.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    uid: u32,
+    gid: u32,
+}
+
+impl User {
+    /// The user of this name.
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        let all = std::fs::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
+        let mut users = all.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let line = users.find(|fields| fields.first() == Some(&name));
+        let number = |at: usize| line.as_ref()?.get(at)?.parse().ok();
+        match (number(2), number(3)) {
+            (Some(uid), Some(gid)) => Ok(Self { uid, gid }),
+            _ => Err(format!("there is no user `{name}`; who should the server run as?")),
+        }
+    }
+}
+
+/// Gives a file or directory of ours to a user, and lets that user come to it.
+pub(crate) fn open_to(path: &Path, user: Option<User>) -> Result<(), String> {
+    let Some(User { uid, gid }) = user else { return Ok(()) };
+    let failed = |error: io::Error| format!("{} cannot be given away: {error}", path.display());
+    std::os::unix::fs::chown(path, Some(uid), Some(gid)).map_err(failed)?;
+    // Others may pass through, but see nothing: all that is inside has owners of its own.
+    std::fs::set_permissions(home()?, Permissions::from_mode(0o711)).map_err(failed)
 }
 
 /// Where a command is.
 pub(crate) fn tool(name: &str, package: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    find(name, &path).ok_or_else(|| {
+    // Debian keeps some servers where only root looks by default.
+    find(name, &path).or_else(|| find(name, "/usr/sbin".as_ref())).ok_or_else(|| {
         format!("`{name}` is missing; on Debian it comes with `apt-get install {package}`")
     })
 }
@@ -171,8 +235,13 @@ impl Home {
     fn new() -> Result<Self, String> {
         let dir = Self::make()?;
         // The kernel kills the servers a moment after it closed our pipe, and until then they may
-        // write: hence the second look.
-        let clean = "read -r _; rm -rf -- \"$1\"; sleep 0.2; rm -rf -- \"$1\"";
+        // write: hence the second look. A PostgreSQL that is killed leaves a piece of memory behind
+        // that is in no directory; its number is in this file.
+        let clean = "read -r _
+            for file in \"$1\"/*/data/postmaster.pid; do
+                ipcrm -m \"$(sed -n '7s/.* //p' \"$file\")\"
+            done
+            rm -rf -- \"$1\"; sleep 0.2; rm -rf -- \"$1\"";
         let mut janitor = Command::new("/bin/sh");
         janitor.args(["-c", clean, "janitor"]).arg(&dir).process_group(0);
         // Whatever a test makes of the path, the janitor finds its broom.

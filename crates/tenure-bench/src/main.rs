@@ -31,6 +31,7 @@ use crate::run::{Bench, Run, Store};
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
         tenure-bench memory --quick --json\n  \
+        tenure-bench postgres\n  \
         tenure-bench redis\n  \
         tenure-bench redlock"
 )]
@@ -51,6 +52,8 @@ enum Engine {
     Etcd(Options),
     /// The memory engine, in this process
     Memory(Options),
+    /// The PostgreSQL engine on servers of its own, beside what is written by hand
+    Postgres(Options),
     /// The Redis engine on a server of its own, beside what is written by hand and `rslock`
     Redis(Options),
     /// The quorum engine on nodes of its own, beside what is written by hand and `rslock`
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Engine::Etcd(options) => measure(&options, Store::Remote, engines::etcd::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, Store::Local, engines::memory::benches()),
+        Engine::Postgres(options) => measure(&options, Store::Remote, engines::postgres::benches()),
         Engine::Redis(options) => measure(&options, Store::Remote, engines::redis::benches()),
         Engine::Redlock(options) => measure(&options, Store::Remote, engines::redlock::benches()),
     };

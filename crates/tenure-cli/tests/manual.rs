@@ -33,6 +33,7 @@ fn help_leads_with_examples() {
         "sessions",
         "break",
         "doctor",
+        "migrate",
         "promises",
         "check-name",
         "completions",
@@ -59,8 +60,15 @@ fn help_never_shows_a_password_from_the_environment() {
 fn version_names_the_engines_that_are_built_in() {
     let place = Place::memory();
     let version = env!("CARGO_PKG_VERSION");
-    let mut engines =
-        vec!["embedded", "memory", "redis", "redis+sentinel", "redis+cluster", "redlock"];
+    let mut engines = vec![
+        "embedded",
+        "memory",
+        "postgres",
+        "redis",
+        "redis+sentinel",
+        "redis+cluster",
+        "redlock",
+    ];
     if cfg!(feature = "full") {
         engines.insert(1, "etcd");
     }
@@ -94,6 +102,7 @@ engine  fencing  queue  read-write  semaphores  sets  wake  survives  replicas  
 embedded  strict  yes  yes  yes  yes  push  client-crash  no  0%
 etcd  strict  yes  yes  yes  yes  push  client-crash store-restart power-loss node-loss  no  10%
 memory  clock-bounded  yes  yes  yes  yes  push  -  no  0%
+postgres  clock-bounded  yes  yes  yes  yes  push  client-crash store-restart power-loss  no  10%
 redis  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
 redis+sentinel  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
 redis+cluster  clock-bounded  yes  yes  yes  no  push  client-crash  yes  10%
@@ -105,6 +114,7 @@ redlock  clock-bounded  no  no  no  no  poll  client-crash node-loss  no  10%",
 embedded  a high-water mark on disk, reserved ahead and synced
 etcd  the cluster's revision; a restored backup is noticed and refused
 memory  a counter in this process; across processes the wall clock
+postgres  a sequence in the database; where commits are lost the server's wall clock
 redis  a counter in the store; after a loss of its memory the store's wall clock
 redis+sentinel  a counter in the store; after a fail-over that lost writes the wall clocks \
 of the old primary and of the new one

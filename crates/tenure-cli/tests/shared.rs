@@ -13,6 +13,7 @@ common::on_stores!(
     [
         embedded,
         redis,
+        postgres,
         #[cfg(feature = "full")]
         etcd
     ],

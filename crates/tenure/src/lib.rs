@@ -48,6 +48,8 @@
 //! | `redlock` | no | locks held at a majority of independent Redis servers |
 //! | `etcd` | no | locks between hosts, in an etcd cluster; needs `protoc` to build |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
+//! | `postgres` | no | locks between hosts in a PostgreSQL; its advisory locks |
+//! | `tokio-postgres-07` | no | advisory locks, fences, row locks on your own client |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
 
 pub mod blocking;
@@ -57,6 +59,8 @@ pub mod contract;
 pub mod engine;
 pub mod ledger;
 pub mod limits;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod primitives;
 #[cfg(feature = "seeded-bugs")]
 #[doc(hidden)]

@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock};
 use libtest_mimic::{Arguments, Failed, Trial};
 use servers::Redis;
 use tenure::conformance::{
-    Absent, EmbeddedHarness, EtcdHarness, Group, Harness, MemoryHarness, RedisHarness,
-    RedlockHarness, Stage, Standing, all, cases, check, differential,
+    Absent, EmbeddedHarness, EtcdHarness, Group, Harness, MemoryHarness, PostgresHarness,
+    RedisHarness, RedlockHarness, Stage, Standing, all, cases, check, differential,
 };
 use tenure::contract::Promises;
 use tenure::engine;
@@ -23,6 +23,7 @@ fn harnesses() -> Vec<Arc<dyn Harness>> {
         return vec![Arc::new(MemoryHarness)];
     }
     let redis = RedisHarness::new(&Redis::shared().unix_url());
+    let postgres = PostgresHarness::new(&servers::Postgres::shared().unix_url());
     let sentinel = RedisHarness::new(&servers::Sentinels::shared().url());
     let cluster = RedisHarness::new(&servers::Cluster::shared().url());
     let etcd = EtcdHarness::new(&servers::Etcd::shared().url());
@@ -30,6 +31,7 @@ fn harnesses() -> Vec<Arc<dyn Harness>> {
         Arc::new(MemoryHarness),
         Arc::new(EmbeddedHarness),
         Arc::new(etcd),
+        Arc::new(postgres),
         Arc::new(redis),
         Arc::new(sentinel),
         Arc::new(cluster),
@@ -176,8 +178,9 @@ fn programs_agree(harness: &dyn Harness) -> Result<(), Failed> {
         _ if nightly => 150,
         // A step is several writes to a disk.
         "etcd" => 12,
-        // The scripts are those of one server, and a step costs round trips to every node.
-        "redis+cluster" | "redis+sentinel" => 20,
+        // The scripts are those of one server, and a step costs round trips to every node. In a
+        // PostgreSQL a step is many statements; `differential.rs` plays more of them.
+        "redis+cluster" | "redis+sentinel" | "postgres" => 20,
         _ => 150,
     };
     match differential::run(harness, 0..seeds, 60) {

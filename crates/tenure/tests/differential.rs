@@ -4,13 +4,16 @@
 use std::path::Path;
 
 use tenure::conformance::{
-    EmbeddedHarness, EtcdHarness, Harness, MemoryHarness, RedisHarness, differential,
+    EmbeddedHarness, EtcdHarness, Harness, MemoryHarness, PostgresHarness, RedisHarness,
+    differential,
 };
 
 fn harnesses() -> Vec<Box<dyn Harness>> {
     let redis = RedisHarness::new(&servers::Redis::shared().unix_url());
     let etcd = EtcdHarness::new(&servers::Etcd::shared().url());
-    vec![Box::new(MemoryHarness), Box::new(EmbeddedHarness), Box::new(etcd), Box::new(redis)]
+    let postgres = PostgresHarness::new(&servers::Postgres::shared().unix_url());
+    let (memory, embedded) = (Box::new(MemoryHarness), Box::new(EmbeddedHarness));
+    vec![memory, embedded, Box::new(etcd), Box::new(postgres), Box::new(redis)]
 }
 
 /// How many programs a run plays.
@@ -26,6 +29,7 @@ fn engines_and_ledger_agree_on_random_programs() {
     for harness in harnesses() {
         // Every step there is a few round trips, and at etcd several writes to a disk.
         let fewer = match harness.promises().engine {
+            "postgres" => 30,
             "redis" => 6,
             "etcd" => 60,
             _ => 1,

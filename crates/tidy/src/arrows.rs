@@ -16,6 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("contract", &["time", "sync", "limits"]),
     ("ledger", &["contract", "time", "limits", "seeded"]),
     ("engine", &["contract", "ledger", "time", "sync", "limits"]),
+    ("postgres", &["engine", "contract", "limits"]),
     ("session", &["contract", "time", "sync", "limits", "seeded"]),
     ("primitives", &["session", "contract", "engine", "time", "limits"]),
     ("blocking", &["primitives", "session", "contract", "time", "limits"]),

@@ -13,8 +13,9 @@ use servers::Redis;
 use tenure::contract::SessionId;
 use tenure::{Error, Mutex, Tenure};
 
-use super::redis::takers::{COMPARE_AND_DELETE, LEASE, Taker, failed};
+use super::redis::takers::{COMPARE_AND_DELETE, LEASE, failed};
 use super::redis::{asked, number};
+use super::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
 use crate::stats::{median, nanos_each};

@@ -5,5 +5,6 @@ pub(crate) mod embedded;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 pub(crate) mod memory;
+pub(crate) mod postgres;
 pub(crate) mod redis;
 pub(crate) mod redlock;

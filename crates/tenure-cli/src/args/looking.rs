@@ -101,6 +101,14 @@ pub(crate) struct BreakArgs {
     pub(crate) yes: bool,
 }
 
+/// `tenure migrate`.
+#[derive(Args, Debug)]
+pub(crate) struct MigrateArgs {
+    /// Print the statements, and do nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
 /// `tenure man`.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {

@@ -9,7 +9,8 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{
-    BreakArgs, KindArg, LsArgs, ManArgs, SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
+    BreakArgs, KindArg, LsArgs, ManArgs, MigrateArgs, SessionsArgs, ShowArgs, SortArg, WaitArgs,
+    WatchArgs,
 };
 pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
 
@@ -185,6 +186,16 @@ Examples:
 Exit code 0 if nothing is bad (notes are not), 69 if the store cannot be reached, otherwise 1."
     )]
     Doctor,
+    /// Make the schema that locks in PostgreSQL need, or bring it to the newest version
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure migrate --url postgres://admin@host/database
+  tenure migrate --url postgres://host/database --print | psql ...",
+        after_help = "Exit codes: 0 done, or nothing to do; 69 the database cannot be reached."
+    )]
+    Migrate(MigrateArgs),
     /// Print what each built-in engine promises
     #[command(
         help_template = HELP,

@@ -12,7 +12,8 @@ use super::values::duration;
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Shared {
     /// The store: embedded: (default; this host, no server), redis://HOST, rediss://HOST (TLS),
-    /// redis+unix:///PATH, redis+sentinel://HOST,HOST/PRIMARY, memory:
+    /// redis+unix:///PATH, redis+sentinel://HOST,HOST/PRIMARY, postgres://USER@HOST/DATABASE,
+    /// memory:
     // Its value is never shown: it may hold a password.
     #[arg(short, long, global = true, value_name = "URL", env = "TENURE_URL")]
     #[arg(hide_env_values = true, help_heading = "Store")]

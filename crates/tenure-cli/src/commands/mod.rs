@@ -6,6 +6,7 @@ mod breaking;
 mod doctor;
 mod hold;
 mod looking;
+mod migrate;
 mod paper;
 mod promises;
 mod waiting;
@@ -57,6 +58,7 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
         Command::Show(args) => looking::show(&settings, args, form, out),
         Command::Sessions(args) => looking::sessions(&settings, args, form, out),
         Command::Watch(args) => watch::run(&settings, args, form, out),
+        Command::Migrate(args) => migrate::run(&settings, args, out),
         Command::Break(args) => breaking::run(&settings, args, form, out),
         _ => Ok(0),
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use servers::{Etcd, Redis};
+use servers::{Etcd, Postgres, Redis};
 
 /// Makes a test of each of these functions on each of these stores, which [`Place`] has by name. A
 /// function that is not named would be dead code, and no build lets that pass.
@@ -40,6 +40,7 @@ pub(crate) struct Place {
     url: String,
     redis: Option<Redis>,
     etcd: Option<Etcd>,
+    postgres: Option<Postgres>,
 }
 
 impl Place {
@@ -76,6 +77,19 @@ impl Place {
         place
     }
 
+    /// A PostgreSQL of its own.
+    pub(crate) fn postgres() -> Self {
+        Self::on_postgres(Postgres::start())
+    }
+
+    /// This PostgreSQL, which goes with the place.
+    pub(crate) fn on_postgres(postgres: Postgres) -> Self {
+        let mut place = Self::memory();
+        place.url = postgres.url();
+        place.postgres = Some(postgres);
+        place
+    }
+
     /// A store that every process has for itself.
     pub(crate) fn memory() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -83,7 +97,7 @@ impl Place {
         // Short, because sockets live below it.
         let dir = PathBuf::from(format!("/tmp/tcli-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
-        Self { dir, url: "memory:".to_owned(), redis: None, etcd: None }
+        Self { dir, url: "memory:".to_owned(), redis: None, etcd: None, postgres: None }
     }
 
     /// The same place, where the store is reached by another URL.
@@ -102,6 +116,11 @@ impl Place {
         self.etcd.as_ref().expect("a place with a cluster")
     }
 
+    /// The database server of a place that has one.
+    pub(crate) fn postgres_server(&self) -> &Postgres {
+        self.postgres.as_ref().expect("a place with a database server")
+    }
+
     /// Takes the store away from whoever uses it now or later.
     pub(crate) fn lose_store(&self) {
         if let Some(redis) = &self.redis {
@@ -110,6 +129,10 @@ impl Place {
         }
         if let Some(etcd) = &self.etcd {
             (0..etcd.members()).for_each(|member| etcd.kill(member));
+            return;
+        }
+        if let Some(postgres) = &self.postgres {
+            postgres.kill();
             return;
         }
         // If nobody has opened it yet, there is nothing to move.

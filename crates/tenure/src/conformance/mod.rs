@@ -25,6 +25,8 @@ mod etcd;
 mod harness;
 mod link;
 mod memory;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod raw;
 #[cfg(feature = "redis")]
 mod redis;
@@ -42,6 +44,8 @@ pub use etcd::EtcdHarness;
 pub use harness::{Absent, Harness, Stage};
 pub use link::{Link, Trouble};
 pub use memory::MemoryHarness;
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresHarness;
 pub use raw::{Ask, Raw};
 #[cfg(feature = "redis")]
 pub use redis::RedisHarness;

@@ -29,6 +29,8 @@ pub enum ErrorKind {
     Lost,
     /// Both readers of one lock asked to write; one of them has to give way.
     UpgradeConflict,
+    /// Those who wait for each other would wait for ever; this wait was chosen to give way.
+    Deadlock,
     /// The session, or the whole `Tenure`, was closed.
     Closed,
     /// The store did not answer, or not in time.
@@ -224,7 +226,10 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         use ErrorKind as K;
-        matches!(self.kind(), K::TimedOut | K::Unavailable | K::UpgradeConflict | K::Lost)
+        matches!(
+            self.kind(),
+            K::TimedOut | K::Unavailable | K::UpgradeConflict | K::Lost | K::Deadlock
+        )
     }
 }
 

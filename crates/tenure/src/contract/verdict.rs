@@ -228,6 +228,8 @@ pub enum Loss {
     },
     /// It was held for as long as `max_hold` allows.
     MaxHold,
+    /// The connection that it lived on has ended.
+    Disconnected,
     /// The session was closed.
     Closed,
     /// It was granted, but nobody picked the guard up for a whole lease.
@@ -245,6 +247,7 @@ impl fmt::Display for Loss {
             Self::Forgotten => f.write_str("the store no longer knows it"),
             Self::Evicted { reason } => write!(f, "it was released by force: {reason}"),
             Self::MaxHold => f.write_str("it was held for its max_hold"),
+            Self::Disconnected => f.write_str("its connection has ended"),
             Self::Closed => f.write_str("the session was closed"),
             Self::NotPickedUp => f.write_str("it was granted but not picked up for a lease"),
             Self::ExchangeGivenUp => f.write_str("its upgrade or downgrade was given up"),

@@ -5,16 +5,20 @@ pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod runtime;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "postgres")]
+pub(crate) use self::runtime::Own;
 use crate::contract::{Engine, Error, ErrorKind, Namespace, Promises, Verb};
 use crate::time::Clock;
 
@@ -38,6 +42,8 @@ pub fn built_in() -> Vec<&'static Promises> {
         #[cfg(feature = "etcd")]
         &etcd::PROMISES,
         &memory::PROMISES,
+        #[cfg(feature = "postgres")]
+        &postgres::PROMISES,
         #[cfg(feature = "redis")]
         &redis::PROMISES,
         #[cfg(feature = "redis")]
@@ -97,6 +103,10 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
     #[cfg(feature = "etcd")]
     if matches!(&*scheme, "etcd" | "etcds") {
         return etcd::connect(url, &terms).await;
+    }
+    #[cfg(feature = "postgres")]
+    if matches!(&*scheme, "postgres" | "postgresql") {
+        return postgres::connect(url, &terms).await;
     }
     #[cfg(feature = "redis")]
     if KNOWN.iter().any(|(known, feature)| *known == scheme && *feature == "redis") {

@@ -9,8 +9,8 @@ use servers::Etcd;
 use tenure::{Error, Mutex, Tenure};
 
 use crate::benches::redis::number;
-use crate::benches::redis::relay::{self, Plan};
-use crate::benches::redis::takers::Taker;
+use crate::benches::relay::{Plan, relayed};
+use crate::benches::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
 use crate::stats::median;
@@ -77,12 +77,9 @@ impl Crowd {
     fn round(&mut self, run: &Run, etcd: &Etcd) -> Result<(), Error> {
         let plan = Plan { handoffs: run.count(5, 60) as usize, hold: HOLD };
         let before = events(etcd);
-        let mut takers = std::mem::take(&mut self.mutexes);
+        let takers = std::mem::take(&mut self.mutexes);
         let outcome;
-        (self.mutexes, outcome) = run.in_task(async move {
-            let outcome = relay::run(plan, &mut takers).await?;
-            Ok::<_, Error>((takers, outcome))
-        })?;
+        (self.mutexes, outcome) = relayed(run, plan, takers)?;
         self.events += events(etcd) - before;
         // The first found the lock free; everybody else was woken.
         self.served += outcome.taken.saturating_sub(1);

@@ -7,7 +7,8 @@ use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 use servers::Etcd;
 use tenure::{Error, Tenure};
 
-use crate::benches::redis::takers::{LEASE, Taker, failed};
+use crate::benches::redis::takers::{LEASE, failed};
+use crate::benches::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
 use crate::stats::{median, nanos_each};

@@ -8,9 +8,10 @@ use std::time::Duration;
 use servers::Redis;
 use tenure::{Error, Mutex, Tenure};
 
-use super::relay::{self, Outcome, Plan};
-use super::takers::{Rslock, Taker};
+use super::takers::Rslock;
 use super::{asked, number};
+use crate::benches::relay::{Plan, relayed};
+use crate::benches::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
 use crate::stats::median;
@@ -120,18 +121,6 @@ impl Crowd {
     fn commands(&self) -> f64 {
         number(self.asked) / number(self.taken)
     }
-}
-
-/// Runs a relay where users' tasks run.
-fn relayed<T: Taker>(
-    run: &Run,
-    plan: Plan,
-    mut takers: Vec<T>,
-) -> Result<(Vec<T>, Outcome), Error> {
-    run.in_task(async move {
-        let outcome = relay::run(plan, &mut takers).await?;
-        Ok((takers, outcome))
-    })
 }
 
 /// Jain's index of fairness: 1 if all are equal, 1/n if one has everything.

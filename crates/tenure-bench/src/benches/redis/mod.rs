@@ -4,7 +4,6 @@
 pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod pair;
-pub(super) mod relay;
 pub(crate) mod server;
 pub(super) mod takers;
 pub(crate) mod throughput;

@@ -5,7 +5,8 @@ use std::time::Instant;
 use servers::Redis;
 use tenure::Error;
 
-use super::takers::{ByHand, Taker, tenures};
+use super::takers::{ByHand, tenures};
+use crate::benches::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
 use crate::stats::{median, nanos_each};

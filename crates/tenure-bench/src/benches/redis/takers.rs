@@ -10,45 +10,15 @@ use redis::{Client, Script, Value};
 use rslock::{LockGuard, LockManager};
 use servers::Redis;
 use tenure::contract::SessionId;
-use tenure::{Error, ErrorKind, Guard, Mutex, Tenure};
+use tenure::{Error, ErrorKind, Mutex, Tenure};
+
+use crate::benches::taker::Taker;
 
 /// As long as Tenure's leases are by default.
 pub(in crate::benches) const LEASE: Duration = tenure::limits::DEFAULT_LEASE;
 /// Deletes a key that still has our value.
 pub(in crate::benches) const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
-
-/// Takes one lock and gives it back.
-pub(in crate::benches) trait Taker: Send + 'static {
-    type Held: Send;
-
-    fn take(&mut self) -> impl Future<Output = Result<Self::Held, Error>> + Send;
-
-    fn give(&mut self, held: Self::Held) -> impl Future<Output = Result<(), Error>> + Send;
-
-    /// Takes it and gives it back, so many times.
-    fn pairs(&mut self, pairs: u32) -> impl Future<Output = Result<(), Error>> + Send {
-        async move {
-            for _ in 0..pairs {
-                let held = self.take().await?;
-                self.give(held).await?;
-            }
-            Ok(())
-        }
-    }
-}
-
-impl Taker for Mutex {
-    type Held = Guard;
-
-    async fn take(&mut self) -> Result<Guard, Error> {
-        self.lock().await
-    }
-
-    async fn give(&mut self, held: Guard) -> Result<(), Error> {
-        held.release().await
-    }
-}
 
 /// `SET NX PX`, and a script that compares and deletes: no fence, no queue, no renewal.
 pub(super) struct ByHand {

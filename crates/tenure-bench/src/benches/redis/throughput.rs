@@ -7,7 +7,8 @@ use servers::Redis;
 use tenure::Error;
 use tokio::task::JoinSet;
 
-use super::takers::{ByHand, Rslock, Taker, tenures};
+use super::takers::{ByHand, Rslock, tenures};
+use crate::benches::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
 use crate::stats::median;

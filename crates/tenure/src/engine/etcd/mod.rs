@@ -8,10 +8,10 @@
 //! ears <──── waits.rs <───┴──── watching.rs <═══════════════════════╝
 //! ```
 //!
-//! A claim is a key that hangs on a lease of its session ([`leases`]); creation revisions are the
+//! A claim is a key that hangs on a lease of its session (`leases`); creation revisions are the
 //! line, and the revision that made a hold is its fence. A free lock is one call, and so is its
-//! release. Holding is written, never inferred: each waiter watches what decides ([`watching`]) and
-//! makes itself hold when its turn has come ([`waits`]).
+//! release. Holding is written, never inferred: each waiter watches what decides (`watching`) and
+//! makes itself hold when its turn has come (`waits`).
 
 mod cells;
 mod claim;

@@ -1,6 +1,6 @@
 //! Clients that hand one lock from each to the next. Knows turns and a stopwatch, not whose lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,41 +9,54 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::takers::Taker;
+use super::taker::Taker;
+use crate::run::Run;
 use crate::stats::micros;
 
 /// How long the first holder keeps the lock: everybody else is in line by then.
 const START: Duration = Duration::from_millis(60);
+/// No process.
+const NOBODY: u32 = u32::MAX;
 
 /// How the lock is handed on.
 #[derive(Clone, Copy)]
-pub(in crate::benches) struct Plan {
+pub(crate) struct Plan {
     /// How many hand-offs are measured.
-    pub(in crate::benches) handoffs: usize,
+    pub(crate) handoffs: usize,
     /// How long each holder keeps the lock.
-    pub(in crate::benches) hold: Duration,
+    pub(crate) hold: Duration,
 }
 
 /// What came of it.
-pub(in crate::benches) struct Outcome {
+pub(crate) struct Outcome {
     /// From the call of release to the next holder running, in microseconds.
-    pub(in crate::benches) samples: Vec<f64>,
+    pub(crate) samples: Vec<f64>,
     /// How often each client held the lock while hand-offs were measured.
-    pub(in crate::benches) turns: Vec<u32>,
+    pub(crate) turns: Vec<u32>,
     /// How often the lock was taken altogether, also while the line emptied.
-    pub(in crate::benches) taken: u64,
+    pub(crate) taken: u64,
+}
+
+/// Runs a relay where users' tasks run.
+pub(crate) fn relayed<T: Taker>(
+    run: &Run,
+    plan: Plan,
+    mut takers: Vec<T>,
+) -> Result<(Vec<T>, Outcome), Error> {
+    run.in_task(async move {
+        let outcome = pass_around(plan, &mut takers).await?;
+        Ok((takers, outcome))
+    })
 }
 
 /// Hands one lock around until there are enough samples, and then empties the line. Whoever gave
 /// the lock asks for it again only when somebody else has it.
-pub(in crate::benches) async fn run<T: Taker>(
-    plan: Plan,
-    takers: &mut Vec<T>,
-) -> Result<Outcome, Error> {
+async fn pass_around<T: Taker>(plan: Plan, takers: &mut Vec<T>) -> Result<Outcome, Error> {
     let relay = Arc::new(Relay {
         plan,
         epoch: Instant::now(),
         given: AtomicU64::new(0),
+        giver: AtomicU32::new(NOBODY),
         taken: AtomicU64::new(0),
         samples: Mutex::default(),
         next: Notify::new(),
@@ -68,6 +81,8 @@ struct Relay {
     epoch: Instant,
     /// When the last holder called release, in nanoseconds since `epoch`; 0 before the first.
     given: AtomicU64,
+    /// Which process that was, if it matters.
+    giver: AtomicU32,
     taken: AtomicU64,
     samples: Mutex<Vec<f64>>,
     /// Somebody has the lock.
@@ -85,17 +100,19 @@ impl Relay {
 
     async fn turns(&self, taker: &mut impl Taker) -> Result<u32, Error> {
         let mut turns = 0;
+        let process = taker.process().unwrap_or(NOBODY);
         loop {
             let held = taker.take().await?;
             let now = self.now();
             self.taken.fetch_add(1, Ordering::Relaxed);
-            if self.is_done(now) {
+            if self.is_done(now, process) {
                 taker.give(held).await?;
                 return Ok(turns);
             }
             turns += 1;
             self.hold().await;
             let next = self.next.notified();
+            self.giver.store(process, Ordering::Release);
             self.given.store(self.now(), Ordering::Release);
             taker.give(held).await?;
             if !self.done.load(Ordering::Acquire) {
@@ -105,12 +122,13 @@ impl Relay {
     }
 
     /// Takes the sample of the hand-off that has just ended. Whether there are enough.
-    fn is_done(&self, now: u64) -> bool {
+    fn is_done(&self, now: u64, process: u32) -> bool {
         if self.done.load(Ordering::Acquire) {
             return true;
         }
         let given = self.given.load(Ordering::Acquire);
-        if given > 0 {
+        let inside = process != NOBODY && process == self.giver.load(Ordering::Acquire);
+        if given > 0 && !inside {
             let mut samples = self.samples();
             samples.push(micros(Duration::from_nanos(now - given)));
             if samples.len() == self.plan.handoffs {

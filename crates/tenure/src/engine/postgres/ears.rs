@@ -1,0 +1,140 @@
+//! Who hears what sessions are told. Knows sessions, not connections.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use uuid::Uuid;
+
+use super::answers::signal;
+use crate::contract::{Ear, IdMap, SessionId, Signal};
+
+/// The sessions of an engine, each with who hears for it.
+pub(super) struct Ears {
+    all: RwLock<IdMap<SessionId, Listening>>,
+    /// A channel of our own, to see whether anything is heard at all.
+    probe: String,
+    probed: AtomicBool,
+    /// How many messages were heard.
+    heard: AtomicU64,
+}
+
+/// Who hears for a session, and whether its channel is listened to.
+struct Listening {
+    ear: Weak<dyn Ear>,
+    yet: bool,
+}
+
+impl Default for Ears {
+    fn default() -> Self {
+        Self {
+            all: RwLock::default(),
+            probe: format!("tenure:{}", Uuid::new_v4()),
+            probed: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Ears {
+    /// Sends a session's signals to this ear.
+    pub(super) fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+        let mut ears = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        ears.insert(session, Listening { ear, yet: false });
+    }
+
+    /// The channel of a session is listened to from now on.
+    pub(super) fn listens(&self, session: SessionId) {
+        let mut ears = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listening) = ears.get_mut(&session) {
+            listening.yet = true;
+        }
+    }
+
+    /// Whether all are that somebody hears for.
+    #[cfg(feature = "conformance")]
+    pub(super) fn all_listen(&self) -> bool {
+        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        ears.values().all(|listening| listening.yet || listening.ear.strong_count() == 0)
+    }
+
+    /// Whether it is, or nobody would hear anyway.
+    pub(super) fn is_listening(&self, session: SessionId) -> bool {
+        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        ears.get(&session).is_none_or(|listening| listening.yet)
+    }
+
+    /// Forgets the sessions that are gone, and says which.
+    pub(super) fn gone(&self) -> Vec<SessionId> {
+        let mut ears = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = |(id, listening): (&SessionId, &Listening)| {
+            (listening.ear.strong_count() == 0).then_some(*id)
+        };
+        let gone: Vec<SessionId> = ears.iter().filter_map(gone).collect();
+        for session in &gone {
+            ears.remove(session);
+        }
+        gone
+    }
+
+    /// All that are known.
+    pub(super) fn sessions(&self) -> Vec<SessionId> {
+        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        ears.keys().copied().collect()
+    }
+
+    /// The channel on which nobody but we ourselves speaks.
+    pub(super) fn probe(&self) -> String {
+        self.probe.clone()
+    }
+
+    /// Whether our own words came back.
+    pub(super) fn heard_probe(&self) -> bool {
+        self.probed.load(Ordering::SeqCst)
+    }
+
+    /// How many messages were heard.
+    #[cfg(feature = "conformance")]
+    pub(super) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::SeqCst)
+    }
+
+    /// A message came in.
+    pub(super) fn message(&self, channel: &str, text: &str) {
+        if channel == self.probe {
+            return self.probed.store(true, Ordering::SeqCst);
+        }
+        let session = channel.strip_prefix("tenure:").and_then(|id| id.parse::<Uuid>().ok());
+        if let Some(session) = session {
+            self.tell(SessionId::from_u128(session.as_u128()), text);
+        }
+    }
+
+    /// Tells a session, if it is one of ours.
+    pub(super) fn tell(&self, session: SessionId, text: &str) -> bool {
+        let Some(ear) = self.ear(session) else { return false };
+        self.heard.fetch_add(1, Ordering::SeqCst);
+        if let Some(signal) = signal(text) {
+            ear.hear(signal);
+        }
+        true
+    }
+
+    /// Something may have been missed: everybody who waits asks again.
+    pub(super) fn resync(&self) {
+        for session in self.sessions() {
+            if let Some(ear) = self.ear(session) {
+                ear.hear(Signal::Resync);
+            }
+        }
+    }
+
+    fn ear(&self, session: SessionId) -> Option<Arc<dyn Ear>> {
+        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        ears.get(&session)?.ear.upgrade()
+    }
+}
+
+/// The channel of a session.
+pub(super) fn channel(session: SessionId) -> String {
+    format!("tenure:{}", Uuid::from_u128(session.as_u128()))
+}

@@ -1,0 +1,374 @@
+//! Which database a URL names, and what to tell it. Knows text, not connections.
+//!
+//! The URL is that of libpq; what is ours is taken out of it first. An error about a URL repeats
+//! none of it: where a slash or a question mark was not escaped, a piece of the password stands
+//! where a host or an option would.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+
+use crate::contract::{Error, ErrorKind};
+use crate::limits;
+
+/// Where a password is, for programs that do not want it in a URL.
+const PASSWORD_FILE: &str = "TENURE_PASSWORD_FILE";
+/// How long sent bytes may stay unacknowledged before the kernel gives a connection up.
+const UNHEARD: Duration = Duration::from_secs(5);
+/// How long a silent connection is left alone before the kernel asks whether the other side lives.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+/// How often it then asks.
+const PROBE: Duration = Duration::from_secs(1);
+/// Longest name of a schema: longer ones are cut off by the server.
+const IDENTIFIER: usize = 63;
+
+/// What a grant survives, and what it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durability {
+    /// An answer comes when it is on disk.
+    Commit,
+    /// An answer comes before, and after a crash nobody is let in until all old leases have ended.
+    Grace,
+}
+
+impl Durability {
+    /// As it stands in a URL and in the store.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Grace => "grace",
+        }
+    }
+}
+
+/// One database, one schema in it, and how to be let in.
+#[derive(Clone)]
+pub(super) struct Location {
+    config: Config,
+    password_file: Option<PathBuf>,
+    pub(super) schema: String,
+    pub(super) durability: Durability,
+    /// Whom to trust; the system's roots if not given.
+    pub(super) ca: Option<PathBuf>,
+    /// Our own certificate and its key.
+    pub(super) identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl Location {
+    /// Reads a URL, and the environment for a password that the URL does not have.
+    ///
+    /// # Errors
+    /// If the URL does not name a database.
+    pub(super) fn parse(url: &str) -> Result<Self, Error> {
+        read(url, std::env::var_os(PASSWORD_FILE))
+    }
+
+    /// How to connect. The password file is read each time, so that a password can be changed
+    /// under a running program.
+    ///
+    /// # Errors
+    /// If the password is in a file that cannot be read.
+    pub(super) fn config(&self) -> Result<Config, Error> {
+        let mut config = self.config.clone();
+        if let Some(path) = &self.password_file {
+            config.password(password_in(path)?);
+        }
+        Ok(config)
+    }
+
+    /// Whether TLS may be spoken.
+    pub(super) fn may_encrypt(&self) -> bool {
+        self.config.get_ssl_mode() != SslMode::Disable
+    }
+
+    /// The schema as it stands in a statement.
+    pub(super) fn quoted_schema(&self) -> String {
+        format!("\"{}\"", self.schema.replace('"', "\"\""))
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("postgres://")?;
+        if self.config.get_user().is_some() {
+            f.write_str("***@")?;
+        }
+        for (at, host) in self.config.get_hosts().iter().enumerate() {
+            if at > 0 {
+                f.write_str(",")?;
+            }
+            match host {
+                Host::Tcp(host) if host.contains(':') => write!(f, "[{host}]")?,
+                Host::Tcp(host) => f.write_str(host)?,
+                Host::Unix(path) => write!(f, "{}", path.display())?,
+            }
+            let ports = self.config.get_ports();
+            if let Some(port) = ports.get(at).or(ports.first()) {
+                write!(f, ":{port}")?;
+            }
+        }
+        write!(f, "/{}", self.config.get_dbname().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Location({self})")
+    }
+}
+
+fn password_in(path: &Path) -> Result<String, Error> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
+            .next(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
+            .caused_by(error)
+    })?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+}
+
+fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
+    let (plain, query) = url.split_once('?').unwrap_or((url, ""));
+    let (ours, theirs) = Options::read(query)?;
+    // The client takes all before the first @ for user and password, whatever else stands there.
+    if theirs.contains('@') && !plain.contains('@') {
+        return Err(wrong("an @ stands behind a ?, so one of both is not what it seems"));
+    }
+    let plain = if theirs.is_empty() { plain.to_owned() } else { format!("{plain}?{theirs}") };
+    // The scheme in any case; all else is for the client to read.
+    let plain = plain.split_once("://").ok_or_else(|| wrong("the URL has no ://"))?;
+    let mut config: Config =
+        format!("postgresql://{}", plain.1).parse().map_err(|_| wrong("PostgreSQL refuses it"))?;
+    if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+        return Err(wrong("the URL names no host"));
+    }
+    let given = config.get_password().is_some();
+    if given && ours.password_file.is_some() {
+        return Err(wrong("the URL has a password and a password_file; which one counts?"));
+    }
+    let file = ours.password_file.or(password_file.map(PathBuf::from).filter(|_| !given));
+    if !ours.has_ssl_mode {
+        let near = config.get_hosts().iter().all(is_near);
+        // Nobody listens between two processes of a host; between hosts anybody may.
+        config.ssl_mode(if near { SslMode::Disable } else { SslMode::Require });
+    }
+    furnish(&mut config);
+    Ok(Location {
+        config,
+        password_file: file,
+        schema: ours.schema.unwrap_or_else(|| "tenure".to_owned()),
+        durability: ours.durability.unwrap_or(Durability::Commit),
+        ca: ours.ca,
+        identity: match (ours.cert, ours.key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(wrong("a client certificate takes both sslcert= and sslkey=")),
+        },
+    })
+}
+
+/// What we say where the URL says nothing: a lease must not end unnoticed on a dead connection.
+fn furnish(config: &mut Config) {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(limits::CALL);
+    }
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(UNHEARD);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_idle(KEEPALIVE).keepalives_interval(PROBE);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("tenure");
+    }
+    // A server that only reads is of no use, whatever the URL says.
+    config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+}
+
+fn is_near(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(host) => {
+            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        }
+    }
+}
+
+/// What of a URL is for us.
+#[derive(Default)]
+struct Options {
+    schema: Option<String>,
+    durability: Option<Durability>,
+    password_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    has_ssl_mode: bool,
+}
+
+impl Options {
+    /// Ours, and the rest for the client.
+    fn read(query: &str) -> Result<(Self, String), Error> {
+        let mut options = Self::default();
+        let mut rest: Vec<String> = Vec::new();
+        let mut seen = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) =
+                pair.split_once('=').ok_or_else(|| wrong("an option has no value"))?;
+            if seen.contains(&name) {
+                return Err(wrong("an option is given twice"));
+            }
+            seen.push(name);
+            match name {
+                "schema" => options.schema = Some(schema(value)?),
+                "durability" => options.durability = Some(durability(value)?),
+                "password_file" => options.password_file = Some(file(value)?),
+                "sslrootcert" => options.ca = Some(file(value)?),
+                "sslcert" => options.cert = Some(file(value)?),
+                "sslkey" => options.key = Some(file(value)?),
+                "sslmode" => {
+                    options.has_ssl_mode = true;
+                    // Certificates are checked in every mode that encrypts.
+                    let strict = matches!(value, "verify-ca" | "verify-full");
+                    rest.push(format!("sslmode={}", if strict { "require" } else { value }));
+                }
+                _ => rest.push(pair.to_owned()),
+            }
+        }
+        Ok((options, rest.join("&")))
+    }
+}
+
+fn schema(value: &str) -> Result<String, Error> {
+    let name = decode(value)?;
+    let fine = !name.is_empty()
+        && name.len() <= IDENTIFIER
+        && !name.starts_with("pg_")
+        && !name.chars().any(char::is_control);
+    if fine { Ok(name) } else { Err(wrong("the schema is not a name for one")) }
+}
+
+fn durability(value: &str) -> Result<Durability, Error> {
+    [Durability::Commit, Durability::Grace]
+        .into_iter()
+        .find(|one| one.word() == value)
+        .ok_or_else(|| wrong("the option durability is `commit` or `grace`"))
+}
+
+fn file(value: &str) -> Result<PathBuf, Error> {
+    let path = decode(value)?;
+    if path.is_empty() || path.contains('\0') {
+        return Err(wrong("an option names no file"));
+    }
+    Ok(path.into())
+}
+
+fn decode(text: &str) -> Result<String, Error> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    Ok(decoded.map_err(|_| wrong("an option is not UTF-8"))?.into_owned())
+}
+
+fn wrong(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOption, format!("this URL cannot be used: {what}")).next(
+        "write postgres://user:password@host:5432/database?schema=tenure&durability=commit, and \
+         / ? # @ : % in a password as %2F %3F %23 %40 %3A %25; other options are those of libpq",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Never to be seen in an error, nor in what is printed of a location.
+    const CANARY: &str = "c4n4ry";
+
+    fn at(url: &str) -> Location {
+        read(url, None).unwrap_or_else(|error| panic!("{url}: {error}"))
+    }
+
+    #[test]
+    fn urls_name_hosts_and_a_database() {
+        for (url, shown) in [
+            ("postgres://h/d", "postgres://h:5432/d"),
+            ("POSTGRESQL://u:p@h:1,[::1]:2/d?sslmode=verify-full", "postgres://***@h:1,[::1]:2/d"),
+            ("postgres://%2Fvar%2Frun:7/d", "postgres:///var/run:7/d"),
+            ("postgres://u@h:1/d?application_name=a@b", "postgres://***@h:1/d"),
+            ("postgres://u@h?connect_timeout=3", "postgres://***@h:5432/"),
+        ] {
+            assert_eq!(at(url).to_string(), shown, "{url}");
+        }
+        let all = at("postgres://h/d?schema=my%20locks&durability=grace&sslrootcert=%2Fca");
+        assert_eq!((&*all.schema, all.durability), ("my locks", Durability::Grace));
+        assert_eq!(all.quoted_schema(), "\"my locks\"");
+        assert_eq!(all.ca, Some("/ca".into()));
+        let none = at("postgres://h/d");
+        assert_eq!((&*none.schema, none.durability), ("tenure", Durability::Commit));
+    }
+
+    #[test]
+    fn other_hosts_are_spoken_to_in_tls_unless_the_url_says_otherwise() {
+        for (url, mode) in [
+            ("postgres://h/d", SslMode::Require),
+            ("postgres://h/d?sslmode=disable", SslMode::Disable),
+            ("postgres://h/d?sslmode=verify-full", SslMode::Require),
+            ("postgres://127.0.0.1/d", SslMode::Disable),
+            ("postgres://localhost,h/d", SslMode::Require),
+            ("postgres://%2Ftmp/d", SslMode::Disable),
+            ("postgres://localhost/d?sslmode=require", SslMode::Require),
+        ] {
+            assert_eq!(at(url).config.get_ssl_mode(), mode, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_without_repeating_any_of_it() {
+        for url in "
+            postgres:h postgres:// postgres:///d postgres://h:x/d postgres://h/d?x=1
+            postgres://h/d?schema= postgres://h/d?schema=pg_x postgres://h/d?schema=a&schema=b
+            postgres://h/d?durability=some postgres://h/d?durability postgres://h/d?sslmode=maybe
+            postgres://h/d?sslcert=/x postgres://h/d?password_file= postgres://h/d?schema=%ff
+            postgres://u:p@h/d?password_file=/x postgres://h/d?target_session_attrs=all
+        "
+        .split_whitespace()
+        {
+            let error = read(url, None).map(|ok| panic!("{url}: {ok}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOption, "{url}");
+            assert!(!error.next_step().is_empty(), "{url}");
+        }
+        for url in "
+            postgres://u:a?PIN@h/d postgres://u:PIN@h:x/d postgres://h/d?PIN=1 postgres://PIN:x/d
+            postgres://u:PIN@h/d?password_file=/x postgres://u:a?b=PIN@h/d
+            postgres://h/d?application_name=PIN@h
+        "
+        .split_whitespace()
+        .map(|url| url.replace("PIN", CANARY))
+        {
+            let error = read(&url, None).map(|ok| panic!("{url}: {ok}")).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains(CANARY), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown_and_a_file_of_it_is_read_at_each_connect() {
+        let location = at(&format!("postgres://{CANARY}:{CANARY}@h/d"));
+        assert!(!format!("{location} {location:?} {location:#?}").contains(CANARY));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        let location = at(&format!("postgres://u@h/d?password_file={}", path.display()));
+        assert_eq!(location.config().unwrap_err().kind(), ErrorKind::InvalidOption);
+        for (text, password) in [("one\n", "one"), ("two\r\n", "two"), (" three \n\n", " three \n")]
+        {
+            std::fs::write(&path, text).unwrap();
+            let config = location.config().unwrap();
+            assert_eq!(config.get_password(), Some(password.as_bytes()));
+        }
+        let from_env = read("postgres://h/d", Some(path.into())).unwrap();
+        assert_eq!(from_env.config().unwrap().get_password(), Some(&b" three \n"[..]));
+    }
+}

@@ -1,0 +1,112 @@
+-- inspect: looks at slots, without changing anything but what time has ended already. For each slot S with
+-- name, shape, first = for how much longer it is closed; then its holders H and waiters W with texts (see
+-- view_of), in order; t, to be told; and m if there was more to be reached.
+
+-- Drops what is dead and serves the line in those of these slots where time has passed.
+CREATE FUNCTION @S.look_after(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now bigint := @S.clock();
+  v_all text[] := ARRAY(SELECT s.name FROM @S.slots s WHERE s.ns = p_ns AND s.name = ANY (p_names)
+    AND (s.calm <= v_now OR s.closed BETWEEN 1 AND v_now) ORDER BY 1);
+  v_due text[] := v_all;
+  v_name text;
+BEGIN
+  IF v_due = '{}' THEN RETURN; END IF;
+  v_all := @S.lock_slots(p_ns, v_due, false);
+  v_now := @S.begin_step(p_ns, v_all, p_async);
+  FOREACH v_name IN ARRAY v_due LOOP PERFORM @S.touch(p_ns, v_name, v_now); END LOOP;
+  RETURN QUERY SELECT * FROM @S.end_step(p_ns, v_all, v_now, p_async);
+END $$;
+
+-- What is seen of these slots, in one snapshot: that of the query that asks.
+CREATE FUNCTION @S.view(p_ns int, p_names text[], p_now bigint) RETURNS SETOF @S.answer
+LANGUAGE sql STABLE AS $$
+  SELECT NULL::int, v.kind, NULL::bigint, NULL::bigint, v.closed, NULL::bigint[], v.name, v.shape,
+    v.texts
+  FROM (
+    SELECT s.name, 'S' AS kind, s.shape, greatest(s.closed - p_now, 0) AS closed,
+      NULL::text[] AS texts, 0 AS rank, false AS ahead, 0::bigint AS nth
+    FROM @S.slots s WHERE s.ns = p_ns AND s.name = ANY (p_names)
+      AND (s.holders > 0 OR s.waiting > 0 OR s.closed > p_now)
+    UNION ALL
+    SELECT c.name, 'H', NULL, NULL, @S.view_of(c, p_now), 1, NOT c.ahead, c.number
+    FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (p_names) AND c.held AND c.expires > p_now
+    UNION ALL
+    SELECT c.name, 'W', NULL, NULL, @S.view_of(c, p_now), 2, NOT c.ahead, c.arrival
+    FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (p_names) AND NOT c.held
+      AND c.expires > p_now) v
+  ORDER BY v.name, v.rank, v.ahead, v.nth
+$$;
+
+-- These slots.
+CREATE FUNCTION @S.inspect(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async, p_names);
+  RETURN QUERY SELECT * FROM @S.view(p_ns, p_names, @S.clock());
+END $$;
+
+-- Everything that can be reached from an owner: the slots it waits for, who holds them and waits there,
+-- what those wait for, and so on.
+CREATE FUNCTION @S.reach(p_ns int, p_async bool, p_owner uuid, p_most int) RETURNS SETOF @S.answer
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now bigint := 0;
+  a @S.answer;
+BEGIN
+  -- Also where time has ended a wait, so that it is looked after first.
+  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async,
+    (SELECT array_agg(r) FROM @S.reached(p_ns, p_owner, 0) r));
+  v_now := @S.clock();
+  RETURN QUERY SELECT v.* FROM
+    (SELECT array_agg(r.n) AS names FROM (SELECT n FROM @S.reached(p_ns, p_owner, v_now) n
+      LIMIT p_most) r) found,
+    LATERAL @S.view(p_ns, found.names, v_now) v;
+  IF (SELECT count(*) FROM @S.reached(p_ns, p_owner, v_now)) > p_most THEN
+    a.kind := 'm';
+    RETURN NEXT a;
+  END IF;
+END $$;
+
+CREATE FUNCTION @S.reached(p_ns int, p_owner uuid, p_now bigint) RETURNS SETOF text
+LANGUAGE sql STABLE AS $$
+  WITH RECURSIVE found (owner, name) AS (
+    SELECT p_owner, NULL::text COLLATE "C"
+    UNION
+    SELECT x.owner, x.name FROM found f
+    JOIN @S.claims w ON w.ns = p_ns AND NOT w.held AND w.owner = f.owner AND w.expires > p_now
+    CROSS JOIN LATERAL (
+      SELECT c.owner, c.name FROM @S.claims c WHERE c.ns = p_ns AND c.name = w.name AND c.held
+        AND c.expires > p_now
+      UNION ALL
+      SELECT c.owner, c.name FROM @S.claims c WHERE c.ns = p_ns AND c.name = w.name AND NOT c.held
+        AND c.expires > p_now) x)
+  SELECT DISTINCT f.name FROM found f WHERE f.name IS NOT NULL ORDER BY 1
+$$;
+
+-- Names in use, after a name, in order.
+CREATE FUNCTION @S.names(p_ns int, p_after text, p_limit int) RETURNS SETOF text LANGUAGE sql STABLE
+AS $$
+  SELECT s.name FROM @S.slots s WHERE s.ns = p_ns AND s.name > p_after COLLATE "C"
+  ORDER BY s.name LIMIT p_limit
+$$;
+
+-- Looks for what nobody asked for any more: slots whose claims are all dead, tombstones and fences of
+-- cells that nobody needs. Leaves alone what somebody is busy with.
+CREATE FUNCTION @S.sweep(p_ns int, p_async bool) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  v_now bigint := @S.clock();
+  v_names text[];
+BEGIN
+  DELETE FROM @S.tombs t WHERE t.ns = p_ns AND t.until <= v_now;
+  DELETE FROM @S.cells c WHERE c.ns = p_ns AND c.expires <= v_now AND c.fence IS NULL;
+  v_names := ARRAY(SELECT s.name FROM @S.slots s WHERE s.ns = p_ns
+    AND (s.calm <= v_now OR (s.holders = 0 AND s.waiting = 0 AND s.closed <= v_now))
+    ORDER BY s.name LIMIT 500 FOR UPDATE SKIP LOCKED);
+  IF v_names = '{}' THEN RETURN; END IF;
+  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async, v_names);
+  DELETE FROM @S.slots s WHERE s.ns = p_ns AND s.name = ANY (v_names) AND s.holders = 0
+    AND s.waiting = 0 AND s.closed <= v_now;
+END $$;

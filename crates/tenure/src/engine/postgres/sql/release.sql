@@ -1,0 +1,130 @@
+-- release: gives claims back or withdraws them. One answer for each claim: d it held or waited, o it was
+-- not known; and t, no answer, but to be told: name = session, texts = what, place = 1 if tell_later
+-- does it.
+
+-- Remembers a claim that must not come back.
+CREATE FUNCTION @S.bury(p_ns int, p_id uuid, p_until bigint, p_reason text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  INSERT INTO @S.tombs (ns, id, until, reason) VALUES (p_ns, p_id, p_until, p_reason)
+    ON CONFLICT (ns, id) DO UPDATE SET until = EXCLUDED.until, reason = EXCLUDED.reason;
+END $$;
+
+-- Several claims, each with so many of the names in turn.
+CREATE FUNCTION @S.release(p_ns int, p_async bool, p_ids uuid[], p_counts int[], p_names text[],
+  p_leases bigint[], p_uncertain bool[]) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  -- A slot without a row cannot be locked, and a copy of an uncertain claim may come meanwhile.
+  v_all text[] := @S.lock_slots(p_ns, p_names, true = ANY (p_uncertain));
+  v_now bigint := @S.begin_step(p_ns, v_all, p_async);
+  v_names text[];
+  v_name text;
+  v_from int := 1;
+  s @S.slots;
+  a @S.answer;
+BEGIN
+  FOR i IN 1 .. cardinality(p_ids) LOOP
+    v_names := p_names[v_from:v_from + p_counts[i] - 1];
+    v_from := v_from + p_counts[i];
+    FOREACH v_name IN ARRAY v_names LOOP
+      SELECT * INTO s FROM @S.slots x WHERE x.ns = p_ns AND x.name = v_name;
+      IF FOUND THEN s := @S.expire(s, v_now); END IF;
+    END LOOP;
+    IF p_uncertain[i] THEN PERFORM @S.bury(p_ns, p_ids[i], v_now + p_leases[i], NULL); END IF;
+    a.item := i;
+    a.kind := CASE WHEN @S.remove(p_ns, p_ids[i], v_names, v_now) THEN 'd' ELSE 'o' END;
+    RETURN NEXT a;
+  END LOOP;
+  RETURN QUERY SELECT * FROM @S.end_step(p_ns, v_all, v_now, p_async);
+END $$;
+
+-- Gives a mutex to the first in line, where nobody has to do with anybody else: no sets, no upgrades,
+-- no kin, nobody dead. No kind if it is not so.
+CREATE FUNCTION @S.hand_on(p_ns int, p_async bool, p_id uuid, p_name text, p_later bool)
+RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  a @S.answer;
+  s @S.slots;
+  t @S.claims;
+  v_now bigint;
+  v_told text;
+BEGIN
+  SELECT * INTO s FROM @S.slots x WHERE x.ns = p_ns AND x.name = p_name FOR UPDATE;
+  -- The long way has to lock others too, in order, so this one must go back first.
+  IF s.entangled > 0 THEN RAISE EXCEPTION 'more slots' USING ERRCODE = 'TN000'; END IF;
+  v_now := @S.clock();
+  IF s.shape <> -1 OR s.holders <> 1 OR s.waiting = 0 OR s.ahead > 0 OR s.nested > 0
+    OR s.groups IS NOT NULL OR s.closed > 0 OR s.calm <= v_now
+    OR (p_async AND @S.grace(p_ns) > v_now) THEN RETURN; END IF;
+  SELECT * INTO t FROM @S.claims c WHERE c.ns = p_ns AND c.name = p_name AND NOT c.held
+    AND c.ahead = false ORDER BY c.arrival LIMIT 1;
+  IF NOT FOUND OR t.expires <= v_now OR EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns
+    AND c.name = p_name AND NOT c.held AND c.owner = t.owner AND c.id <> t.id) THEN RETURN; END IF;
+  DELETE FROM @S.claims WHERE ns = p_ns AND name = p_name AND id = p_id
+    AND held IS NOT DISTINCT FROM true;
+  IF NOT FOUND THEN RETURN; END IF;
+  t.fence := @S.mint();
+  UPDATE @S.claims SET held = true, fence = t.fence, number = t.fence, since = v_now
+    WHERE ns = p_ns AND name = p_name AND id = t.id;
+  UPDATE @S.slots SET waiting = waiting - 1, weight = t.weight,
+      lone = CASE WHEN waiting = 1 THEN t.id END WHERE ns = p_ns AND name = p_name;
+  a.item := 1;
+  a.kind := 'd';
+  RETURN NEXT a;
+  IF t.session IS NULL THEN RETURN; END IF;
+  v_told := 'g ' || t.id || ' ' || t.arrival || ' ' || t.fence;
+  IF p_async THEN
+    PERFORM pg_notify('tenure:' || t.session, v_told);
+  ELSE
+    IF p_later THEN
+      PERFORM set_config('tenure.later', coalesce(current_setting('tenure.later', true), '')
+        || t.session || ' ' || v_told || E'\n', false);
+      a.place := 1;
+    END IF;
+    a.kind := 't';
+    a.name := t.session;
+    a.texts := ARRAY[v_told];
+    RETURN NEXT a;
+  END IF;
+END $$;
+
+-- Tells whom hand_on left to be told, in a transaction of its own that waits for no disk.
+CREATE FUNCTION @S.tell_later() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_later text := current_setting('tenure.later', true);
+  v_line text;
+BEGIN
+  IF coalesce(v_later, '') = '' THEN RETURN; END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM set_config('tenure.later', '', false);
+  FOREACH v_line IN ARRAY string_to_array(rtrim(v_later, E'\n'), E'\n') LOOP
+    PERFORM pg_notify('tenure:' || left(v_line, 36), substr(v_line, 38));
+  END LOOP;
+END $$;
+
+-- One claim for one name. The short way, where nobody else is: both rows go.
+CREATE FUNCTION @S.release_one(p_ns int, p_async bool, p_id uuid, p_name text, p_lease bigint,
+  p_uncertain bool, p_later bool) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  a @S.answer;
+BEGIN
+  IF NOT p_uncertain THEN
+    DELETE FROM @S.slots WHERE ns = p_ns AND name = p_name AND lone = p_id
+      AND calm > @S.clock() AND closed <= @S.clock();
+    IF FOUND THEN
+      DELETE FROM @S.claims WHERE ns = p_ns AND name = p_name AND id = p_id;
+      a.item := 1;
+      a.kind := 'd';
+      RETURN NEXT a;
+      RETURN;
+    END IF;
+    BEGIN
+      RETURN QUERY SELECT * FROM @S.hand_on(p_ns, p_async, p_id, p_name, p_later);
+      IF FOUND THEN RETURN; END IF;
+    EXCEPTION WHEN SQLSTATE 'TN000' THEN
+      -- The long way knows how.
+    END;
+  END IF;
+  RETURN QUERY SELECT * FROM @S.release(p_ns, p_async, ARRAY[p_id], ARRAY[1], ARRAY[p_name],
+    ARRAY[p_lease], ARRAY[p_uncertain]);
+END $$;
