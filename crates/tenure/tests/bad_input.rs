@@ -194,6 +194,9 @@ fn urls_that_lead_nowhere_never_show_their_password() {
         ("redis+sentinel://u:hunter2@h/m", ErrorKind::InvalidOption, "rediss+sentinel://"),
         ("redis+sentinel://h", ErrorKind::InvalidOption, "what the sentinels call the primary"),
         ("redis+cluster://u:hunter2@a,b", ErrorKind::InvalidOption, "rediss+cluster://"),
+        #[cfg(feature = "postgres")]
+        ("postgres://u:hunter2@h/?durability=maybe", ErrorKind::InvalidOption, "durability"),
+        #[cfg(not(feature = "postgres"))]
         ("postgres://u:hunter2@h", ErrorKind::Unsupported, "feature `postgres`"),
         #[cfg(feature = "etcd")]
         ("etcd://u:hunter2@h", ErrorKind::InvalidOption, "etcds://"),
@@ -255,13 +258,16 @@ fn advice_fits_the_mistake() {
     says(short, "choose a longer one", "max_lease");
     let long = now(tenure.mutex("a").unwrap().lease(secs(61)).lock()).unwrap_err();
     says(long, "set max_lease on every client", "choose a longer one");
-    let engines = if cfg!(feature = "etcd") {
-        "embedded: or etcd: or memory:"
-    } else {
-        "embedded: or memory:"
-    };
+    let built = [
+        ("embedded:", true),
+        ("etcd:", cfg!(feature = "etcd")),
+        ("memory:", true),
+        ("postgres:", cfg!(feature = "postgres")),
+        ("redis:", true),
+    ];
+    let engines: Vec<&str> = built.iter().filter(|one| one.1).map(|one| one.0).collect();
     let mistake = wait(Tenure::connect("memory")).unwrap_err();
-    says(mistake, &format!("use {engines} or redis:"), "postgres");
+    says(mistake, &format!("use {}", engines.join(" or ")), "choose");
     let preset = Preset::new("long").lease(secs(120));
     let error = wait(Tenure::builder().preset(preset).connect("memory:")).unwrap_err();
     says(error, "above the max_lease of 60s", "choose");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 use super::errand::{Errand, First, first};
 use super::guard::Guard;
@@ -160,7 +160,8 @@ impl Lock {
     /// # Cancel safety
     /// May be dropped at any time. A lock that was taken meanwhile is given back.
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        let mut again = true;
+        // Every connection there is may have broken while nobody looked.
+        let mut again = self.inner.most;
         loop {
             let place = match self.inner.table.spot(self.key, self.mode) {
                 Spot::Free(place) => (place, false),
@@ -175,8 +176,8 @@ impl Lock {
             let taking = take(place.0, place.1, home.clone());
             match Errand::new(home, taking).await {
                 Ok(outcome) => return Ok(outcome),
-                // A connection that broke while nobody looked is no news: ask on another one.
-                Err((_, true)) if again => again = false,
+                // That is no news: ask on another one.
+                Err((_, true)) if again > 0 => again -= 1,
                 Err((error, _)) => return Err(self.failed(&error)),
             }
         }
@@ -304,7 +305,10 @@ async fn take(
         Ok(true) => Ok(Some(Guard::new(place, home))),
         Ok(false) => Ok(None),
         Err(error) => {
-            let broken = error.as_db_error().is_none();
+            let ends = |said: &DbError| {
+                matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+            };
+            let broken = error.as_db_error().is_none_or(ends);
             // A statement that is ended from outside may have taken the lock all the same. What
             // others share here cannot be told apart, so that only the connection's end is sure.
             let sure = match error.code() {
@@ -312,7 +316,7 @@ async fn take(
                 Some(_) if !part => place.wire.undo(key, mode).await.is_ok(),
                 _ => true,
             };
-            if !sure {
+            if !sure || broken {
                 place.wire.end();
             }
             Err((error, broken))
