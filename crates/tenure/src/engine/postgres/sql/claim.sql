@@ -361,13 +361,18 @@ DECLARE
   a @S.answer;
   v_now bigint;
 BEGIN
-  IF p_replaces IS NULL AND NOT (p_async AND @S.grace(p_ns) > @S.clock()) THEN
+  IF p_replaces IS NULL THEN
     INSERT INTO @S.slots (ns, name, shape, holders, weight, lone, calm)
-      VALUES (p_ns, p_name, p_shape, 1, p_weight, p_id, @S.clock() + p_lease)
+      SELECT p_ns, p_name, p_shape, 1, p_weight, p_id, @S.clock() + p_lease
+      -- In a grace, or where nobody knows of one, the long way.
+      WHERE NOT p_async
+        OR EXISTS (SELECT FROM @S.alive x WHERE x.ns = p_ns AND x.grace <= @S.clock())
       ON CONFLICT (ns, name) DO NOTHING;
     IF FOUND THEN
       v_now := @S.clock();
-      a.arrival := @S.mint();
+      -- What mint does, without a call where the sequence is ahead of the clock, as it mostly is.
+      a.arrival := nextval('@S.numbers');
+      IF a.arrival < v_now THEN a.arrival := @S.mint(); END IF;
       -- A statement of its own, so that it sees what the one before may have waited for.
       INSERT INTO @S.claims (ns, name, id, held, weight, owner, lineage, session, fence, arrival,
           number, since, expires, lease, delay, host, pid, place, label)
