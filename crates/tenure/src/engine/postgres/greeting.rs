@@ -165,7 +165,7 @@ impl Setup {
 
     /// What each transaction, or each session, has to have set.
     fn settings(&self, set: &str) -> String {
-        let limit = limits::CALL.as_millis();
+        let limit = self.patience().as_millis();
         let commit = if self.is_async() { "off" } else { "on" };
         // Plans are kept, and go by the indexes however small the tables were when they were made:
         // a plan for an empty table would be a bad one for a long line.
@@ -186,6 +186,12 @@ impl Setup {
     /// What comes before each call where a session keeps nothing.
     fn begin(&self) -> String {
         format!("BEGIN ISOLATION LEVEL READ COMMITTED; {}", self.settings("SET LOCAL"))
+    }
+
+    /// How long the server may take for a statement. The suite counts time itself, and its machine
+    /// may be busy.
+    pub(super) fn patience(&self) -> Duration {
+        if self.on_stage() { limits::CALL * 30 } else { limits::CALL }
     }
 
     fn on_stage(&self) -> bool {

@@ -15,11 +15,7 @@ use super::greeting::Setup;
 use super::ready::{Ready, watch as watch_over};
 use super::tls::Encrypted;
 use crate::contract::{Error, ErrorKind};
-use crate::limits;
 
-/// A connection on which answers are awaited and nothing comes for this long is given up: its other
-/// end may be gone without a word. Noticed after two or three times as long.
-const SILENCE: Duration = limits::CALL;
 /// How long all of a greeting may take; a schema may have to be made.
 const GREETING: Duration = Duration::from_secs(20);
 
@@ -116,7 +112,7 @@ async fn attempt(setup: &Setup) -> Outcome {
         let (client, connection) = setup.dial().await?;
         // It has to be driven while it is greeted; whether it is still good is known only then.
         let (tell, known) = tokio::sync::oneshot::channel::<Weak<Ready>>();
-        tokio::spawn(drive(connection, known));
+        tokio::spawn(drive(connection, known, setup.patience()));
         let ready = Arc::new(setup.greet(client).await?);
         let _ = tell.send(Arc::downgrade(&ready));
         Ok(ready)
@@ -127,15 +123,18 @@ async fn attempt(setup: &Setup) -> Outcome {
     })
 }
 
-/// The task of a connection: reads and writes until it breaks, or falls silent.
+/// The task of a connection: reads and writes until it breaks, or falls silent. One on which
+/// answers are awaited and nothing comes for as long as a statement may take is given up: its other
+/// end may be gone without a word. Noticed after two or three times as long.
 async fn drive(
     connection: Connection<Socket, Encrypted>,
     known: tokio::sync::oneshot::Receiver<Weak<Ready>>,
+    patience: Duration,
 ) {
     let mut connection = pin!(connection);
     let mut watching = pin!(async {
         match known.await {
-            Ok(ready) => watch_over(ready, SILENCE).await,
+            Ok(ready) => watch_over(ready, patience).await,
             // It was never greeted: then it ends when its client is dropped.
             Err(_) => std::future::pending().await,
         }
