@@ -1,0 +1,33 @@
+//! Advisory locks, rows that refuse stale writers, and row locks in order, for PostgreSQL: what a
+//! database has beside the locks of [`tenure`].
+//!
+//! | you want | take |
+//! |---|---|
+//! | a lock that ends with a transaction or a connection, without a table | [`advisory`] |
+//! | rows that refuse a holder who wakes too late | [`FencedTable`], [`fence_trigger_sql`] |
+//! | several rows locked without a deadlock | [`lock_rows`] |
+//!
+//! Clients and transactions are those of `tokio-postgres` 0.7, which is part of this crate's API.
+//! `docs/postgres-locks.md` explains the rest.
+
+pub mod advisory;
+mod fenced;
+mod names;
+mod own;
+mod rows;
+mod step;
+
+pub use self::fenced::fence_trigger_sql;
+pub use self::fenced::{FencedTable, Stale, state_fence};
+pub use self::names::Table;
+pub use self::own::Canceller;
+pub use self::rows::{RowKey, lock_rows};
+
+/// The README and the page are compiled as tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/postgres-locks.md")]
+    mod postgres_locks {}
+}

@@ -1,0 +1,14 @@
+//! PostgreSQL's advisory locks, fences at rows and ordered row locks, with real servers, poolers
+//! and faults.
+
+mod alone;
+mod dropping;
+mod errors;
+mod fences;
+mod host;
+mod moving;
+mod page;
+mod pooler;
+mod rows;
+mod session;
+mod transaction;
