@@ -9,7 +9,10 @@ use tenure::conformance::{Link, Trouble};
 use tenure::contract::{ClaimId, Engine, OwnerId, Shape};
 use tenure::engine::memory::MemoryEngine;
 use tenure::time::{SystemClock, Tick};
-use tenure::{ErrorKind, Fence, Tenure};
+use tenure::{ErrorKind, Fence, Tenure, limits};
+
+/// The weight of a mutex.
+const FULL: u32 = limits::FULL_WEIGHT;
 
 const STRICT: Rules =
     Rules { queue: true, wake_within: Duration::from_millis(100), lossy: false, at_rest: true };
@@ -54,9 +57,9 @@ fn millis(at: u64) -> Tick {
 #[test]
 fn a_clean_hand_over_is_no_breach() {
     let mut forge = Forge::default();
-    let one = forge.sent(1_000, Shape::Mutex, 1);
+    let one = forge.sent(1_000, Shape::Lock, FULL);
     forge.granted(1_001, one, 7, 11_000);
-    let two = forge.sent(1_002, Shape::Mutex, 1);
+    let two = forge.sent(1_002, Shape::Lock, FULL);
     forge.note(1_003, two, What::Queued);
     forge.note(1_010, one, What::Used(Fence::new(7)));
     forge.note(1_020, one, What::Released);
@@ -68,7 +71,7 @@ fn a_clean_hand_over_is_no_breach() {
 #[test]
 fn two_believers_at_once_are_found() {
     let mut forge = Forge::default();
-    let (one, two) = (forge.sent(1_000, Shape::Mutex, 1), forge.sent(1_001, Shape::Mutex, 1));
+    let (one, two) = (forge.sent(1_000, Shape::Lock, FULL), forge.sent(1_001, Shape::Lock, FULL));
     forge.granted(1_002, one, 7, 11_000);
     forge.granted(1_003, two, 8, 11_000);
     forge.note(1_010, one, What::Released);
@@ -79,9 +82,9 @@ fn two_believers_at_once_are_found() {
 #[test]
 fn a_belief_ends_with_safe_until_unless_it_was_renewed_in_time() {
     let mut forge = Forge::default();
-    let one = forge.sent(1_000, Shape::Mutex, 1);
+    let one = forge.sent(1_000, Shape::Lock, FULL);
     forge.granted(1_001, one, 7, 2_000);
-    let two = forge.sent(2_100, Shape::Mutex, 1);
+    let two = forge.sent(2_100, Shape::Lock, FULL);
     forge.granted(2_101, two, 8, 12_000);
     // Too late: the belief had ended.
     forge.note(2_102, one, What::Renewed(millis(12_000)));
@@ -92,13 +95,12 @@ fn a_belief_ends_with_safe_until_unless_it_was_renewed_in_time() {
 
 #[test]
 fn readers_share_and_a_writer_among_them_is_found() {
-    let full = tenure::limits::FULL_WEIGHT;
     let mut forge = Forge::default();
-    let readers: Vec<_> = (0..3).map(|n| forge.sent(1_000 + n, Shape::ReadWrite, 1)).collect();
+    let readers: Vec<_> = (0..3).map(|n| forge.sent(1_000 + n, Shape::Lock, 1)).collect();
     for (reader, fence) in readers.iter().zip(1..) {
         forge.granted(1_010 + fence, *reader, fence, 11_000);
     }
-    let writer = forge.sent(1_020, Shape::ReadWrite, full);
+    let writer = forge.sent(1_020, Shape::Lock, FULL);
     forge.granted(1_021, writer, 9, 11_000);
     for claim in readers.into_iter().chain([writer]) {
         forge.note(1_030, claim, What::Released);
@@ -110,7 +112,7 @@ fn readers_share_and_a_writer_among_them_is_found() {
 fn a_grant_heard_of_too_late_counts_from_its_renewal() {
     for (used, breaches) in [(3_003, vec![]), (3_001, vec![4])] {
         let mut forge = Forge::default();
-        let one = forge.sent(1_000, Shape::Mutex, 1);
+        let one = forge.sent(1_000, Shape::Lock, FULL);
         forge.granted(3_000, one, 7, 2_000);
         forge.note(3_002, one, What::Renewed(millis(4_000)));
         forge.note(used, one, What::Used(Fence::new(7)));
@@ -130,9 +132,9 @@ fn permits_beyond_the_capacity_are_found_and_nested_owners_count_once() {
     assert_eq!(forge.judge(), [1]);
     let mut forge = Forge::default();
     let (parent, child) = (OwnerId::new(), OwnerId::new());
-    let outer = forge.sent_by(1_000, Shape::Mutex, 1, vec![parent]);
+    let outer = forge.sent_by(1_000, Shape::Lock, FULL, vec![parent]);
     forge.granted(1_001, outer, 7, 11_000);
-    let inner = forge.sent_by(1_002, Shape::Mutex, 1, vec![child, parent]);
+    let inner = forge.sent_by(1_002, Shape::Lock, FULL, vec![child, parent]);
     forge.granted(1_003, inner, 7, 11_000);
     forge.note(1_010, inner, What::Released);
     forge.note(1_011, outer, What::Released);
@@ -144,7 +146,7 @@ fn siblings_at_once_are_found() {
     let parent = OwnerId::new();
     let mut forge = Forge::default();
     for at in [1_000, 1_001] {
-        let claim = forge.sent_by(at, Shape::Mutex, 1, vec![OwnerId::new(), parent]);
+        let claim = forge.sent_by(at, Shape::Lock, FULL, vec![OwnerId::new(), parent]);
         forge.granted(at, claim, 7, 11_000);
         forge.note(1_100, claim, What::Released);
     }
@@ -155,10 +157,10 @@ fn siblings_at_once_are_found() {
 fn equal_and_falling_fences_are_found() {
     for (second, breaches) in [(7, vec![3]), (6, vec![3]), (8, vec![])] {
         let mut forge = Forge::default();
-        let one = forge.sent(1_000, Shape::Mutex, 1);
+        let one = forge.sent(1_000, Shape::Lock, FULL);
         forge.granted(1_001, one, 7, 11_000);
         forge.note(1_002, one, What::Released);
-        let two = forge.sent(1_010, Shape::Mutex, 1);
+        let two = forge.sent(1_010, Shape::Lock, FULL);
         forge.granted(1_011, two, second, 11_000);
         forge.note(1_012, two, What::Released);
         assert_eq!(forge.judge(), breaches, "second fence {second}");
@@ -168,11 +170,11 @@ fn equal_and_falling_fences_are_found() {
 #[test]
 fn whoever_overtakes_a_waiter_is_found() {
     let mut forge = Forge::default();
-    let holder = forge.sent(1_000, Shape::Mutex, 1);
+    let holder = forge.sent(1_000, Shape::Lock, FULL);
     forge.granted(1_001, holder, 1, 11_000);
-    let first = forge.sent(1_002, Shape::Mutex, 1);
+    let first = forge.sent(1_002, Shape::Lock, FULL);
     forge.note(1_003, first, What::Queued);
-    let second = forge.sent(1_004, Shape::Mutex, 1);
+    let second = forge.sent(1_004, Shape::Lock, FULL);
     forge.note(1_005, second, What::Queued);
     forge.note(1_010, holder, What::Released);
     forge.granted(1_011, second, 2, 11_000);
@@ -185,9 +187,9 @@ fn whoever_overtakes_a_waiter_is_found() {
 #[test]
 fn a_lost_wake_up_is_found_also_among_several_waiters() {
     let mut forge = Forge::default();
-    let holder = forge.sent(1_000, Shape::Mutex, 1);
+    let holder = forge.sent(1_000, Shape::Lock, FULL);
     forge.granted(1_001, holder, 1, 11_000);
-    let waiters = [forge.sent(1_002, Shape::Mutex, 1), forge.sent(1_003, Shape::Mutex, 1)];
+    let waiters = [forge.sent(1_002, Shape::Lock, FULL), forge.sent(1_003, Shape::Lock, FULL)];
     for waiter in waiters {
         forge.note(1_004, waiter, What::Queued);
     }
@@ -203,11 +205,11 @@ fn a_lost_wake_up_is_found_also_among_several_waiters() {
 fn an_unanswered_claim_may_be_what_the_others_wait_for() {
     let mut forge = Forge::default();
     let _unknown = {
-        let unknown = forge.sent(1_000, Shape::Mutex, 1);
+        let unknown = forge.sent(1_000, Shape::Lock, FULL);
         forge.note(1_001, unknown, What::Withdrawn);
         unknown
     };
-    let waiter = forge.sent(1_002, Shape::Mutex, 1);
+    let waiter = forge.sent(1_002, Shape::Lock, FULL);
     forge.note(1_003, waiter, What::Queued);
     forge.granted(6_000, waiter, 1, 16_000);
     forge.note(6_001, waiter, What::Released);
@@ -217,13 +219,13 @@ fn an_unanswered_claim_may_be_what_the_others_wait_for() {
 #[test]
 fn use_without_right_and_leaks_are_found() {
     let mut forge = Forge::default();
-    let one = forge.sent(1_000, Shape::Mutex, 1);
+    let one = forge.sent(1_000, Shape::Lock, FULL);
     forge.granted(1_001, one, 7, 2_000);
     forge.note(2_500, one, What::Used(Fence::new(7)));
     forge.note(2_600, one, What::Lost);
     assert_eq!(forge.judge(), [4]);
     let mut forge = Forge::default();
-    let one = forge.sent(1_000, Shape::Mutex, 1);
+    let one = forge.sent(1_000, Shape::Lock, FULL);
     forge.granted(1_001, one, 7, 2_000);
     assert_eq!(forge.judge(), [7]);
 }
@@ -231,7 +233,7 @@ fn use_without_right_and_leaks_are_found() {
 #[test]
 fn a_history_cut_off_by_a_kill_can_still_be_read() {
     let mut forge = Forge::default();
-    let one = forge.sent(1_000, Shape::ReadWrite, 1);
+    let one = forge.sent(1_000, Shape::Lock, FULL);
     forge.note(1_001, one, What::Refused);
     let text = History::new(forge.0).to_string();
     let cut = &text[..text.len() - 3];

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use etcd_client::{Client, Event, KeyValue, WatchOptions};
 use servers::{Etcd, eventually};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::conformance::audit::{Recorder, Rules, What, judge};
+use tenure::engine::etcd::client::{
+    Client, KeyValue, Options, RequestOp, Target, TxnRequest, WatchCreateRequest,
+};
 use tenure::time::SystemClock;
-use tenure::{Error, Guard, Held, Tenure, Witness};
+use tenure::{Error, LockStatus, MutexGuard, Tenure, Witness};
 
 /// A lease so long that nothing in a test can be its doing.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -36,27 +38,37 @@ impl Book {
     pub(crate) fn session(&self, namespace: &str, lease: Duration) -> Tenure {
         let witness = Arc::clone(&self.recorder) as Arc<dyn Witness>;
         let builder = Tenure::builder().lease(lease).witness(witness).namespace(namespace);
-        wait(builder.connect(&self.url)).unwrap()
+        block_on(builder.connect(&self.url)).unwrap()
     }
 
     /// Writes down that a lock is used now, if its holder may.
-    pub(crate) fn used(&self, held: &Held) {
+    pub(crate) fn used(&self, held: &LockStatus) {
         self.recorder.used(held);
     }
 
-    fn count(&self, what: impl Fn(&What) -> bool) -> usize {
+    /// How many events of a kind were recorded.
+    pub(crate) fn count(&self, what: impl Fn(&What) -> bool) -> usize {
         self.recorder.history().entries().iter().filter(|entry| what(&entry.what)).count()
     }
 
     /// Asks for a mutex on a thread of its own, and returns when it stands in line.
     #[track_caller]
     pub(crate) fn waiter(&self, tenure: &Tenure, name: &str) -> Waiter {
+        let mutex = tenure.mutex(name).unwrap();
+        self.waiter_for(move || block_on(mutex.lock()))
+    }
+
+    /// Acquires any lock on a thread of its own, and returns when it is queued.
+    #[track_caller]
+    pub(crate) fn waiter_for<G: Send + 'static>(
+        &self,
+        acquire: impl FnOnce() -> Result<G, Error> + Send + 'static,
+    ) -> Waiter<G> {
         let queued = || self.count(|what| *what == What::Queued);
-        let (before, mutex) = (queued(), tenure.mutex(name).unwrap());
-        let (tell, outcome) = channel();
-        std::thread::spawn(move || tell.send(wait(mutex.lock())));
+        let before = queued();
+        let waiter = Waiter::start(acquire);
         eventually("the waiter stands in line", || queued() > before);
-        Waiter(outcome)
+        waiter
     }
 
     /// The auditor finds nothing: two holders at once, a fence that goes back, a use after a loss.
@@ -71,13 +83,20 @@ impl Book {
     }
 }
 
-/// Somebody who waits for a mutex.
-pub(crate) struct Waiter(Receiver<Result<Guard, Error>>);
+/// A thread that waits for a lock.
+pub(crate) struct Waiter<G = MutexGuard>(Receiver<Result<G, Error>>);
 
-impl Waiter {
+impl<G: Send + 'static> Waiter<G> {
+    /// Asks for a lock on a thread of its own.
+    pub(crate) fn start(ask: impl FnOnce() -> Result<G, Error> + Send + 'static) -> Self {
+        let (tell, outcome) = channel();
+        std::thread::spawn(move || tell.send(ask()));
+        Self(outcome)
+    }
+
     /// It must be served soon.
     #[track_caller]
-    pub(crate) fn served(&self) -> Guard {
+    pub(crate) fn served(&self) -> G {
         let outcome = self.0.recv_timeout(PATIENCE);
         let outcome = outcome.unwrap_or_else(|_| panic!("the waiter has waited for {PATIENCE:?}"));
         outcome.unwrap_or_else(|error| panic!("the waiter was not served: {error}"))
@@ -102,23 +121,27 @@ pub(crate) fn ever_used(etcd: &Etcd, namespace: &str, name: &str) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let endpoint = format!("http://127.0.0.1:{}", etcd.port(0));
-        let mut client = Client::connect([endpoint], None).await.unwrap();
-        let now = client.get("x", None).await.unwrap().header().unwrap().revision();
+        let client = Client::new(&Target::new(&endpoint, &Options::default()).unwrap());
         // From the first revision on, until a last event that is only there to be seen.
         let end = format!("{root}~");
-        client.put(&*end, "", None).await.unwrap();
-        let options = WatchOptions::new().with_prefix().with_start_revision(1);
-        let mut events = client.watch(root, Some(options)).await.unwrap();
+        let success = vec![RequestOp::put(&*end, "", 0)];
+        let last = client.txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
+        let last = last.header.unwrap().revision;
+        let range_end = format!("{root}\x7f").into_bytes();
+        let (key, start_revision) = (root.into_bytes(), 1);
+        let all = WatchCreateRequest { key, range_end, start_revision, ..Default::default() };
+        let mut events = client.watch(all).await.unwrap();
         let mut keys = HashSet::new();
         loop {
-            let told = events.message().await.unwrap().unwrap();
-            keys.extend(told.events().iter().filter_map(Event::kv).map(|key| key.key().to_vec()));
-            let last = told.events().iter().filter_map(Event::kv).map(KeyValue::mod_revision).max();
-            if last.is_some_and(|last| last > now) {
+            let told = events.next().await.unwrap().unwrap().events;
+            let told: Vec<KeyValue> = told.into_iter().filter_map(|event| event.kv).collect();
+            let seen = told.iter().any(|key| key.mod_revision >= last);
+            keys.extend(told.into_iter().map(|key| key.key));
+            if seen {
                 break;
             }
         }
-        client.delete(end, None).await.unwrap();
+        client.delete(end.as_bytes()).await.unwrap();
         keys.len() - 1
     })
 }

@@ -2,11 +2,16 @@
 //! the real clock.
 #![cfg(feature = "etcd")]
 
+mod abandoned;
 mod access;
+mod crowds;
 mod endings;
 mod host;
+mod lengths;
 mod members;
 mod page;
 mod recipes;
 mod restoring;
+mod reused;
 mod runtimes;
+mod terms;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use servers::{Etcd, eventually};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::contract::{
     About, Claim, ClaimId, Engine, Lineage, OwnerId, Part, Parts, Patience, Release, Released,
     Renewed, SessionId, Verdict,
@@ -15,7 +15,8 @@ use tenure::{ErrorKind, Loss, Name, Namespace, Ownership};
 
 use crate::host::{Book, LONG, PATIENCE, keys, lease_of, letter};
 
-fn engine(namespace: &str) -> Arc<dyn Engine> {
+/// An engine without a session.
+pub(crate) fn engine(namespace: &str) -> Arc<dyn Engine> {
     engine_at(&Etcd::shared().url(), namespace)
 }
 
@@ -25,15 +26,16 @@ fn engine_at(url: &str, namespace: &str) -> Arc<dyn Engine> {
         max_lease: Duration::from_secs(60),
         clock: Arc::new(SystemClock),
     };
-    wait(engine::connect(url, terms)).unwrap()
+    block_on(engine::connect(url, terms)).unwrap()
 }
 
-fn claim(session: SessionId, lease: Duration) -> Arc<Claim> {
+/// A claim of the mutex `a`.
+pub(crate) fn claim(session: SessionId, lease: Duration) -> Arc<Claim> {
     Arc::new(Claim {
         id: ClaimId::new(),
         session: Some(session),
         lineage: Lineage::root(OwnerId::new()),
-        parts: Parts::one(Part::mutex(Name::try_from("a").unwrap())),
+        parts: Parts::one(Part::write(Name::try_from("a").unwrap())),
         lease,
         lock_delay: Duration::ZERO,
         patience: Patience::Wait,
@@ -44,7 +46,7 @@ fn claim(session: SessionId, lease: Duration) -> Arc<Claim> {
 
 fn release(engine: &dyn Engine, claim: &Claim) -> Released {
     let batch = [Release { claim: claim.to_ref(), uncertain: false }];
-    wait(engine.release(&batch)).unwrap()[0]
+    block_on(engine.release(&batch)).unwrap()[0]
 }
 
 /// etcd #22082: `Unlock` deletes by a key that is the session's, so that a repeated one deletes
@@ -53,11 +55,11 @@ fn release(engine: &dyn Engine, claim: &Claim) -> Released {
 fn a_repeated_release_does_not_delete_what_the_same_session_took_since() {
     let (engine, session) = (engine("repeated"), SessionId::new());
     let (first, second) = (claim(session, LONG), claim(session, LONG));
-    assert!(matches!(wait(engine.claim(&first)), Ok(Verdict::Granted(_))));
+    assert!(matches!(block_on(engine.claim(&first)), Ok(Verdict::Granted(_))));
     assert_eq!(release(&*engine, &first), Released::Done);
-    assert!(matches!(wait(engine.claim(&second)), Ok(Verdict::Granted(_))));
+    assert!(matches!(block_on(engine.claim(&second)), Ok(Verdict::Granted(_))));
     assert_eq!(release(&*engine, &first), Released::Gone, "a copy that was on its way");
-    let renewed = wait(engine.renew(&[second.to_ref()])).unwrap();
+    let renewed = block_on(engine.renew(&[second.to_ref()])).unwrap();
     assert!(matches!(renewed[0], Renewed::Held(_)), "{renewed:?}");
 }
 
@@ -66,8 +68,8 @@ fn a_repeated_release_does_not_delete_what_the_same_session_took_since() {
 #[test]
 fn two_locks_of_one_session_exclude_each_other() {
     let tenure = Book::new(&Etcd::shared().url()).session("one-session", LONG);
-    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
-    assert!(wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none());
+    let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
+    assert!(block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none());
     drop(guard);
 }
 
@@ -81,16 +83,16 @@ fn a_waiter_whose_ticket_is_gone_does_not_hold_by_it() {
         book.session("ticket", Duration::from_secs(6)),
         book.session("ticket", LONG),
     );
-    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
     let robbed = book.waiter(&one, "a");
     let ticket = keys(etcd, "ticket", "a").into_iter().find(|key| letter(key) == Some('w'));
     let next = book.waiter(&two, "a");
     etcd.ctl(&["del", &ticket.unwrap()]).unwrap();
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     let guard = next.served();
     assert!(robbed.still_waits(), "its place was gone");
-    wait(guard.release()).unwrap();
-    wait(robbed.served().release()).unwrap();
+    block_on(guard.release()).unwrap();
+    block_on(robbed.served().release()).unwrap();
     book.assert_sound(3);
 }
 
@@ -104,20 +106,24 @@ fn a_writer_whose_ticket_is_gone_does_not_write_beside_another() {
         book.session("writer", Duration::from_secs(6)),
         book.session("writer", LONG),
     );
-    let read = wait(reader.rwlock("a").unwrap().read()).unwrap();
+    let read = block_on(reader.rwlock("a").unwrap().read()).unwrap();
     let lock = one.rwlock("a").unwrap();
-    let robbed = std::thread::spawn(move || wait(lock.write()).unwrap());
+    let robbed = std::thread::spawn(move || block_on(lock.write()).unwrap());
     eventually("it stands in line", || keys(etcd, "writer", "a").len() == 2);
     let ticket = keys(etcd, "writer", "a").into_iter().find(|key| letter(key) == Some('w'));
+    // It stands there before the ticket is gone: the robbed one comes anew at its next renewal.
+    let lock = two.rwlock("a").unwrap();
+    let next = std::thread::spawn(move || block_on(lock.write()).unwrap());
+    eventually("the next one stands in line", || keys(etcd, "writer", "a").len() == 3);
     etcd.ctl(&["del", &ticket.unwrap()]).unwrap();
-    wait(read.release()).unwrap();
-    let write = wait(two.rwlock("a").unwrap().write()).unwrap();
+    block_on(read.release()).unwrap();
+    let write = next.join().unwrap();
     assert!(!robbed.is_finished(), "somebody writes already");
     book.used(&write);
-    wait(write.release()).unwrap();
+    block_on(write.release()).unwrap();
     let write = robbed.join().unwrap();
     book.used(&write);
-    wait(write.release()).unwrap();
+    block_on(write.release()).unwrap();
     book.assert_sound(3);
 }
 
@@ -132,20 +138,20 @@ fn a_waiter_whose_lease_has_ended_is_not_told_that_it_holds() {
         book.session("expired", Duration::from_secs(6)),
         book.session("expired", LONG),
     );
-    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
     let expired = book.waiter(&one, "a");
     let ticket = keys(etcd, "expired", "a").into_iter().find(|key| letter(key) == Some('w'));
     let lease = lease_of(etcd, &ticket.unwrap());
     let next = book.waiter(&two, "a");
     etcd.ctl(&["lease", "revoke", &lease]).unwrap();
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     let guard = next.served();
     assert!(expired.still_waits(), "its session had ended");
     let fence = guard.fence().unwrap();
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     let guard = expired.served();
     assert!(guard.fence().unwrap() > fence);
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     book.assert_sound(3);
 }
 
@@ -155,9 +161,10 @@ fn a_waiter_whose_lease_has_ended_is_not_told_that_it_holds() {
 fn a_transaction_that_compares_the_ownership_writes_under_the_lock_or_not_at_all() {
     let (etcd, book) = (Etcd::shared(), Book::new(&Etcd::shared().url()));
     let (one, two) = (book.session("owned", LONG), book.session("owned", LONG));
-    let guard = wait(one.mutex("a").unwrap().lock()).unwrap();
-    let late = wait(guard.ownership()).unwrap();
-    assert_eq!(u64::try_from(late.revision).unwrap(), guard.fence().unwrap().get());
+    let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
+    let late = block_on(guard.ownership()).unwrap();
+    // The fence is that revision above a base.
+    assert!(u64::try_from(late.revision).unwrap() < guard.fence().unwrap().get());
     let write = |owner: &Ownership, value: &str| {
         let key = String::from_utf8(owner.key.clone()).unwrap().replace('\t', "\\t");
         let script =
@@ -167,12 +174,12 @@ fn a_transaction_that_compares_the_ownership_writes_under_the_lock_or_not_at_all
     let value = || etcd.ctl(&["get", "owned", "--print-value-only"]).unwrap();
     assert!(write(&late, "first"));
     let fence = guard.fence().unwrap();
-    wait(two.evict("a", fence, "too slow")).unwrap();
-    let next = wait(two.mutex("a").unwrap().lock()).unwrap();
+    block_on(two.force_release("a", fence, "too slow")).unwrap();
+    let next = block_on(two.mutex("a").unwrap().lock()).unwrap();
     assert!(!write(&late, "stale"), "it holds no more, whatever it believes");
-    assert!(write(&wait(next.ownership()).unwrap(), "second"));
+    assert!(write(&block_on(next.ownership()).unwrap(), "second"));
     assert_eq!(value(), "second\n");
-    let error = wait(guard.ownership()).unwrap_err();
+    let error = block_on(guard.ownership()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }
 
@@ -183,13 +190,13 @@ fn the_lock_of_a_dead_client_is_free_although_the_leader_changed_meanwhile() {
     let etcd = Etcd::start_three();
     let engine = engine_at(&etcd.url(), "dead");
     let held = claim(SessionId::new(), Duration::from_secs(3));
-    assert!(matches!(wait(engine.claim(&held)), Ok(Verdict::Granted(_))));
+    assert!(matches!(block_on(engine.claim(&held)), Ok(Verdict::Granted(_))));
     drop(engine);
     let next = Book::new(&etcd.url()).session("dead", LONG);
     etcd.kill(etcd.leader());
     eventually("it is free", || {
         // The member that was killed may be the one that is asked first.
-        wait(next.mutex("a").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
+        block_on(next.mutex("a").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
     });
 }
 
@@ -200,7 +207,7 @@ fn a_holder_whose_lease_was_revoked_is_told_and_the_next_one_has_a_larger_fence(
     let (etcd, book) = (Etcd::shared(), Book::new(&Etcd::shared().url()));
     let lease = Duration::from_secs(6);
     let (one, two) = (book.session("revoked", lease), book.session("revoked", LONG));
-    let guard = wait(one.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
     let fence = guard.fence().unwrap();
     let waiter = book.waiter(&two, "a");
     let hold = keys(etcd, "revoked", "a").into_iter().find(|key| letter(key) == Some('h')).unwrap();
@@ -210,8 +217,8 @@ fn a_holder_whose_lease_was_revoked_is_told_and_the_next_one_has_a_larger_fence(
     eventually("the loss is told", || guard.check().is_err());
     assert_eq!(guard.check().unwrap_err().loss(), Some(&Loss::Forgotten));
     // The same session gets a new lease and goes on.
-    wait(next.release()).unwrap();
-    wait(wait(one.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(next.release()).unwrap();
+    block_on(block_on(one.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
 }
 
 /// etcd #21128: an attempt that is given up leaves its key in line.
@@ -219,11 +226,11 @@ fn a_holder_whose_lease_was_revoked_is_told_and_the_next_one_has_a_larger_fence(
 fn an_attempt_that_is_given_up_leaves_nothing_in_line() {
     let (etcd, book) = (Etcd::shared(), Book::new(&Etcd::shared().url()));
     let (one, two) = (book.session("given-up", LONG), book.session("given-up", LONG));
-    let guard = wait(one.mutex("a").unwrap().lock()).unwrap();
-    let late = two.mutex("a").unwrap().wait(Duration::from_millis(200));
-    assert!(wait(late.lock()).is_err());
+    let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
+    let late = two.mutex("a").unwrap().timeout(Duration::from_millis(200));
+    assert!(block_on(late.lock()).is_err());
     eventually("its ticket is gone", || keys(etcd, "given-up", "a").len() == 1);
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     eventually("nothing is left", || keys(etcd, "given-up", "a").is_empty());
 }
 
@@ -232,13 +239,13 @@ fn an_attempt_that_is_given_up_leaves_nothing_in_line() {
 fn a_claim_that_nobody_renews_ends_although_its_sister_is_renewed() {
     let (engine, session, lease) = (engine("sisters"), SessionId::new(), Duration::from_secs(3));
     let mut sister = (*claim(session, lease)).clone();
-    sister.parts = Parts::one(Part::mutex(Name::try_from("b").unwrap()));
+    sister.parts = Parts::one(Part::write(Name::try_from("b").unwrap()));
     let (forgotten, sister) = (claim(session, lease), Arc::new(sister));
-    assert!(matches!(wait(engine.claim(&forgotten)), Ok(Verdict::Granted(_))));
-    assert!(matches!(wait(engine.claim(&sister)), Ok(Verdict::Granted(_))));
+    assert!(matches!(block_on(engine.claim(&forgotten)), Ok(Verdict::Granted(_))));
+    assert!(matches!(block_on(engine.claim(&sister)), Ok(Verdict::Granted(_))));
     let etcd = Etcd::shared();
     eventually("the forgotten one is gone", || {
-        let renewed = wait(engine.renew(&[sister.to_ref()])).unwrap();
+        let renewed = block_on(engine.renew(&[sister.to_ref()])).unwrap();
         assert!(matches!(renewed[0], Renewed::Held(_)), "{renewed:?}");
         keys(etcd, "sisters", "a").is_empty()
     });
@@ -250,10 +257,10 @@ fn a_claim_that_nobody_renews_ends_although_its_sister_is_renewed() {
 fn etcd_ends_the_lease_of_a_client_that_is_gone() {
     let (engine, session) = (engine("crash"), SessionId::new());
     let held = claim(session, Duration::from_secs(2));
-    assert!(matches!(wait(engine.claim(&held)), Ok(Verdict::Granted(_))));
+    assert!(matches!(block_on(engine.claim(&held)), Ok(Verdict::Granted(_))));
     drop(engine);
     let book = Book::new(&Etcd::shared().url());
     let next = book.session("crash", LONG);
-    let mutex = next.mutex("a").unwrap().wait(PATIENCE);
-    wait(wait(mutex.lock()).unwrap().release()).unwrap();
+    let mutex = next.mutex("a").unwrap().timeout(PATIENCE);
+    block_on(block_on(mutex.lock()).unwrap().release()).unwrap();
 }

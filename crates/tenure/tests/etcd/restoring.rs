@@ -2,7 +2,7 @@
 //! lose everything, and those who come must say that they know.
 
 use servers::{Etcd, eventually};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{ErrorKind, Loss, Tenure};
 
 use crate::host::{Book, LONG};
@@ -12,38 +12,82 @@ fn a_restored_backup_is_refused_until_somebody_accepts_it_and_fences_go_on_growi
     let etcd = Etcd::start();
     let book = Book::new(&etcd.url());
     let tenure = book.session("restored", LONG);
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     let backup = etcd.snapshot();
     let mut fence = None;
     for _ in 0..20 {
-        let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+        let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
         fence = Some(guard.fence().unwrap());
-        wait(guard.release()).unwrap();
+        block_on(guard.release()).unwrap();
     }
-    let held = wait(tenure.mutex("b").unwrap().lock()).unwrap();
+    let held = block_on(tenure.mutex("b").unwrap().lock()).unwrap();
     etcd.restore(&backup);
 
     eventually("who was there is told", || {
         // Whatever is asked next finds that the store is another one.
-        let _ = wait(tenure.mutex("c").unwrap().try_lock());
+        let _ = block_on(tenure.mutex("c").unwrap().try_lock());
         held.check().is_err()
     });
     assert_eq!(held.check().unwrap_err().loss(), Some(&Loss::Forgotten));
-    let error = wait(tenure.mutex("a").unwrap().lock()).unwrap_err();
+    let error = block_on(tenure.mutex("a").unwrap().lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 
     let builder = || Tenure::builder().namespace("restored");
-    let error = wait(builder().connect(&etcd.url())).map(|_| panic!("it is older")).unwrap_err();
+    let error =
+        block_on(builder().connect(&etcd.url())).map(|_| panic!("it is older")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.next_step().contains("restored=accept"), "{error}");
+    assert!(error.help().contains("restored=accept"), "{error}");
 
     let accepting = format!("{}?restored=accept", etcd.url());
-    let again = wait(builder().connect(&accepting)).unwrap();
-    let guard = wait(again.mutex("a").unwrap().lock()).unwrap();
+    let again = block_on(builder().connect(&accepting)).unwrap();
+    let guard = block_on(again.mutex("a").unwrap().lock()).unwrap();
     assert!(Some(guard.fence().unwrap()) > fence, "{fence:?}");
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     // From then on everybody may come.
-    assert!(wait(builder().connect(&etcd.url())).is_ok());
+    assert!(block_on(builder().connect(&etcd.url())).is_ok());
+}
+
+#[test]
+fn a_restored_backup_is_noticed_though_the_cluster_keeps_its_id() {
+    let etcd = Etcd::start();
+    let builder = || Tenure::builder().namespace("same");
+    let locked = |tenure: &Tenure| {
+        let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
+        let fence = guard.fence().unwrap();
+        block_on(guard.release()).unwrap();
+        fence
+    };
+    let id = || {
+        let status = etcd.ctl(&["endpoint", "status", "--write-out=json"]).unwrap();
+        let (_, rest) = status.split_once("\"cluster_id\":").unwrap();
+        rest.chars().take_while(char::is_ascii_digit).collect::<String>()
+    };
+    let (before, tenure) = (id(), block_on(builder().connect(&etcd.url())).unwrap());
+    for _ in 0..20 {
+        locked(&tenure);
+    }
+    let backup = etcd.snapshot();
+    for _ in 0..20 {
+        locked(&tenure);
+    }
+    let fence = locked(&tenure);
+    // No client is there that could remember.
+    block_on(tenure.close());
+    drop(tenure);
+    etcd.restore_with_same_id(&backup);
+    assert_eq!(id(), before, "it is the same cluster by its id");
+
+    let error =
+        block_on(builder().connect(&etcd.url())).map(|_| panic!("it is older")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let accepting = format!("{}?restored=accept", etcd.url());
+    let again = block_on(builder().connect(&accepting)).unwrap();
+    assert!(locked(&again) > fence, "fences go on above everything that was given out");
+    // From then on all may come, also after a restart.
+    etcd.restart(0);
+    etcd.wait_until_healthy();
+    let last = block_on(builder().connect(&etcd.url())).unwrap();
+    assert!(locked(&last) > fence);
 }
 
 #[test]
@@ -51,7 +95,7 @@ fn a_restart_and_a_compaction_are_no_restore() {
     let etcd = Etcd::start();
     let book = Book::new(&etcd.url());
     let (one, two) = (book.session("restart", LONG), book.session("restart", LONG));
-    let guard = wait(one.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
     let waiter = book.waiter(&two, "a");
     let status = etcd.ctl(&["endpoint", "status", "--write-out=json"]).unwrap();
     let (_, rest) = status.split_once("\"revision\":").unwrap();
@@ -60,10 +104,10 @@ fn a_restart_and_a_compaction_are_no_restore() {
     etcd.restart(0);
     etcd.wait_until_healthy();
     eventually("the holder is heard again", || {
-        wait(two.mutex("a").unwrap().try_lock()).is_ok_and(|none| none.is_none())
+        block_on(two.mutex("a").unwrap().try_lock()).is_ok_and(|none| none.is_none())
     });
     guard.check().unwrap();
-    wait(guard.release()).unwrap();
-    wait(waiter.served().release()).unwrap();
+    block_on(guard.release()).unwrap();
+    block_on(waiter.served().release()).unwrap();
     book.assert_sound(2);
 }

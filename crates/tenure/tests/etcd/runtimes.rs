@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use servers::Etcd;
 use tenure::Tenure;
-use tenure::blocking::wait;
+use tenure::block_on;
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -29,10 +29,10 @@ fn a_lock_outlives_the_runtime_that_it_was_taken_on() {
     });
     first.shutdown_background();
     assert!(guard.check().is_ok());
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     let guard = runtime().block_on(tenure.mutex("a").unwrap().lock()).unwrap();
-    assert!(wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none());
-    wait(guard.release()).unwrap();
+    assert!(block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none());
+    block_on(guard.release()).unwrap();
 }
 
 #[test]

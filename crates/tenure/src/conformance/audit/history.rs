@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::contract::{Claim, ClaimId, Fence, Name, OwnerId, Patience, Shape};
-use crate::primitives::Held;
+use crate::primitives::LockStatus;
 use crate::session::{Event, Witness};
 use crate::time::{Clock, Tick};
 
@@ -96,7 +96,7 @@ impl Recorder {
     }
 
     /// Notes that a holder acts now. Returns whether it may: its lock was not lost.
-    pub fn used(&self, held: &Held) -> bool {
+    pub fn used(&self, held: &LockStatus) -> bool {
         let Ok(fence) = held.fence() else { return false };
         self.note(held.claim_id(), What::Used(fence));
         true
@@ -156,8 +156,7 @@ impl fmt::Display for Entry {
                 write!(f, "sent {} {} {patience} {replaces}", owners.join("/"), lease.as_nanos())?;
                 for (name, shape, weight) in parts {
                     let shape = match shape {
-                        Shape::Mutex => "mutex".to_owned(),
-                        Shape::ReadWrite => "rw".to_owned(),
+                        Shape::Lock => "lock".to_owned(),
                         Shape::Semaphore(permits) => permits.to_string(),
                     };
                     f.write_str(" ")?;
@@ -235,8 +234,7 @@ fn part(text: &str) -> Option<(Name, Shape, u32)> {
         (0..name.len()).step_by(2).map(|at| u8::from_str_radix(name.get(at..at + 2)?, 16).ok());
     let name = String::from_utf8(bytes.collect::<Option<_>>()?).ok()?;
     let shape = match shape {
-        "mutex" => Shape::Mutex,
-        "rw" => Shape::ReadWrite,
+        "lock" => Shape::Lock,
         permits => Shape::Semaphore(permits.parse().ok()?),
     };
     Some((name.parse().ok()?, shape, weight.parse().ok()?))

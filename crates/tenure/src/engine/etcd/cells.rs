@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{GetOptions, KeyValue, TxnOp};
-
 use super::claim::{Halt, TRIES, crowded};
-use super::step::{Change, found_in};
+use super::client::{KeyValue, RangeRequest, RequestOp, ResponseOp};
+use super::step::Change;
 use super::{EtcdEngine, Inner};
 use crate::contract::{
     Cell, Cells, Error, ErrorKind, Expect, Fence, Name, Pattern, Pending, Put, PutVerdict, Verb,
@@ -62,11 +61,11 @@ impl Inner {
     /// The cell, the largest fence that wrote it, and the revisions of both keys.
     async fn read_cell(&self, name: &Name) -> Result<Stand, Halt> {
         let keys = [self.keys.cell(name), self.keys.cell_fence(name)];
-        let read = self.link.read(keys.map(|key| TxnOp::get(key, None)).to_vec()).await?;
-        let mut found = read.replies.into_iter().map(|reply| found_in(reply).into_iter().next());
+        let read = self.link.read(keys.map(RequestOp::get).to_vec()).await?;
+        let mut found = read.replies.into_iter().map(|reply| reply.into_kvs().into_iter().next());
         let (cell, fence) = (found.next().flatten(), found.next().flatten());
         let written = |key: &Option<KeyValue>| {
-            key.as_ref().map_or(0, |key| u64::try_from(key.mod_revision()).unwrap_or(0))
+            key.as_ref().map_or(0, |key| u64::try_from(key.mod_revision).unwrap_or(0))
         };
         let revisions = [written(&cell), written(&fence)];
         let fence = match fence {
@@ -81,12 +80,12 @@ impl Inner {
     }
 
     async fn cell_at(&self, key: &KeyValue, fence: Option<Fence>) -> Result<Cell, Halt> {
-        let version = self.epoch.fence(u64::try_from(key.mod_revision()).unwrap_or(0));
-        let expires_in = match key.lease() {
+        let version = self.epoch().version(u64::try_from(key.mod_revision).unwrap_or(0));
+        let expires_in = match key.lease {
             0 => None,
             lease => Some(self.leases.left(lease).await?.unwrap_or(Duration::ZERO)),
         };
-        Ok(Cell { value: key.value().to_vec(), version: Version(version), fence, expires_in })
+        Ok(Cell { value: key.value.clone(), version: Version(version), fence, expires_in })
     }
 
     async fn write_cell(
@@ -101,7 +100,7 @@ impl Inner {
             let what = format!("no fence is as large as {fence}");
             return Err(Error::new(ErrorKind::InvalidOption, what)
                 .on(name)
-                .next("pass the number exactly as it was handed out")
+                .with_help("pass the number exactly as it was handed out")
                 .into());
         }
         for attempt in 0..TRIES {
@@ -133,7 +132,7 @@ impl Inner {
             if answer.held {
                 // Where nothing was removed, no revision was made; the version still has to grow.
                 let revision = answer.revision + u64::from(nothing);
-                return Ok(PutVerdict::Done(Version(self.epoch.fence(revision))));
+                return Ok(PutVerdict::Done(Version(self.epoch().version(revision))));
             }
             self.pause(attempt).await;
         }
@@ -151,13 +150,19 @@ impl Inner {
         let mut from = after.as_ref().map_or(all.from, behind);
         let mut found = Vec::new();
         loop {
-            let options = GetOptions::new().with_range(all.to.clone()).with_limit(TOGETHER);
-            let read = self.link.read(vec![TxnOp::get(from, Some(options))]).await?;
-            let keys = read.replies.into_iter().next().map(found_in).unwrap_or_default();
+            let wanted = RangeRequest {
+                key: from,
+                range_end: all.to.clone(),
+                limit: TOGETHER,
+                ..RangeRequest::default()
+            };
+            let read = self.link.read(vec![wanted.into()]).await?;
+            let keys = read.replies.into_iter().next().map(ResponseOp::into_kvs);
+            let keys = keys.unwrap_or_default();
             let more = keys.len() as u64 >= TOGETHER.unsigned_abs();
             let mut last = None;
             for key in keys {
-                let Some(name) = self.keys.cell_name(key.key()) else { continue };
+                let Some(name) = self.keys.cell_name(&key.key) else { continue };
                 last = Some(behind(&name));
                 if pattern.matches(name.as_str()) {
                     let (cell, ..) = self.read_cell(&name).await?;
@@ -176,10 +181,11 @@ impl Inner {
 }
 
 fn read_fence(name: &Name, key: &KeyValue) -> Result<Fence, Error> {
-    let number = key.value_str().ok().and_then(|text| text.parse().ok());
+    let text = std::str::from_utf8(&key.value).ok();
+    let number = text.and_then(|text| text.parse().ok());
     number.map(Fence::new).ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, "the fence of the cell is damaged")
             .on(name)
-            .next("look at its key with etcdctl and delete it")
+            .with_help("look at its key with etcdctl and delete it")
     })
 }

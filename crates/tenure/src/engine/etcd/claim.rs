@@ -3,15 +3,14 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp};
-
 use super::Inner;
+use super::client::{Compare, CompareResult, ResponseOp};
 use super::keys::{Kind, Tag};
 use super::leases::{Lease, Standing, Term, Who};
 use super::picture::{Epoch, Picture, Rules, settle_arrival, settle_grant};
-use super::record::Record;
+use super::record::{FenceAt, Record};
 use super::roll::Phase;
-use super::step::{Change, Own, Step, found_in, last_two, picture, reads};
+use super::step::{Change, Own, Step, last_two, picture, reads, reads_some};
 use super::trouble::Trouble;
 use crate::contract::{
     Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Renewed, Verb, Verdict,
@@ -22,12 +21,40 @@ use crate::time::Tick;
 /// How often a step is tried that others keep getting ahead of.
 pub(super) const TRIES: usize = 64;
 
+/// How many keys of a slot are read before it is known that they are needed.
+const FEW: i64 = 64;
+
 /// How often a lease is made anew that ended while it was used.
-const LEASES: usize = 3;
+pub(super) const LEASES: usize = 3;
 
 impl Inner {
-    /// Makes a claim that was asked for at `since`.
+    /// Makes a claim that was asked for at `since`. A copy of a claim that is still under way here
+    /// shares its answer: a store that is slow because of a crowd must not get the crowd twice.
     pub(super) async fn claim(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        since: Tick,
+    ) -> Result<Verdict, Error> {
+        let under_way = match self.crowd.join(claim.id) {
+            Ok(under_way) => under_way,
+            Err(shared) => {
+                return shared.await.unwrap_or_else(|_| {
+                    let what = "the runtime on which the claim was made has ended";
+                    let error = Error::new(ErrorKind::Unavailable, what).effect_unknown();
+                    Err(error.during(Verb::Claim).with_help("call again"))
+                });
+            }
+        };
+        let answer = match under_way.turn().await {
+            // The permit is kept until there is an answer.
+            Ok(_turn) => self.claim_alone(claim, since).await,
+            Err(withdrawn) => Err(withdrawn.during(Verb::Claim)),
+        };
+        under_way.answered(&answer);
+        answer
+    }
+
+    async fn claim_alone(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         since: Tick,
@@ -108,6 +135,9 @@ impl Inner {
     }
 
     async fn claim_with(self: &Arc<Self>, own: &Own, since: Tick) -> Result<Verdict, Halt> {
+        self.crowd.wanted(own.claim.id)?;
+        let before = self.roll.get(own.claim.id);
+        let repeated = before.is_some();
         if !self.roll.enter(own, since) {
             // Its time was up a moment ago: it must be gone before it can come anew.
             let (inner, claim) = (Arc::clone(self), Arc::clone(&own.claim));
@@ -116,12 +146,16 @@ impl Inner {
             self.roll.leave(own.claim.id);
             self.roll.enter(own, since);
         }
-        let answer = self.claim_fast(own).await;
+        let answer = if !repeated && self.has_line(&own.claim) {
+            Ok(Fast::Look(None))
+        } else {
+            self.claim_fast(own).await
+        };
         let verdict = match answer {
             Ok(Fast::Granted(grant)) => Ok(Verdict::Granted(grant)),
             Ok(Fast::Look(found)) => {
                 let (inner, own) = (Arc::clone(self), own.clone());
-                let judged = async move { inner.claim_by_rules(own, found).await };
+                let judged = async move { inner.claim_contended(own, found, repeated).await };
                 self.tasks.apart(Box::pin(judged)).await.map_err(Halt::from).flatten()
             }
             Err(trouble) => Err(trouble),
@@ -139,6 +173,16 @@ impl Inner {
             }
             Ok(_) | Err(_) => {}
         }
+        // The leader may have changed: what the claim has must hang on leases that were made since.
+        let elsewhere = before.is_some_and(|before| before.own.lease.id != own.lease.id);
+        if matches!(verdict, Ok(Verdict::Granted(_) | Verdict::Queued(_)))
+            && (elsewhere || self.is_old(own))
+        {
+            let entries: Vec<_> = self.roll.get(own.claim.id).into_iter().collect();
+            let inner = Arc::clone(self);
+            let moved = async move { inner.move_keys(entries, since).await };
+            self.tasks.apart(Box::pin(moved)).await??;
+        }
         verdict
     }
 
@@ -149,48 +193,50 @@ impl Inner {
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         if claim.replaces.is_some() {
             // There is something to replace, so the slots are not empty.
-            return Ok(Fast::Look(self.look(&names, &[claim.id]).await?));
+            return Ok(Fast::Look(Some(self.look(&names, &[claim.id]).await?)));
         }
-        let otherwise = reads(&self.keys, &names, &[claim.id]);
+        let otherwise = reads_some(&self.keys, &names, &[claim.id], FEW);
         let mut change = Change::default();
         change.absent(self.keys.tomb(claim.id));
-        let value = Record::new(claim, wall).write();
+        let epoch = self.epoch();
+        let fence = FenceAt::Created(epoch.raised);
+        let value = Record { fence, ..Record::new(claim, wall) }.write();
         for name in &names {
             let slot = self.keys.slot(name);
-            let empty = Compare::create_revision(slot.from, CompareOp::Equal, 0);
+            let empty = Compare::create_revision(slot.from, CompareResult::Equal, 0);
             change.compares.push(empty.with_range(slot.to));
             change.put(self.keys.claim(name, Kind::Hold, own.tag), value.clone(), own.lease.id);
             if let Some(delay) = &own.delay {
-                let key = self.keys.delay(name, claim.id);
+                let key = self.keys.claim(name, Kind::Delay, own.tag);
                 change.put(key, value.clone(), delay.id);
             }
         }
-        let answer = self.link.when(change.compares, change.writes, otherwise).await?;
+        let answer = self.when_agreed(epoch, change, otherwise).await?;
         if answer.held {
-            let grant = self.grant_at(&names, answer.revision);
+            let grant = grant_at(&names, epoch, answer.revision);
             let by = Some(answer.revision);
             self.roll.stands(claim.id, Phase::Held { by, waited: false });
             return Ok(Fast::Granted(grant));
         }
-        let found = picture(&self.keys, self.epoch, answer, &names, &[claim.id])?;
-        Ok(Fast::Look(found))
+        if answer.replies.iter().any(ResponseOp::is_cut) {
+            // A crowd stands there, which is looked at only if need be.
+            return Ok(Fast::Look(None));
+        }
+        let found = picture(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
+        Ok(Fast::Look(Some(found)))
     }
 
-    fn grant_at(&self, names: &[Name], revision: u64) -> Grant {
-        let fence = Fence::new(self.epoch.fence(revision));
-        let fences = names.iter().map(|_| fence).collect();
-        Grant { fences, arrival: crate::contract::Arrival(revision) }
-    }
-
-    async fn claim_by_rules(
+    pub(super) async fn claim_by_rules(
         self: &Arc<Self>,
         mut own: Own,
-        mut found: Picture,
+        found: Option<Picture>,
     ) -> Result<Verdict, Halt> {
         let claim = &Arc::clone(&own.claim);
+        let mut found = self.found_or_look(found, claim).await?;
         for attempt in 0..TRIES {
+            self.crowd.wanted(claim.id)?;
             found = self.with_replaced(found, claim).await?;
-            own.tag = found.tag_for(claim);
+            own.tag = found.tag_for(claim, own.tag, attempt);
             self.roll.tag(claim.id, own.tag);
             let now = self.now();
             let mut rules = found.rules(now, 0);
@@ -204,24 +250,24 @@ impl Inner {
                 }
                 let names: Vec<Name> = found.slots.keys().cloned().collect();
                 let otherwise = reads(&self.keys, &names, &[claim.id]);
-                let answer = self.link.when(change.compares, change.writes, otherwise).await?;
+                let answer = self.when_agreed(found.epoch, change, otherwise).await?;
                 if !answer.held {
-                    found = picture(&self.keys, self.epoch, answer, &names, &[claim.id])?;
+                    found = picture(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
                     self.pause(attempt).await;
                     continue;
                 }
                 revision = answer.revision;
                 // Others may have come to the line since we looked. Without them all of us would
                 // watch the same ticket.
-                for key in answer.replies.into_iter().flat_map(found_in) {
+                for key in answer.replies.into_iter().flat_map(ResponseOp::into_kvs) {
                     found.add_ticket(&self.keys, claim.parts.first_name(), &key, claim.id);
                 }
             }
             return Ok(match verdict {
                 Verdict::Granted(grant) => {
-                    let grant = settle_grant(&grant, self.epoch, revision);
+                    let grant = settle_grant(&grant, found.epoch, revision);
                     self.now_held(claim, &grant, &found, &mut rules);
-                    self.waits.end(self, claim.id);
+                    self.waits.held(self, claim.id);
                     Verdict::Granted(grant)
                 }
                 Verdict::Queued(mut queued) => {
@@ -246,6 +292,14 @@ impl Inner {
             });
         }
         Err(crowded(claim.parts.first_name()).into())
+    }
+
+    async fn found_or_look(&self, found: Option<Picture>, claim: &Claim) -> Result<Picture, Halt> {
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let names: Vec<Name> = claim.parts.names().cloned().collect();
+        self.look(&names, &[claim.id]).await
     }
 
     /// How a claim stands after it was served in the same breath.
@@ -292,7 +346,7 @@ impl Inner {
     /// Reads slots and tombstones, all at one revision.
     pub(super) async fn look(&self, names: &[Name], tombs: &[ClaimId]) -> Result<Picture, Halt> {
         let answer = self.link.read(reads(&self.keys, names, tombs)).await?;
-        Ok(picture(&self.keys, self.epoch, answer, names, tombs)?)
+        Ok(picture(&self.keys, self.epoch(), answer, names, tombs)?)
     }
 
     /// A little time for others to get their step done, once they were faster a few times.
@@ -315,7 +369,8 @@ impl Inner {
         let mut fences = grant.fences.as_slice().iter();
         let first = fences.next().copied();
         let same = fences.all(|fence| Some(*fence) == first);
-        let fresh = first.map(Epoch::revision).filter(|by| *by > found.revision);
+        let fresh =
+            first.map(|fence| found.epoch.revision(fence)).filter(|by| *by > found.revision);
         if fresh.is_none() && self.roll.holds(id) {
             return;
         }
@@ -330,9 +385,17 @@ impl Inner {
     }
 }
 
+/// A grant of names that were all empty.
+fn grant_at(names: &[Name], epoch: Epoch, revision: u64) -> Grant {
+    let fence = Fence::new(epoch.fence(revision));
+    let fences = names.iter().map(|_| fence).collect();
+    Grant { fences, arrival: crate::contract::Arrival(revision) }
+}
+
 enum Fast {
     Granted(Grant),
-    Look(Picture),
+    /// What stands there; none if that was too much to read.
+    Look(Option<Picture>),
 }
 
 /// Why a verb has no answer.
@@ -367,5 +430,5 @@ impl From<Error> for Halt {
 pub(super) fn crowded(name: &Name) -> Error {
     Error::new(ErrorKind::Unavailable, "others changed this lock faster than we could look at it")
         .on(name)
-        .next("call again; if it happens often, spread the load over several names")
+        .with_help("call again; if it happens often, spread the load over several names")
 }

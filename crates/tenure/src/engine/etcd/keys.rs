@@ -1,7 +1,7 @@
 //! Under which keys things stand. Knows bytes and their order, not what they mean.
 //!
 //! ```text
-//! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d CLAIM    a lock delay, closed when its hold is gone
+//! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d TAG      a lock delay, closed when its hold is gone
 //!                                 h TAG      a hold; its creation revision is the fence
 //!                                 k TAG      a ticket that may stand ahead of the line
 //!                                 w TAG      a ticket; creation revisions are the line
@@ -30,6 +30,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::Delay, Self::Hold, Self::Kin, Self::Wait];
+
     const fn letter(self) -> u8 {
         match self {
             Self::Delay => b'd',
@@ -40,20 +42,21 @@ impl Kind {
     }
 
     fn of(letter: u8) -> Option<Self> {
-        [Self::Delay, Self::Hold, Self::Kin, Self::Wait]
-            .into_iter()
-            .find(|kind| kind.letter() == letter)
+        Self::ALL.into_iter().find(|kind| kind.letter() == letter)
     }
 }
 
-/// How the keys of a claim in a slot end. A small number, which the next claim has again: deleted
-/// keys stay in etcd's index until somebody compacts it, and every look at a slot walks over them.
-/// With a key of its own for each claim, a lock would get slower with each use.
+/// How the keys of a claim in a slot end. A small number, which later claims use again: deleted
+/// keys stay in etcd's index until it is compacted, and every look at a slot walks over them. With
+/// a key of its own for each claim, a lock would get slower with each use.
+///
+/// A number belongs to one claim in a slot from its first key there (delay, hold or ticket) until
+/// its last one is gone. Every transaction that takes a number compares that it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Tag {
-    /// A number that nobody else has in the slot.
+    /// A number that no other claim has in the slot.
     Seat(u32),
-    /// The claim's own id, which nobody else has anywhere.
+    /// The claim's own id: for large sets, and for sets that did not get a number in a few tries.
     Claim(ClaimId),
 }
 
@@ -101,11 +104,6 @@ impl Keys {
         key.push(kind.letter());
         key.extend_from_slice(tag.text().as_bytes());
         key
-    }
-
-    /// The key of a claim's lock delay. Not shared: it is deleted long after the claim is gone.
-    pub(super) fn delay(&self, name: &Name, id: ClaimId) -> Vec<u8> {
-        self.claim(name, Kind::Delay, Tag::Claim(id))
     }
 
     /// Everything in a slot.
@@ -242,7 +240,7 @@ mod tests {
     #[test]
     fn keys_tell_what_they_are_of() {
         let (keys, id) = (keys(), ClaimId::new());
-        for kind in [Kind::Delay, Kind::Hold, Kind::Kin, Kind::Wait] {
+        for kind in Kind::ALL {
             for tag in [Tag::FIRST, Tag::Seat(u32::MAX), Tag::Claim(id)] {
                 let key = keys.claim(&name("a b/ü"), kind, tag);
                 assert_eq!(keys.read(&key), Some((name("a b/ü"), kind, tag)));

@@ -5,15 +5,17 @@
 //! grant or a keep-alive. Both agree because a lease is used for a claim only while it has at least
 //! the claim's length left, counted from the send of the last answered call. Otherwise a keep-alive
 //! goes out beside the claim and is waited for with it.
+//!
+//! A lease is used only in the raft term in which it was made; `moves.rs` says why.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::client::{KeepAliveStream, LeaseKeepAliveRequest};
 use super::link::Link;
 #[cfg(feature = "conformance")]
 use super::stage::Lessor;
@@ -57,6 +59,8 @@ pub(super) struct Lease {
     pub(super) id: i64,
     term: Term,
     life: Duration,
+    /// The raft term that was known before it was asked for.
+    raft_term: u64,
     state: Mutex<State>,
     stream: AsyncMutex<Option<Stream>>,
 }
@@ -70,8 +74,7 @@ struct State {
 
 /// A stream of keep-alives to one member.
 struct Stream {
-    keeper: LeaseKeeper,
-    answers: LeaseKeepAliveStream,
+    stream: KeepAliveStream,
     member: usize,
 }
 
@@ -139,13 +142,18 @@ impl Leases {
     /// How the lease stands for a claim that was asked for at `since`.
     pub(super) fn standing(&self, term: Term, since: Tick) -> Standing {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.get(&term) {
+        match all.get(&term).filter(|lease| self.is_current(lease)) {
             Some(lease) if lease.left(since) >= term.length + term.extra => {
                 Standing::Fresh(Arc::clone(lease))
             }
             Some(lease) if !lease.left(since).is_zero() => Standing::Stale(Arc::clone(lease)),
             _ => Standing::None,
         }
+    }
+
+    /// Whether a lease was made in the raft term that is known now.
+    pub(super) fn is_current(&self, lease: &Lease) -> bool {
+        lease.raft_term >= self.link.raft_term()
     }
 
     /// A lease that lives as long as the term says, counted from `since`.
@@ -214,7 +222,8 @@ impl Leases {
     pub(super) fn adopt(id: i64, term: Term, answered: Tick) -> Arc<Lease> {
         let state = Mutex::new(State { answered, gone: false });
         let (life, stream) = (term.length, AsyncMutex::new(None));
-        Arc::new(Lease { id, term, life, state, stream })
+        // In which raft term it was made is not known.
+        Arc::new(Lease { id, term, life, raft_term: 0, state, stream })
     }
 
     /// A lease is gone in the store: what hangs on it is gone too.
@@ -231,7 +240,7 @@ impl Leases {
         self.forget(lease);
         let id = lease.id;
         // If this fails, it ends by itself.
-        let _ = self.link.lease(|mut client| async move { client.revoke(id).await }).await;
+        let _ = self.link.lease(|client| async move { client.lease_revoke(id).await }).await;
     }
 
     /// How long a lease has left in the store; none if it is gone.
@@ -240,9 +249,8 @@ impl Leases {
         if let Some(lessor) = &self.lessor {
             return Ok(lessor.left(id));
         }
-        let asked =
-            self.link.lease(|mut client| async move { client.time_to_live(id, None).await });
-        let left = asked.await?.ttl();
+        let asked = self.link.lease(|client| async move { client.lease_time_to_live(id).await });
+        let left = asked.await?;
         Ok(u64::try_from(left).ok().map(Duration::from_secs))
     }
 
@@ -260,19 +268,18 @@ impl Leases {
         #[cfg(feature = "conformance")]
         let seconds = if self.lessor.is_some() { super::stage::LIFE.as_secs() } else { seconds };
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        let answered = self.clock.now();
-        let granted =
-            self.link.lease(|mut client| async move { client.grant(seconds, None).await });
+        let (answered, raft_term) = (self.clock.now(), self.link.raft_term());
+        let granted = self.link.lease(|client| async move { client.lease_grant(seconds).await });
         let granted = granted.await?;
-        let life = Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0));
+        let life = Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0));
         #[cfg(feature = "conformance")]
         let life = self.lessor.as_ref().map_or(life, |lessor| {
-            lessor.granted(granted.id(), term);
+            lessor.granted(granted.id, term);
             whole
         });
         let state = Mutex::new(State { answered, gone: false });
         let stream = AsyncMutex::new(None);
-        let lease = Arc::new(Lease { id: granted.id(), term, life, state, stream });
+        let lease = Arc::new(Lease { id: granted.id, term, life, raft_term, state, stream });
         if cell {
             return Ok(lease);
         }
@@ -285,36 +292,43 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Sends one keep-alive and waits for its answer, over the stream that there is or a new one.
+    /// Sends one keep-alive and waits for its response, over the stream that there is or a new one.
     async fn ask(&self, id: i64, stream: &mut Option<Stream>) -> Result<(), Trouble> {
         let member = *self.link.current().borrow();
         if let Some(open) = stream.as_mut().filter(|open| open.member == member) {
-            match self.ask_over(open).await {
+            let sent = open.stream.send(LeaseKeepAliveRequest { id });
+            match self
+                .answered(&mut open.stream, sent.map_err(|failure| Trouble::of(&failure)))
+                .await
+            {
                 // A stream that broke while it was idle says nothing about the lease.
-                Err(Trouble::Away(_)) => {}
+                Err(Trouble::Away(_) | Trouble::Unreached(_) | Trouble::Refused(_)) => {}
                 answered => return answered,
             }
         }
         *stream = None;
-        let opened = self.link.lease(|mut client| async move { client.keep_alive(id).await });
-        let (keeper, answers) = opened.await?;
-        *stream = Some(Stream { keeper, answers, member });
+        let opened = self.link.lease(|client| async move { client.lease_keep_alive(id).await });
+        let mut opened = opened.await?;
+        self.answered(&mut opened, Ok(())).await?;
+        *stream = Some(Stream { stream: opened, member });
         Ok(())
     }
 
-    async fn ask_over(&self, open: &mut Stream) -> Result<(), Trouble> {
-        let Stream { keeper, answers, .. } = open;
-        let asked = self.link.lease(|_| async move {
-            keeper.keep_alive().await?;
-            answers.message().await
-        });
-        match asked.await? {
-            Some(answer) if answer.ttl() > 0 => Ok(()),
-            Some(_) => Err(Trouble::LeaseGone),
-            None => Err(Trouble::Away("the stream of keep-alives ended".to_owned())),
-        }
+    /// Waits for the response to a keep-alive that was sent.
+    async fn answered(
+        &self,
+        stream: &mut KeepAliveStream,
+        sent: Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        sent?;
+        let Some(answer) = self.link.lease(|_| stream.next()).await? else {
+            return Err(Trouble::Away("the stream of keep-alives ended".to_owned()));
+        };
+        self.link.see_term(answer.header.as_ref());
+        if answer.ttl > 0 { Ok(()) } else { Err(Trouble::LeaseGone) }
     }
 
+    #[allow(clippy::unused_self, reason = "only the suite has leases of its own")]
     fn kept(&self, id: i64) {
         #[cfg(feature = "conformance")]
         if let Some(lessor) = &self.lessor {

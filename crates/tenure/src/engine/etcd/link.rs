@@ -8,16 +8,19 @@
 use std::future::Future;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use etcd_client::{
-    Certificate, Client, Compare, ConnectOptions, Error as ClientError, Identity, KvClient,
-    LeaseClient, ResponseHeader, TlsOptions, Txn, TxnOp, TxnOpResponse,
-};
-use tokio::sync::{Notify, OnceCell, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::location::{Location, Tls};
+use super::client::{
+    Client, Compare, Failure, Login, Options, RequestOp, ResponseHeader, ResponseOp, Target, Tls,
+    TxnRequest,
+};
+use super::location::{Location, Tls as TlsFiles};
+#[cfg(feature = "conformance")]
+use super::stage::GatePass;
 use super::tasks::Front;
 use super::trouble::Trouble;
 use crate::contract::{Error, ErrorKind};
@@ -27,13 +30,13 @@ use crate::sync::{Mutex, PoisonError};
 /// How long one member may take where there are others to ask.
 const MEMBER: Duration = Duration::from_secs(1);
 
-/// How often an idle connection is probed. Members refuse clients that do so more than every 5 s.
-const PROBE: Duration = Duration::from_secs(6);
+/// How long a connection attempt may take: shorter than a call, so that a call to a member that
+/// cannot be reached is known not to have been sent.
+const CONNECT: Duration = Duration::from_millis(800);
 
 /// The members of one cluster.
 pub(super) struct Link {
     members: Vec<Member>,
-    options: ConnectOptions,
     front: Front,
     current: watch::Sender<usize>,
     limit: Duration,
@@ -42,14 +45,18 @@ pub(super) struct Link {
     restored: AtomicBool,
     /// Told when that is found.
     notice: Notify,
+    /// What the suite lets transactions pass.
+    #[cfg(feature = "conformance")]
+    gate: Option<GatePass>,
 }
 
 /// A member and the connections to it: one that the engine's own thread keeps, and one that the
 /// callers' runtime keeps for calls that are made there.
 struct Member {
     endpoint: String,
-    own: OnceCell<Client>,
-    front: OnceCell<Client>,
+    target: Target,
+    own: OnceLock<Client>,
+    front: OnceLock<Client>,
 }
 
 /// The newest that was seen of a cluster.
@@ -57,6 +64,7 @@ struct Member {
 struct Sight {
     cluster: Option<u64>,
     revision: u64,
+    raft_term: u64,
 }
 
 /// What a transaction came to.
@@ -66,39 +74,60 @@ pub(super) struct Answer {
     pub(super) held: bool,
     /// The store's revision after it.
     pub(super) revision: u64,
-    pub(super) replies: Vec<TxnOpResponse>,
+    pub(super) replies: Vec<ResponseOp>,
 }
 
 impl Link {
     pub(super) fn new(location: &Location, front: Front) -> Result<Self, Error> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(MEMBER)
-            .with_keep_alive(PROBE, MEMBER)
-            .with_keep_alive_while_idle(true)
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        if let Some((user, password)) = location.credentials()? {
-            options = options.with_user(user, password);
-        }
-        if let Some(tls) = location.tls() {
-            options = options.with_tls(tls_options(tls)?);
-        }
-        let member = |endpoint| Member { endpoint, own: OnceCell::new(), front: OnceCell::new() };
-        let members: Vec<Member> = location.endpoints().into_iter().map(member).collect();
+        let login = location.credentials()?;
+        let login = login.map(|(user, password)| Arc::new(Login::new(user, password)));
+        let tls = location.tls().map(read_tls).transpose()?;
+        let options = Options { connect_timeout: Some(CONNECT), tls, login };
+        let member = |endpoint: String| {
+            let target = Target::new(&endpoint, &options).map_err(|failure| {
+                let what = format!("the connection cannot be set up: {failure}");
+                Error::new(ErrorKind::InvalidOption, what)
+                    .with_help("check the hosts in the URL and the files of ca=, cert= and key=")
+            })?;
+            let (own, front) = (OnceLock::new(), OnceLock::new());
+            Ok::<_, Error>(Member { endpoint, target, own, front })
+        };
+        let members: Vec<Member> =
+            location.endpoints().into_iter().map(member).collect::<Result<_, _>>()?;
         let limit = if members.len() > 1 { MEMBER } else { limits::CALL };
         // Clients that start together should not all ask the same member.
         let first = usize::from(crate::sync::random_bytes()[0]) % members.len();
         let (current, _) = watch::channel(first);
         let (sight, restored) = (Mutex::new(Sight::default()), AtomicBool::new(false));
         let notice = Notify::new();
-        Ok(Self { members, options, front, current, limit, sight, restored, notice })
+        Ok(Self {
+            members,
+            front,
+            current,
+            limit,
+            sight,
+            restored,
+            notice,
+            #[cfg(feature = "conformance")]
+            gate: None,
+        })
     }
 
-    /// With a time limit that a busy machine does not reach, for tests that count time themselves.
+    /// With a time limit that a busy machine does not reach, for tests that count time themselves,
+    /// and perhaps with a gate for transactions.
     #[cfg(feature = "conformance")]
-    pub(super) fn patient(mut self) -> Self {
+    pub(super) fn on_stage(mut self, gate: Option<GatePass>) -> Self {
         self.limit = Duration::from_secs(60);
+        self.gate = gate;
         self
+    }
+
+    /// Passes the gate of the suite, if there is one.
+    #[cfg(feature = "conformance")]
+    async fn pass_gate(&self) {
+        if let Some(gate) = &self.gate {
+            gate().await;
+        }
     }
 
     /// Which member is asked; changes are told.
@@ -111,29 +140,25 @@ impl Link {
         self.members.iter().map(|member| &*member.endpoint)
     }
 
-    /// A client of one member, whichever is asked now.
-    pub(super) async fn client_of(&self, member: usize) -> Result<Client, Trouble> {
+    /// A client of one member, whichever is asked now. Must be called in one of our runtimes.
+    pub(super) fn client_of(&self, member: usize) -> Client {
         let member = &self.members[member];
-        let connect = || Client::connect([&member.endpoint], Some(self.options.clone()));
         let client = if self.front.is_here() { &member.front } else { &member.own };
-        let made = timeout(self.limit, client.get_or_try_init(connect)).await;
-        let made = made.map_err(|_| Trouble::Silence(self.limit))?;
-        made.cloned().map_err(|error| Trouble::of(&error))
+        client.get_or_init(|| Client::new(&member.target)).clone()
     }
 
     /// Makes a call to the member that is asked now; another one is asked next if it fails us.
     pub(super) async fn call<T, F>(&self, make: impl FnOnce(Client) -> F) -> Result<T, Trouble>
     where
-        F: Future<Output = Result<T, ClientError>>,
+        F: Future<Output = Result<T, Failure>>,
     {
         let at = *self.current.borrow();
-        let asking = async {
-            let client = self.client_of(at).await?;
-            let limited = timeout(self.limit, make(client)).await;
-            let answer = limited.map_err(|_| Trouble::Silence(self.limit))?;
-            answer.map_err(|error| Trouble::of(&error))
+        let limited = timeout(self.limit, make(self.client_of(at))).await;
+        let answer = match limited {
+            Ok(answer) => answer.map_err(|failure| Trouble::of(&failure)),
+            Err(_) => Err(Trouble::Silence(self.limit)),
         };
-        let answer = asking.await.map_err(|trouble| trouble.at(&self.members[at].endpoint));
+        let answer = answer.map_err(|trouble| trouble.at(&self.members[at].endpoint));
         if answer.as_ref().is_err_and(Trouble::is_about_the_member) {
             self.failed(at);
         }
@@ -141,43 +166,40 @@ impl Link {
     }
 
     /// Runs a transaction.
-    pub(super) async fn txn(&self, txn: Txn) -> Result<Answer, Trouble> {
+    async fn txn(&self, txn: TxnRequest) -> Result<Answer, Trouble> {
         self.standing()?;
+        #[cfg(feature = "conformance")]
+        self.pass_gate().await;
         let before = self.sight();
-        let call = |client: Client| async move {
-            let mut kv: KvClient = client.kv_client();
-            kv.txn(txn).await
-        };
-        let answer = self.call(call).await?;
-        let revision = self.see(answer.header(), before)?;
-        Ok(Answer { held: answer.succeeded(), revision, replies: answer.op_responses() })
+        let answer = self.call(|client: Client| async move { client.txn(txn).await }).await?;
+        let revision = self.see(answer.header.as_ref(), before)?;
+        #[cfg(feature = "conformance")]
+        self.pass_gate().await;
+        Ok(Answer { held: answer.succeeded, revision, replies: answer.responses })
     }
 
     /// Reads, all at one revision.
-    pub(super) async fn read(&self, ops: Vec<TxnOp>) -> Result<Answer, Trouble> {
-        self.txn(Txn::new().and_then(ops)).await
+    pub(super) async fn read(&self, ops: Vec<RequestOp>) -> Result<Answer, Trouble> {
+        self.txn(TxnRequest { success: ops, ..TxnRequest::default() }).await
     }
 
     /// Does something under conditions; otherwise reads.
     pub(super) async fn when(
         &self,
         compares: Vec<Compare>,
-        then: Vec<TxnOp>,
-        otherwise: Vec<TxnOp>,
+        then: Vec<RequestOp>,
+        otherwise: Vec<RequestOp>,
     ) -> Result<Answer, Trouble> {
-        self.txn(Txn::new().when(compares).and_then(then).or_else(otherwise)).await
+        self.txn(TxnRequest { compare: compares, success: then, failure: otherwise }).await
     }
 
     /// A call about leases. Its answer may be older than the latest revision.
-    pub(super) async fn lease<T, F>(
-        &self,
-        make: impl FnOnce(LeaseClient) -> F,
-    ) -> Result<T, Trouble>
+    pub(super) async fn lease<T, F>(&self, make: impl FnOnce(Client) -> F) -> Result<T, Trouble>
     where
-        F: Future<Output = Result<T, ClientError>>,
+        F: Future<Output = Result<T, Failure>>,
     {
         self.standing()?;
-        self.call(|client| make(client.lease_client())).await
+        self.call(make).await
     }
 
     /// The member that was asked last did not answer as it should: the next one is asked.
@@ -195,6 +217,17 @@ impl Link {
     /// The cluster's number, once it has been heard.
     pub(super) fn cluster(&self) -> Option<u64> {
         self.sight().cluster
+    }
+
+    /// The newest raft term that a response has named: it grows with every election.
+    pub(super) fn raft_term(&self) -> u64 {
+        self.sight().raft_term
+    }
+
+    /// Takes in the raft term of a response that says nothing else about the store.
+    pub(super) fn see_term(&self, header: Option<&ResponseHeader>) {
+        let mut sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
+        sight.raft_term = sight.raft_term.max(header.map_or(0, |header| header.raft_term));
     }
 
     /// Whether the store was found to be another one than it was.
@@ -220,8 +253,8 @@ impl Link {
         let Some(header) = header else {
             return Err(Trouble::Away("an answer without a header".to_owned()));
         };
-        let revision = u64::try_from(header.revision()).unwrap_or(0);
-        let cluster = header.cluster_id();
+        let revision = u64::try_from(header.revision).unwrap_or(0);
+        let cluster = header.cluster_id;
         let other = before.cluster.is_some_and(|known| known != cluster);
         if other || revision < before.revision {
             self.restored.store(true, Ordering::SeqCst);
@@ -231,6 +264,7 @@ impl Link {
         let mut sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
         sight.cluster = Some(cluster);
         sight.revision = sight.revision.max(revision);
+        sight.raft_term = sight.raft_term.max(header.raft_term);
         Ok(revision)
     }
 }
@@ -242,26 +276,25 @@ pub(super) fn restored() -> Error {
         "the etcd cluster is not the one it was: it was replaced or restored from a backup, and \
          fences would fall",
     )
-    .next("stop what still runs under old locks, then connect with ?restored=accept")
+    .with_help("stop what still runs under old locks, then connect with ?restored=accept")
 }
 
-fn tls_options(tls: &Tls) -> Result<TlsOptions, Error> {
+/// Reads the certificates and keys that the URL names.
+fn read_tls(files: &TlsFiles) -> Result<Tls, Error> {
     let read = |path: &Path| {
         std::fs::read(path).map_err(|error| {
             let what = format!("a certificate or key cannot be read: {error}");
             Error::new(ErrorKind::InvalidOption, what)
-                .next(format!("check {}", path.display()))
+                .with_help(format!("check {}", path.display()))
                 .caused_by(error)
         })
     };
-    let mut options = match &tls.ca {
-        Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca)?)),
-        None => TlsOptions::new().with_native_roots(),
+    let ca = files.ca.as_deref().map(read).transpose()?;
+    let identity = match &files.identity {
+        Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+        None => None,
     };
-    if let Some((cert, key)) = &tls.identity {
-        options = options.identity(Identity::from_pem(read(cert)?, read(key)?));
-    }
-    Ok(options)
+    Ok(Tls { ca, identity })
 }
 
 #[cfg(test)]

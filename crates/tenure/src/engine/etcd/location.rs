@@ -118,7 +118,7 @@ impl fmt::Debug for Location {
 fn password_in(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
-            .next(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
+            .with_help(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
             .caused_by(error)
     })?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -165,7 +165,7 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
             ErrorKind::InvalidOption,
             "the password would be sent to another host in plain text",
         )
-        .next("use etcds://, or allow_plaintext=yes where the network itself is encrypted"));
+        .with_help("use etcds://, or allow_plaintext=yes where the network itself is encrypted"));
     }
     Ok(Location {
         members,
@@ -304,7 +304,7 @@ fn decode(text: &str) -> Result<String, Error> {
 
 fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOption, what.into())
-        .next("use etcd://host:2379,host:2379/prefix or etcds://user:password@host:2379")
+        .with_help("use etcd://host:2379,host:2379/prefix or etcds://user:password@host:2379")
 }
 
 #[cfg(test)]
@@ -357,7 +357,7 @@ mod tests {
             let error = read(url, None).map(|_| panic!("{url}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{url}");
             assert!(!format!("{error:?}").contains("SECRET"), "{error:?}");
-            assert!(!error.next_step().is_empty());
+            assert!(!error.help().is_empty());
         }
     }
 

@@ -4,13 +4,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use etcd_client::{GetOptions, KeyValue, TxnOp};
-
 use super::Inner;
 use super::claim::Halt;
+use super::client::{KeyValue, RangeRequest, ResponseOp};
 use super::keys::Range;
 use super::picture::Picture;
-use super::step::found_in;
 use crate::contract::{Error, Name, Page, Query, Snapshot, Verb};
 use crate::limits;
 
@@ -47,7 +45,7 @@ impl Inner {
         loop {
             let revision = found.as_ref().map_or(0, |found| found.revision);
             let (at, keys, more) = self.some(&range, revision).await?;
-            let found = found.get_or_insert_with(|| Picture::new(at, self.epoch));
+            let found = found.get_or_insert_with(|| Picture::new(at, self.epoch()));
             let (slots, rest) = self.whole_slots(keys, more, &range).await?;
             for (name, keys) in slots {
                 if page.pattern.matches(name.as_str()) {
@@ -60,7 +58,7 @@ impl Inner {
                 _ => break,
             }
         }
-        let mut found = found.unwrap_or_else(|| Picture::new(0, self.epoch));
+        let mut found = found.unwrap_or_else(|| Picture::new(0, self.epoch()));
         // One more than is shown, so that the next page is known to have something.
         while found.slots.len() > limit + 1 {
             found.slots.pop_last();
@@ -77,7 +75,7 @@ impl Inner {
         loop {
             let revision = found.as_ref().map_or(0, |found| found.revision);
             let (at, keys, more) = self.some(&range, revision).await?;
-            let found = found.get_or_insert_with(|| Picture::new(at, self.epoch));
+            let found = found.get_or_insert_with(|| Picture::new(at, self.epoch()));
             let (slots, rest) = self.whole_slots(keys, more, &range).await?;
             for (name, keys) in slots {
                 found.add(&self.keys, &name, &keys)?;
@@ -87,7 +85,7 @@ impl Inner {
                 None => break,
             }
         }
-        let mut found = found.unwrap_or_else(|| Picture::new(0, self.epoch));
+        let mut found = found.unwrap_or_else(|| Picture::new(0, self.epoch()));
         self.measure(&mut found).await;
         let now = self.now();
         Ok(found.rules(now, 0).inspect(query, now))
@@ -96,11 +94,16 @@ impl Inner {
     /// Some keys of a range, at a revision if one is given: the revision, and whether there is
     /// more.
     async fn some(&self, range: &Range, revision: u64) -> Result<(u64, Vec<KeyValue>, bool), Halt> {
-        let options = GetOptions::new().with_range(range.to.clone()).with_limit(KEYS);
-        let options = options.with_revision(super::step::number(revision));
-        let read = self.link.read(vec![TxnOp::get(range.from.clone(), Some(options))]).await?;
+        let wanted = RangeRequest {
+            key: range.from.clone(),
+            range_end: range.to.clone(),
+            limit: KEYS,
+            revision: super::step::number(revision),
+            ..RangeRequest::default()
+        };
+        let read = self.link.read(vec![wanted.into()]).await?;
         let at = if revision == 0 { read.revision } else { revision };
-        let keys = read.replies.into_iter().next().map(found_in).unwrap_or_default();
+        let keys = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
         let more = keys.len() as u64 >= KEYS.unsigned_abs();
         Ok((at, keys, more))
     }
@@ -115,7 +118,7 @@ impl Inner {
     ) -> Result<(BTreeMap<Name, Vec<KeyValue>>, Option<Range>), Halt> {
         let mut slots: BTreeMap<Name, Vec<KeyValue>> = BTreeMap::new();
         for key in keys {
-            if let Some(name) = self.keys.slot_of(key.key()) {
+            if let Some(name) = self.keys.slot_of(&key.key) {
                 slots.entry(name).or_default().push(key);
             }
         }
@@ -128,7 +131,7 @@ impl Inner {
             return Ok((slots, Some(Range { from: slot.from, to: range.to.clone() })));
         }
         let read = self.link.read(vec![super::step::get_range(slot.clone())]).await?;
-        let whole = read.replies.into_iter().next().map(found_in).unwrap_or_default();
+        let whole = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
         slots.insert(last, whole);
         Ok((slots, Some(Range { from: slot.to, to: range.to.clone() })))
     }

@@ -15,12 +15,20 @@
 
 mod cells;
 mod claim;
-mod examine;
+#[cfg(not(feature = "test-util"))]
+mod client;
+#[cfg(feature = "test-util")]
+// Not part of the API: the benchmarks compare with what can be written by hand on this client.
+#[doc(hidden)]
+pub mod client;
+mod crowd;
+mod doctor;
 mod keys;
 mod leases;
 mod link;
 mod location;
 mod looking;
+mod moves;
 mod picture;
 mod record;
 mod release;
@@ -33,6 +41,8 @@ mod tasks;
 mod terms;
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "conformance"))]
+mod tests_ends;
 mod trouble;
 mod waits;
 mod watching;
@@ -42,6 +52,8 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 
 use self::claim::Halt;
+use self::client::ResponseOp;
+use self::crowd::Crowd;
 use self::keys::{Keys, Kind};
 use self::leases::Leases;
 use self::link::Link;
@@ -49,16 +61,17 @@ use self::location::Location;
 use self::picture::Epoch;
 use self::roll::Roll;
 #[cfg(feature = "conformance")]
-pub(crate) use self::stage::{Lessor, WeakEngine};
+pub(crate) use self::stage::{GatePass, Lessor, WeakEngine};
 use self::tasks::{Front, Tasks};
+use self::terms::Stated;
 use self::waits::Waits;
 use self::watching::{News, Spec, Watcher, Watching};
 use super::Terms;
 use super::runtime::Own;
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing,
-    Finding, Loss, Name, Ownership, Pending, Promises, Query, Release, Released, Renewed,
-    SessionId, Signal, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
+    Fencing, Finding, Loss, Name, Ownership, Pending, Promises, Query, Raised, Release, Released,
+    Renewed, SessionId, Signal, Snapshot, Survives, Verb, Verdict, Wake,
 };
 use crate::ledger::Now;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -69,6 +82,7 @@ pub const PROMISES: Promises = Promises {
     engine: "etcd",
     fencing: Fencing::Strict,
     fencing_rests_on: "the cluster's revision; a restored backup is noticed and refused",
+    fence_floor: true,
     queue: true,
     sharing: true,
     counting: true,
@@ -95,11 +109,15 @@ pub struct EtcdEngine {
 struct Inner {
     location: Location,
     keys: Keys,
-    epoch: Epoch,
+    /// How fences are made, as the terms of the namespace said last.
+    epoch: Mutex<Epoch>,
+    /// What this client goes by, if the terms have changed.
+    stated: Stated,
     link: Arc<Link>,
     leases: Leases,
     roll: Arc<Roll>,
     waits: Waits,
+    crowd: Crowd,
     watching: Watching,
     ears: Mutex<Ears>,
     clock: Arc<dyn Clock>,
@@ -136,23 +154,30 @@ pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>,
 struct Manner {
     #[cfg(feature = "conformance")]
     lessor: Option<Arc<Lessor>>,
+    #[cfg(feature = "conformance")]
+    gate: Option<GatePass>,
 }
 
 impl EtcdEngine {
     async fn open(url: &str, terms: &Terms, manner: Manner) -> Result<Self, Error> {
         let location = Location::parse(url)?;
         let own = Own::start("tenure-etcd")?;
-        let front = Front::find().await;
-        let tasks = Tasks::new(own.handle().clone(), front);
+        let front = Front::find(&own).await;
+        let tasks = Tasks::new(own.handle().clone(), front.clone());
         let keys = Keys::new(location.prefix(), &terms.namespace);
         let link = Link::new(&location, front)?;
         #[cfg(feature = "conformance")]
-        let link = if manner.lessor.is_some() { link.patient() } else { link };
+        let link = if manner.lessor.is_some() { link.on_stage(manner.gate) } else { link };
         let link = Arc::new(link);
+        let max_lease = terms.max_lease;
+        let stated = Stated { max_lease, accepts_restored: false, changes_max_lease: false };
         let epoch = {
-            let (link, keys, max_lease) = (Arc::clone(&link), keys.clone(), terms.max_lease);
-            let accepts = location.accepts_restored();
-            tasks.run(async move { terms::agree(&link, &keys, max_lease, accepts).await }).await?
+            let (link, keys) = (Arc::clone(&link), keys.clone());
+            let now = now(&*terms.clock);
+            let accepts_restored = location.accepts_restored();
+            let stated = Stated { accepts_restored, changes_max_lease: true, ..stated };
+            let agreed = async move { terms::agree(&link, &keys, stated, now).await };
+            tasks.run(agreed).await?
         };
         let clock = Arc::clone(&terms.clock);
         let leases = Leases::new(Arc::clone(&link), Arc::clone(&clock));
@@ -164,16 +189,18 @@ impl EtcdEngine {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let watcher = Arc::new(Desk(weak.clone()));
             let watching = Watching::start(Arc::clone(&link), &tasks, &keys.beacon(), watcher);
-            let (waits, ears) = (Waits::default(), Mutex::default());
+            let (waits, crowd, ears) = (Waits::default(), Crowd::default(), Mutex::default());
             let roll = Arc::clone(&roll);
             Inner {
                 location,
                 keys,
-                epoch,
+                epoch: Mutex::new(epoch),
+                stated,
                 link,
                 leases,
                 roll,
                 waits,
+                crowd,
                 watching,
                 ears,
                 clock,
@@ -205,6 +232,10 @@ impl EtcdEngine {
     }
 }
 
+fn now(clock: &dyn Clock) -> Now {
+    Now { tick: clock.now(), wall_micros: clock.wall_micros() }
+}
+
 /// Starts the thread that ends what nobody renews.
 fn attend(roll: &Arc<Roll>, inner: &Arc<Inner>) -> Result<(), Error> {
     let (roll, weak) = (Arc::clone(roll), Arc::downgrade(inner));
@@ -225,7 +256,7 @@ fn attend(roll: &Arc<Roll>, inner: &Arc<Inner>) -> Result<(), Error> {
     let started = std::thread::Builder::new().name("tenure-etcd-roll".to_owned()).spawn(work);
     started.map(drop).map_err(|error| {
         Error::new(ErrorKind::Limit, format!("the system gives no thread: {error}"))
-            .next("raise the limit of threads")
+            .with_help("raise the limit of threads")
             .caused_by(error)
     })
 }
@@ -238,7 +269,7 @@ impl Drop for Inner {
 
 impl Inner {
     fn now(&self) -> Now {
-        Now { tick: self.clock.now(), wall_micros: self.clock.wall_micros() }
+        now(&*self.clock)
     }
 
     /// Tells a session something, if it still listens.
@@ -267,7 +298,7 @@ impl Inner {
     }
 
     /// A letter says that a claim of this session was ended by force.
-    fn read_letter(&self, key: &[u8], value: &[u8]) {
+    fn read_letter(self: &Arc<Self>, key: &[u8], value: &[u8]) {
         let Some((session, claim)) = self.keys.read_letter(key) else { return };
         let reason = String::from_utf8_lossy(value).into();
         self.forget_claim(claim);
@@ -275,11 +306,11 @@ impl Inner {
     }
 
     /// Reads the letters to a session, which may have come before they were watched for.
-    async fn read_letters(&self, session: SessionId) {
+    async fn read_letters(self: &Arc<Self>, session: SessionId) {
         let read = self.link.read(vec![step::get_range(self.keys.letters(session))]).await;
         let Ok(read) = read else { return };
-        for key in read.replies.into_iter().flat_map(step::found_in) {
-            self.read_letter(key.key(), key.value());
+        for key in read.replies.into_iter().flat_map(ResponseOp::into_kvs) {
+            self.read_letter(&key.key, &key.value);
         }
     }
 
@@ -302,8 +333,8 @@ impl Watcher for Desk {
             }
             (Some(_), _, News::Events(events)) => {
                 for event in events.iter().filter(|event| !watching::is_deletion(event)) {
-                    if let Some(key) = event.kv() {
-                        inner.read_letter(key.key(), key.value());
+                    if let Some(key) = &event.kv {
+                        inner.read_letter(&key.key, &key.value);
                     }
                 }
             }
@@ -323,7 +354,7 @@ impl Watcher for Desk {
     fn again(&self) {
         let Some(inner) = self.0.upgrade() else { return };
         inner.tell_all(&Signal::Resync);
-        for claim in inner.waits.all() {
+        for claim in inner.waits.watching() {
             let inner = Arc::clone(&inner);
             inner.tasks.clone().spawn(async move { inner.evaluate(claim).await });
         }
@@ -376,6 +407,11 @@ impl Engine for EtcdEngine {
         })
     }
 
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(self.run(Verb::RaiseFences, async move { inner.raise_fences(to).await }))
+    }
+
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let mut ears = self.inner.ears();
         if let Some((_, old)) = ears.ears.remove(&session) {
@@ -391,10 +427,10 @@ impl Engine for EtcdEngine {
         self
     }
 
-    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(async move {
             let inner = Arc::clone(&self.inner);
-            self.inner.tasks.run(async move { Ok(inner.examine().await) }).await
+            self.inner.tasks.run(async move { Ok(inner.doctor().await) }).await
         })
     }
 

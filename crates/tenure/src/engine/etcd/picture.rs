@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::KeyValue;
 use smallvec::SmallVec;
 
+use super::client::KeyValue;
 use super::keys::{Keys, Kind, Tag};
 use super::record::{FenceAt, Group as Shared, Record};
 use crate::contract::{
@@ -18,33 +18,60 @@ use crate::contract::{
 };
 use crate::ledger::seam::{Group, Hold, Line, Mint, Shelf, Slot, Ticket, Tomb};
 use crate::ledger::{Heap, Ledger, Now};
+use crate::limits;
 use crate::sync::random_bytes;
 use crate::time::Tick;
 
-/// Fences from here on stand for the revision of the step that gives them out.
-pub(super) const NEW: u64 = 1 << 52;
+/// Fences from here on stand for the revision of the step that gives them out. Those that are given
+/// out stay below: they are not raised further than [`limits::FENCE_FLOOR`].
+pub(super) const NEW: u64 = limits::FENCE - (1 << 32);
 
 /// From how many tags a newcomer chooses, if nobody stands in the slot.
 const SEATS: u32 = 64;
 
-/// How far the revision reaches into a fence; above it stands the epoch.
-const REVISION_BITS: u32 = 40;
+/// Most parts of a set whose keys have a number for their tag. etcd takes 128 comparisons, and each
+/// part needs two of them.
+const NUMBERED_PARTS: usize = 32;
 
-/// Fences of one store: its revisions, under an epoch that grows when a backup is restored.
+/// How often a set tries to get a number.
+const NUMBERED_ATTEMPTS: usize = 4;
+
+/// How fences are made from revisions: a base is added. The base is the wall clock at the birth of
+/// the namespace, in microseconds, so that a service that moves here from another store goes on
+/// with larger fences. A new base, of a restored store, counts for revisions from the one on that
+/// wrote it. By how much fences were raised is added too, and is told with each fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Epoch(pub(super) u64);
+pub(super) struct Epoch {
+    pub(super) base: u64,
+    /// The base that counted before.
+    pub(super) former: u64,
+    /// The revision that wrote the base.
+    pub(super) written: u64,
+    /// By how much fences were raised.
+    pub(super) raised: u64,
+    /// The revision that last wrote the terms of the namespace, from which all this is known.
+    pub(super) terms: u64,
+}
 
 impl Epoch {
-    /// The largest there may be: fences stay below [`NEW`].
-    pub(super) const MAX: u64 = (NEW >> REVISION_BITS) - 1;
+    /// The largest base that a wall clock may give.
+    pub(super) const MAX: u64 = (1 << 52) - (1 << 48);
 
-    pub(super) fn fence(self, revision: u64) -> u64 {
-        (self.0 << REVISION_BITS) | revision
+    /// A number that grows with the revision, also when the store is restored.
+    pub(super) fn version(self, revision: u64) -> u64 {
+        revision + if revision >= self.written { self.base } else { self.former }
     }
 
-    /// The revision that a fence of this store was given out with.
-    pub(super) fn revision(fence: Fence) -> u64 {
-        fence.get() & ((1 << REVISION_BITS) - 1)
+    /// The fence that a step at this revision gives out.
+    pub(super) fn fence(self, revision: u64) -> u64 {
+        self.version(revision) + self.raised
+    }
+
+    /// The revision that a fence of this epoch was given out with.
+    pub(super) fn revision(self, fence: Fence) -> u64 {
+        let version = fence.get().saturating_sub(self.raised);
+        let newer = version >= self.base + self.written;
+        version.saturating_sub(if newer { self.base } else { self.former })
     }
 }
 
@@ -70,7 +97,7 @@ pub(super) struct Picture {
     pub(super) tombs: HashMap<ClaimId, Option<Arc<str>>>,
     /// How long leases have left, where that was asked for.
     pub(super) left: HashMap<i64, Duration>,
-    epoch: Epoch,
+    pub(super) epoch: Epoch,
 }
 
 /// The rules over a picture.
@@ -112,15 +139,23 @@ impl Picture {
         self.seen(name, Kind::Wait, id).or_else(|| self.seen(name, Kind::Kin, id))
     }
 
-    /// The tag for a claim's keys: the one it has, or one that nobody else has.
-    pub(super) fn tag_for(&self, claim: &Claim) -> Tag {
-        let all = || self.slots.values().flatten().filter(|seen| seen.kind != Kind::Delay);
+    /// The tag for a claim's keys: the one it has, or the one of an earlier attempt, which may
+    /// still arrive, or a number that no other claim has in any of the slots.
+    ///
+    /// For a set, that the number is still free can be compared only by comparing that nothing was
+    /// written to its slots at all. If that fails a few times, or the set is so large that etcd
+    /// would refuse the comparisons, it is tagged with the claim's own id.
+    pub(super) fn tag_for(&self, claim: &Claim, tried: Tag, attempt: usize) -> Tag {
+        let all = || self.slots.values().flatten();
         if let Some(seen) = all().find(|seen| seen.id == claim.id) {
             return seen.tag;
         }
-        // In all slots of a set the same must be free, and that is too much to compare.
-        if claim.parts.as_slice().len() > 1 {
+        let parts = claim.parts.as_slice().len();
+        if parts > 1 && (parts > NUMBERED_PARTS || attempt >= NUMBERED_ATTEMPTS) {
             return Tag::Claim(claim.id);
+        }
+        if tried != Tag::FIRST && !all().any(|seen| seen.tag == tried) {
+            return tried;
         }
         // By chance, because others look for one at the same time and may have seen the same.
         let seats = SEATS + 4 * u32::try_from(all().count()).unwrap_or(u32::MAX / 8);
@@ -155,7 +190,7 @@ impl Picture {
         if all.is_empty() {
             return;
         }
-        let shape = shape_of(name, all).unwrap_or(Shape::Mutex);
+        let shape = shape_of(name, all).unwrap_or(Shape::Lock);
         let slot = heap.open(name, shape);
         let mut holds: Vec<&Seen> = all.iter().filter(|seen| seen.kind == Kind::Hold).collect();
         holds.sort_by_key(|seen| seen.created);
@@ -236,10 +271,25 @@ impl Picture {
 
     fn number(&self, at: FenceAt, seen: &Seen) -> u64 {
         match at {
-            FenceAt::Created => self.epoch.fence(seen.created),
-            FenceAt::Written => self.epoch.fence(seen.written),
+            FenceAt::Created(raised) => self.epoch.version(seen.created) + raised,
+            FenceAt::Written(raised) => self.epoch.version(seen.written) + raised,
             FenceAt::Known(fence) => fence,
         }
+    }
+
+    /// The record of what was seen, fit to be written once more: the revision that writes it is
+    /// another one then.
+    pub(super) fn rewritten(&self, seen: &Seen) -> Record {
+        let settle = |at: FenceAt| match at {
+            FenceAt::Written(_) => FenceAt::Known(self.number(at, seen)),
+            at => at,
+        };
+        let mut record = seen.record.clone();
+        record.fence = settle(record.fence);
+        if let Some(group) = &mut record.group {
+            group.fence = settle(group.fence);
+        }
+        record
     }
 
     /// The record of a hold as the rules have it now.
@@ -252,7 +302,12 @@ impl Picture {
     ) -> Record {
         let before = self.seen(name, Kind::Hold, hold.claim.id);
         let fresh = before.is_none();
-        let created = |number: u64| before.is_some_and(|b| self.epoch.fence(b.created) == number);
+        // Where it was found, if that is still where it is found when the key is written anew.
+        let found = |number: u64| {
+            let before = before.filter(|before| self.number(before.record.fence, before) == number);
+            let at = before.map(|before| before.record.fence);
+            at.filter(|at| matches!(at, FenceAt::Created(_)))
+        };
         let group = hold.group.and_then(|key| slot.groups.iter().find(|group| group.key == key));
         let members = |key: u64| {
             let members = slot.holds.iter().filter(move |other| other.group == Some(key));
@@ -263,16 +318,15 @@ impl Picture {
             since: before.map_or(wall, |before| before.record.since),
             arrival: Some(hold.arrival.0).filter(|arrival| *arrival < NEW),
             fence: match hold.fence.get() {
-                NEW.. if fresh => FenceAt::Created,
-                NEW.. => FenceAt::Written,
-                number if created(number) => FenceAt::Created,
-                number => FenceAt::Known(number),
+                NEW.. if fresh => FenceAt::Created(self.epoch.raised),
+                NEW.. => FenceAt::Written(self.epoch.raised),
+                number => found(number).unwrap_or(FenceAt::Known(number)),
             },
             reserved: hold.reserved,
             group: group.map(|group| Shared {
                 key: group.key,
                 fence: match group.fence.get() {
-                    NEW.. => FenceAt::Written,
+                    NEW.. => FenceAt::Written(self.epoch.raised),
                     number => FenceAt::Known(number),
                 },
                 spent: group.spent,
@@ -362,25 +416,44 @@ fn since(wall: u64, now: Now) -> Tick {
     now.tick - Duration::from_micros(now.wall_micros.saturating_sub(wall))
 }
 
-fn see(keys: &Keys, found: &KeyValue) -> Option<Seen> {
-    let (_, kind, tag) = keys.read(found.key())?;
-    let record = Record::read(found.value())?;
+/// What stands at a key; none if that is not ours.
+pub(super) fn see(keys: &Keys, found: &KeyValue) -> Option<Seen> {
+    let (_, kind, tag) = keys.read(&found.key)?;
+    let record = Record::read(&found.value)?;
     Some(Seen {
-        key: found.key().to_vec(),
+        key: found.key.clone(),
         kind,
         tag,
         id: record.claim.id,
         record,
-        created: u64::try_from(found.create_revision()).ok()?,
-        written: u64::try_from(found.mod_revision()).ok()?,
-        lease: found.lease(),
+        created: u64::try_from(found.create_revision).ok()?,
+        written: u64::try_from(found.mod_revision).ok()?,
+        lease: found.lease,
     })
 }
 
 fn damaged(name: &Name, found: &KeyValue) -> Error {
-    let key = String::from_utf8_lossy(found.key()).replace('\t', "\\t");
+    let key = String::from_utf8_lossy(&found.key).replace('\t', "\\t");
     let what = format!("what stands at the key {key:?} is not ours or is damaged");
     Error::new(ErrorKind::Corrupt, what)
         .on(name)
-        .next("look at it with etcdctl and delete it if nobody needs it")
+        .with_help("look at it with etcdctl and delete it if nobody needs it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_base_counts_from_its_own_revision_on_and_a_raise_for_all() {
+        let epoch = Epoch { base: 5_000, former: 1_000, written: 40, ..Epoch::default() };
+        assert_eq!((epoch.fence(39), epoch.fence(40)), (1_039, 5_040));
+        let raised = Epoch { raised: 100_000, ..epoch };
+        assert_eq!((raised.version(41), raised.fence(41)), (5_041, 105_041));
+        for (revision, epoch) in [1, 39, 40, 41, 1 << 30].into_iter().zip([epoch, raised].repeat(3))
+        {
+            assert_eq!(epoch.revision(Fence::new(epoch.fence(revision))), revision);
+        }
+        const { assert!(limits::FENCE_FLOOR < NEW) }
+    }
 }

@@ -40,12 +40,14 @@ pub(super) struct Record {
 }
 
 /// Where a fence is found: a revision that is known only when it is written cannot be written down.
+/// By how much fences were raised when it was given out is, so that a client that does not know of
+/// the raise reads the same fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FenceAt {
-    /// It is the revision that created the key.
-    Created,
-    /// It is the revision that last wrote the key.
-    Written,
+    /// The revision that created the key, raised by this.
+    Created(u64),
+    /// The revision that last wrote the key, raised by this.
+    Written(u64),
     /// It is this fence.
     Known(u64),
 }
@@ -68,7 +70,7 @@ impl Record {
             claim: Arc::clone(claim),
             since,
             arrival: None,
-            fence: FenceAt::Created,
+            fence: FenceAt::Created(0),
             reserved: false,
             group: None,
         }
@@ -147,17 +149,20 @@ impl Record {
 impl FenceAt {
     fn text(self) -> String {
         match self {
-            Self::Created => "c".to_owned(),
-            Self::Written => "m".to_owned(),
+            Self::Created(0) => "c".to_owned(),
+            Self::Written(0) => "m".to_owned(),
+            Self::Created(raised) => format!("c{raised}"),
+            Self::Written(raised) => format!("m{raised}"),
             Self::Known(fence) => fence.to_string(),
         }
     }
 
     fn read(text: &str) -> Option<Self> {
-        match text {
-            "c" => Some(Self::Created),
-            "m" => Some(Self::Written),
-            number => number.parse().ok().map(Self::Known),
+        let raised = |by: &str| if by.is_empty() { Some(0) } else { by.parse().ok() };
+        match (text.strip_prefix('c'), text.strip_prefix('m')) {
+            (Some(by), _) => raised(by).map(Self::Created),
+            (_, Some(by)) => raised(by).map(Self::Written),
+            _ => text.parse().ok().map(Self::Known),
         }
     }
 }
@@ -226,8 +231,7 @@ fn micros(text: &str) -> Option<Duration> {
 
 fn shape_text(shape: Shape) -> String {
     match shape {
-        Shape::Mutex => "m".to_owned(),
-        Shape::ReadWrite => "r".to_owned(),
+        Shape::Lock => "l".to_owned(),
         Shape::Semaphore(permits) => format!("s{permits}"),
     }
 }
@@ -238,9 +242,8 @@ fn read_part(text: &str) -> Option<Part> {
     let weight: u32 = fields.next()?.parse().ok()?;
     let name = Name::try_from(&*decode(fields.next()?)?).ok()?;
     match shape {
-        "m" => Some(Part::mutex(name)),
-        "r" if weight == limits::FULL_WEIGHT => Some(Part::write(name)),
-        "r" => Some(Part::read(name)),
+        "l" if weight == limits::FULL_WEIGHT => Some(Part::write(name)),
+        "l" => Some(Part::read(name)),
         _ => Part::permits(name, weight, shape.strip_prefix('s')?.parse().ok()?).ok(),
     }
 }
@@ -255,7 +258,7 @@ mod tests {
 
     fn record() -> Record {
         let parts = Parts::set([
-            Part::mutex(name("a b;c:d%,é")),
+            Part::write(name("a b;c:d%,é")),
             Part::write(name("w")),
             Part::read(name("r")),
             Part::permits(name("s"), 2, 7).unwrap(),
@@ -276,7 +279,7 @@ mod tests {
                 label: Some(Label::try_from("x y").unwrap()),
             },
         };
-        let (fence, members) = (FenceAt::Written, vec![ClaimId::new(), claim.id]);
+        let (fence, members) = (FenceAt::Written(0), vec![ClaimId::new(), claim.id]);
         let group = Group { key: 9, fence: FenceAt::Known(11), spent: true, members };
         let claim = Arc::new(claim);
         Record { claim, since: 5, arrival: Some(3), fence, reserved: true, group: Some(group) }
@@ -290,6 +293,10 @@ mod tests {
         assert_eq!(read.group, full.group);
         let rest = |it: &Record| (it.since, it.arrival, it.fence, it.reserved);
         assert_eq!(rest(&read), rest(&full));
+        for fence in [FenceAt::Created(0), FenceAt::Created(7), FenceAt::Written(8)] {
+            let raised = Record { fence, ..full.clone() };
+            assert_eq!(Record::read(&raised.write()).unwrap().fence, fence);
+        }
         let mut plain = (*full.claim).clone();
         plain.session = None;
         plain.replaces = None;

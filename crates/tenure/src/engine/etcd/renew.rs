@@ -5,21 +5,21 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::TxnOp;
-
 use super::Inner;
 use super::claim::{Halt, TRIES, crowded};
+use super::client::{RequestOp, ResponseOp};
 use super::keys::{Kind, Tag};
 use super::leases::{Lease, Leases, Term, Who};
 use super::picture::{Picture, Seen, settle_renewed};
 use super::roll::{Entry, Phase};
-use super::step::{Own, Step, found_in, picture, reads};
+use super::step::{Own, Step, picture, reads};
 use super::trouble::Trouble;
 use crate::contract::{ClaimId, ClaimRef, Error, Loss, Name, Renewed, Verb};
 use crate::time::Tick;
 
-/// How many keys are read in one call. etcd takes 128 operations at most, if it is not told more.
-const TOGETHER: usize = 100;
+/// How many keys are read or deleted in one call. etcd takes 128 operations at most, if it is not
+/// told more.
+pub(super) const TOGETHER: usize = 100;
 
 impl Inner {
     /// Keeps claims alive that were asked for at `since`.
@@ -36,6 +36,9 @@ impl Inner {
         let failed = |halt: Halt| halt.into_error(Verb::Renew);
         let gone = kept.map_err(|trouble| failed(trouble.into()))?;
         let mut found = found.map_err(failed)?;
+        let ids: Vec<ClaimId> = batch.iter().map(|claim| claim.id).collect();
+        self.move_old(&ids, since).await.map_err(failed)?;
+        found.extend(self.look_at_lines(batch, &entries).await.map_err(failed)?);
         let mut answers = Vec::with_capacity(batch.len());
         for claim in batch {
             let entry = entries.get(&claim.id);
@@ -80,28 +83,63 @@ impl Inner {
         let tag = |claim: &ClaimRef| entries.get(&claim.id).map_or(Tag::FIRST, |one| one.own.tag);
         let key = |claim: &ClaimRef, name: &Name| self.keys.claim(name, Kind::Hold, tag(claim));
         let claims: Vec<&ClaimRef> = batch.iter().filter(held).collect();
-        let mut wanted: Vec<TxnOp> = Vec::new();
+        let mut wanted: Vec<RequestOp> = Vec::new();
         for claim in &claims {
-            wanted.extend(claim.parts.names().map(|name| TxnOp::get(key(claim, name), None)));
+            wanted.extend(claim.parts.names().map(|name| RequestOp::get(key(claim, name))));
         }
         let mut replies = Vec::with_capacity(wanted.len());
         for some in wanted.chunks(TOGETHER) {
             replies.extend(self.link.read(some.to_vec()).await?.replies);
         }
-        let mut replies = replies.into_iter().map(found_in);
+        let mut replies = replies.into_iter().map(ResponseOp::into_kvs);
         let mut answers = HashMap::new();
         for claim in claims {
-            let mut picture = Picture::new(0, self.epoch);
+            let mut picture = Picture::new(0, self.epoch());
             for name in claim.parts.names() {
                 let found = replies.next().unwrap_or_default();
                 picture.add(&self.keys, name, &found)?;
             }
-            let alone = |seen: &Seen| seen.record.group.is_none() && !seen.record.reserved;
+            // What hangs on another lease than the one that is kept alive has to be moved first.
+            let lease = entries.get(&claim.id).map(|entry| entry.own.lease.id);
+            let alone = |seen: &Seen| {
+                seen.record.group.is_none() && !seen.record.reserved && Some(seen.lease) == lease
+            };
             let now = self.now();
             if picture.slots.values().all(|all| all.len() == 1 && all.iter().all(alone))
                 && let Some(answer) = picture.rules(now, 0).stands(claim.id, &claim.parts, now)
             {
                 answers.insert(claim.id, answer);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// The answers for claims that wait behind others for the same name: one look for all of them.
+    async fn look_at_lines(
+        &self,
+        batch: &[ClaimRef],
+        entries: &HashMap<ClaimId, Entry>,
+    ) -> Result<HashMap<ClaimId, Renewed>, Halt> {
+        let mut lines: HashMap<&Name, Vec<&ClaimRef>> = HashMap::new();
+        for claim in batch {
+            let waits = entries.get(&claim.id).is_some_and(|one| one.phase == Phase::Waiting);
+            if waits && claim.parts.as_slice().len() == 1 && self.waits.contains(claim.id) {
+                lines.entry(claim.parts.first_name()).or_default().push(claim);
+            }
+        }
+        let mut answers = HashMap::new();
+        for (name, claims) in lines.into_iter().filter(|(_, claims)| claims.len() > 1) {
+            let found = self.look(std::slice::from_ref(name), &[]).await?;
+            let now = self.now();
+            let mut rules = found.rules(now, 0);
+            for claim in claims {
+                // The turn of the first may have come without a word.
+                if let Some(answer @ Renewed::Waiting(_)) =
+                    rules.stands(claim.id, &claim.parts, now)
+                    && matches!(&answer, Renewed::Waiting(queued) if queued.place > 1)
+                {
+                    answers.insert(claim.id, answer);
+                }
             }
         }
         Ok(answers)
@@ -121,8 +159,9 @@ impl Inner {
         self.evaluate(claim.id).await;
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         let mut found = self.look(&names, &[claim.id]).await?;
-        if entry.is_none() {
-            self.keep_alive_of(claim, &found, since).await?;
+        match entry {
+            None => self.keep_alive_of(claim, &found, since).await?,
+            Some(_) => self.move_strays(claim.id, &found, since).await?,
         }
         let was_held = matches!(entry.map(|entry| entry.phase), Some(Phase::Held { .. }));
         for attempt in 0..TRIES {
@@ -142,15 +181,15 @@ impl Inner {
             let mut revision = found.revision;
             if !change.is_empty() {
                 let otherwise = reads(&self.keys, &names, &[claim.id]);
-                let done = self.link.when(change.compares, change.writes, otherwise).await?;
+                let done = self.when_agreed(found.epoch, change, otherwise).await?;
                 if !done.held {
-                    found = picture(&self.keys, self.epoch, done, &names, &[claim.id])?;
+                    found = picture(&self.keys, self.epoch(), done, &names, &[claim.id])?;
                     self.pause(attempt).await;
                     continue;
                 }
                 revision = done.revision;
             }
-            let answer = settle_renewed(answer, self.epoch, revision);
+            let answer = settle_renewed(answer, found.epoch, revision);
             match &answer {
                 Renewed::Held(_) if !self.roll.holds(claim.id) => {
                     self.roll.stands(claim.id, Phase::Held { by: None, waited: true });
@@ -222,7 +261,7 @@ impl Inner {
     }
 
     /// The claim is not in the store any more.
-    pub(super) fn forget_claim(&self, id: ClaimId) {
+    pub(super) fn forget_claim(self: &Arc<Self>, id: ClaimId) {
         self.waits.end(self, id);
         self.roll.leave(id);
     }

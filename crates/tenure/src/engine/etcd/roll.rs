@@ -9,14 +9,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::keys::Tag;
+use super::leases::Lease;
 use super::step::Own;
-use crate::contract::{ClaimId, ClaimRef, IdMap};
+use crate::contract::{Claim, ClaimId, ClaimRef, IdMap, Name, OwnerId};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Alarm, Tick};
 
 /// How soon an ending that got no answer is tried again.
-const AGAIN: Duration = Duration::from_millis(250);
+pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// How a claim stands, as far as this engine knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub(super) enum Phase {
 pub(super) struct Entry {
     pub(super) own: Own,
     pub(super) phase: Phase,
+    /// How its keys ended in earlier attempts, of which something may still arrive.
+    tried: SmallVec<[Tag; 1]>,
     expires: Tick,
 }
 
@@ -48,9 +53,10 @@ pub(super) struct Roll {
 #[derive(Default)]
 struct State {
     claims: IdMap<ClaimId, Entry>,
+    /// The claims in whose lineage an owner is.
+    owners: IdMap<OwnerId, SmallVec<[ClaimId; 1]>>,
     due: BTreeSet<(Tick, ClaimId)>,
-    /// Keys that are to be deleted at an instant: lock delays and tombstones.
-    keys: BTreeSet<(Tick, Vec<u8>)>,
+    keys: BTreeSet<(Tick, DueKey)>,
     closed: bool,
 }
 
@@ -58,8 +64,17 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Due {
     pub(super) claims: Vec<Entry>,
-    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) keys: Vec<DueKey>,
     pub(super) closed: bool,
+}
+
+/// A key that is to be deleted at an instant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum DueKey {
+    /// A tombstone or a letter, which no other claim will write.
+    Own(Vec<u8>),
+    /// A lock delay that this revision wrote. Another claim may stand at the same key by then.
+    Delay(Vec<u8>, u64),
 }
 
 impl Roll {
@@ -89,10 +104,15 @@ impl Roll {
         // A claim without a session lives by its lease alone, which is its own.
         let lasts = own.claim.session.is_none();
         let expires = if lasts { Tick::NEVER } else { now + own.claim.lease };
-        let phase = state.claims.get(&id).map_or(Phase::Asked, |entry| entry.phase);
+        let before = state.claims.get(&id);
+        let phase = before.map_or(Phase::Asked, |entry| entry.phase);
+        let tried = before.map(|entry| entry.tried.clone()).unwrap_or_default();
         state.remove(id);
         state.due.insert((expires, id));
-        state.claims.insert(id, Entry { own: own.clone(), phase, expires });
+        for owner in own.claim.lineage.all() {
+            state.owners.entry(owner).or_default().push(id);
+        }
+        state.claims.insert(id, Entry { own: own.clone(), phase, tried, expires });
         self.set(&state);
         true
     }
@@ -154,11 +174,41 @@ impl Roll {
         }
     }
 
+    /// Says on which leases a claim's keys hang now.
+    pub(super) fn hang(&self, id: ClaimId, lease: &Arc<Lease>, delay: Option<&Arc<Lease>>) {
+        if let Some(entry) = self.lock().claims.get_mut(&id) {
+            entry.own.lease = Arc::clone(lease);
+            entry.own.delay = delay.cloned();
+        }
+    }
+
+    /// A revision has written a hold of this claim once more.
+    pub(super) fn rewritten(&self, id: ClaimId, revision: u64) {
+        if let Some(entry) = self.lock().claims.get_mut(&id)
+            && let Phase::Held { by, .. } = &mut entry.phase
+        {
+            // Those of a set may be written by several.
+            let alone = entry.own.claim.parts.as_slice().len() == 1;
+            *by = by.filter(|_| alone).map(|_| revision);
+        }
+    }
+
     /// Says how a claim's keys end.
     pub(super) fn tag(&self, id: ClaimId, tag: Tag) {
-        if let Some(entry) = self.lock().claims.get_mut(&id) {
-            entry.own.tag = tag;
+        if let Some(entry) = self.lock().claims.get_mut(&id)
+            && entry.own.tag != tag
+        {
+            let former = std::mem::replace(&mut entry.own.tag, tag);
+            entry.tried.push(former);
         }
+    }
+
+    /// Whether another claim of the same owner is known here that wants or holds the name.
+    pub(super) fn knows_owner(&self, name: &Name, claim: &Claim) -> bool {
+        let state = self.lock();
+        let known = state.owners.get(&claim.lineage.owner()).into_iter().flatten();
+        let mut others = known.filter(|id| **id != claim.id).filter_map(|id| state.claims.get(id));
+        others.any(|other| other.own.claim.parts.names().any(|one| one == name))
     }
 
     /// The claim is in the store no more, or never was.
@@ -167,7 +217,7 @@ impl Roll {
     }
 
     /// Remembers to delete a key at an instant.
-    pub(super) fn delete_at(&self, at: Tick, key: Vec<u8>) {
+    pub(super) fn delete_at(&self, at: Tick, key: DueKey) {
         let mut state = self.lock();
         state.keys.insert((at, key));
         self.set(&state);
@@ -212,6 +262,11 @@ impl Roll {
 }
 
 impl Entry {
+    /// How its keys may end: as now, and as in every attempt before.
+    pub(super) fn tags(&self) -> impl Iterator<Item = Tag> {
+        self.tried.iter().copied().chain([self.own.tag])
+    }
+
     /// When it would have ended by itself.
     pub(super) fn expires(&self) -> Tick {
         self.expires
@@ -220,8 +275,15 @@ impl Entry {
 
 impl State {
     fn remove(&mut self, id: ClaimId) {
-        if let Some(entry) = self.claims.remove(&id) {
-            self.due.remove(&(entry.expires, id));
+        let Some(entry) = self.claims.remove(&id) else { return };
+        self.due.remove(&(entry.expires, id));
+        for owner in entry.own.claim.lineage.all() {
+            if let Some(claims) = self.owners.get_mut(&owner) {
+                claims.retain(|claim| *claim != id);
+                if claims.is_empty() {
+                    self.owners.remove(&owner);
+                }
+            }
         }
     }
 }

@@ -7,13 +7,13 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use etcd_client::TxnOp;
-
+use super::client::RequestOp;
 use super::leases::{Term, Who};
 use super::watching::News;
 use super::{EtcdEngine, Inner, Manner};
@@ -27,6 +27,9 @@ pub(super) const LIFE: Duration = Duration::from_secs(3_600);
 
 /// The largest number that a beacon has told to this process's engines is kept by each of them.
 static BEACON: AtomicU64 = AtomicU64::new(1);
+
+/// What every transaction passes before it is sent and when its reply has come.
+pub(crate) type GatePass = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Counts leases on the suite's clock.
 #[derive(Debug)]
@@ -145,8 +148,13 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 impl EtcdEngine {
     /// Opens a store whose leases are counted by this lessor.
-    pub(crate) fn on_stage(url: &str, terms: &Terms, lessor: &Arc<Lessor>) -> Result<Self, Error> {
-        let manner = Manner { lessor: Some(Arc::clone(lessor)) };
+    pub(crate) fn on_stage(
+        url: &str,
+        terms: &Terms,
+        lessor: &Arc<Lessor>,
+        gate: Option<GatePass>,
+    ) -> Result<Self, Error> {
+        let manner = Manner { lessor: Some(Arc::clone(lessor)), gate };
         block_on(Self::open(url, terms, manner))
     }
 
@@ -158,11 +166,16 @@ impl EtcdEngine {
     /// Lights the beacon of the namespace. Returns its number.
     pub(crate) fn light(&self) -> Result<u64, Error> {
         let number = BEACON.fetch_add(1, Ordering::SeqCst);
-        let put = TxnOp::put(self.inner.keys.beacon(), number.to_string(), None);
+        let put = RequestOp::put(self.inner.keys.beacon(), number.to_string(), 0);
         let lit = self.inner.link.when(Vec::new(), vec![put], Vec::new());
         let lit = self.inner.tasks.handle().block_on(lit);
         lit.map_err(|trouble| trouble.into_error().during(Verb::Inspect))?;
         Ok(number)
+    }
+
+    /// Which beacon it sees: that of its namespace.
+    pub(crate) fn beacon_key(&self) -> Vec<u8> {
+        self.inner.keys.beacon()
     }
 
     /// Whether the beacon with this number was seen: whatever happened before it has been told.
@@ -191,7 +204,8 @@ impl EtcdEngine {
     pub(crate) fn revoke(&self, leases: &[i64]) {
         let _busy = self.inner.tasks.busy();
         for id in leases.iter().copied() {
-            let revoke = self.inner.link.lease(|mut client| async move { client.revoke(id).await });
+            let revoke =
+                self.inner.link.lease(|client| async move { client.lease_revoke(id).await });
             // It may have been given back meanwhile.
             let _ = self.inner.tasks.handle().block_on(revoke);
         }
@@ -207,9 +221,10 @@ impl Inner {
     /// The beacon was lit, perhaps.
     pub(super) fn beacon(&self, news: &News) {
         let News::Events(events) = news else { return };
-        for key in events.iter().filter_map(etcd_client::Event::kv) {
-            let number = key.value_str().ok().and_then(|text| text.parse().ok());
-            if let Some(number) = number.filter(|_| key.key() == self.keys.beacon()) {
+        for key in events.iter().filter_map(|event| event.kv.as_ref()) {
+            let text = std::str::from_utf8(&key.value).ok();
+            let number = text.and_then(|text| text.parse().ok());
+            if let Some(number) = number.filter(|_| key.key == self.keys.beacon()) {
                 self.seen.fetch_max(number, Ordering::SeqCst);
             }
         }

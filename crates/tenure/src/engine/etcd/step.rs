@@ -5,16 +5,17 @@
 //! stand ahead (one comparison over a range of keys: none was written since); one that did not wait
 //! must have seen every ticket as well, or it would jump the line. Deletions only free, so they do
 //! not matter to a hold. They matter to a ticket: what it waits behind must still be there, for
-//! that is what it will watch. What is rewritten or deleted must be as it was read.
+//! that is what it will watch. What is rewritten or deleted must be as it was read. The number that
+//! tags the keys of a new claim must be free: its keys are compared, or in a set, where these would
+//! be too many, that nothing was written to the slots.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, TxnOp,
-    TxnOpResponse,
+use super::client::{
+    Compare, CompareResult, PutRequest, RangeRequest, Request, RequestOp, ResponseOp, SortOrder,
+    SortTarget,
 };
-
 use super::keys::{Keys, Kind, Range, Tag};
 use super::leases::Lease;
 use super::link::Answer;
@@ -22,6 +23,9 @@ use super::picture::{Epoch, Mark, Picture, Rules, marks};
 use super::record::Record;
 use crate::contract::{Claim, ClaimId, Error, ErrorKind, Name};
 use crate::ledger::seam::{Line, Shelf};
+
+/// Most operations of one transaction, if etcd is not told more.
+const OPERATIONS: usize = 128;
 
 /// A claim that this engine makes or serves, and what its keys hang on.
 #[derive(Clone, Debug)]
@@ -38,7 +42,7 @@ pub(super) struct Own {
 #[derive(Debug, Default)]
 pub(super) struct Change {
     pub(super) compares: Vec<Compare>,
-    pub(super) writes: Vec<TxnOp>,
+    pub(super) writes: Vec<RequestOp>,
 }
 
 impl Change {
@@ -48,31 +52,52 @@ impl Change {
 
     /// Only if a key has not been written since it was read, or is still absent.
     pub(super) fn unwritten(&mut self, key: Vec<u8>, written: u64) {
-        self.compares.push(Compare::mod_revision(key, CompareOp::Equal, number(written)));
+        self.compares.push(Compare::mod_revision(key, CompareResult::Equal, number(written)));
+    }
+
+    /// Only if what stands at a key was created by this revision, whatever was written there since.
+    pub(super) fn created(&mut self, key: Vec<u8>, by: u64) {
+        self.compares.push(Compare::create_revision(key, CompareResult::Equal, number(by)));
     }
 
     /// Only if there is nothing at a key.
     pub(super) fn absent(&mut self, key: Vec<u8>) {
-        self.compares.push(Compare::create_revision(key, CompareOp::Equal, 0));
+        self.compares.push(Compare::create_revision(key, CompareResult::Equal, 0));
     }
 
     /// Only if nothing in a range was written after a revision.
     fn quiet(&mut self, range: Range, revision: u64) {
-        let compare = Compare::mod_revision(range.from, CompareOp::Less, number(revision + 1));
+        let compare = Compare::mod_revision(range.from, CompareResult::Less, number(revision + 1));
         self.compares.push(compare.with_range(range.to));
     }
 
     pub(super) fn put(&mut self, key: Vec<u8>, value: Vec<u8>, lease: i64) {
-        self.writes.push(TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease))));
+        self.writes.push(RequestOp::put(key, value, lease));
     }
 
     /// Writes a key anew that stays on its lease.
     fn rewrite(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.writes.push(TxnOp::put(key, value, Some(PutOptions::new().with_ignore_lease())));
+        let put = PutRequest { key, value, lease: 0, ignore_lease: true };
+        self.writes.push(put.into());
     }
 
     pub(super) fn delete(&mut self, key: Vec<u8>) {
-        self.writes.push(TxnOp::delete(key, None));
+        self.writes.push(RequestOp::delete(key));
+    }
+
+    /// Takes the deletions of tickets and lock delays out, if the change has more writes than etcd
+    /// takes in one transaction. They are to be made first: what is left of a claim still holds.
+    pub(super) fn take_excess(&mut self, keys: &Keys) -> Option<Self> {
+        if self.writes.len() <= OPERATIONS {
+            return None;
+        }
+        let beside = |op: &RequestOp| {
+            let Some(Request::RequestDeleteRange(delete)) = &op.request else { return false };
+            keys.read(&delete.key).is_some_and(|(_, kind, _)| kind != Kind::Hold)
+        };
+        let (first, rest) = std::mem::take(&mut self.writes).into_iter().partition(beside);
+        self.writes = rest;
+        Some(Self { compares: self.compares.clone(), writes: first })
     }
 }
 
@@ -107,9 +132,10 @@ impl<'a> Step<'a> {
             // A copy of this claim may arrive at the same time, and writes to all its slots at
             // once; or another claim that chose the same tag.
             let name = own.claim.parts.first_name();
-            let kinds = [Kind::Hold, Kind::Kin, Kind::Wait];
-            if kinds.iter().all(|kind| self.picture.seen(name, *kind, id).is_none()) {
-                for kind in kinds {
+            let stands = |kind: Kind| self.picture.seen(name, kind, id).is_some();
+            if ![Kind::Hold, Kind::Kin, Kind::Wait].into_iter().any(stands) {
+                // Its own lock delay may stand from before it ended.
+                for kind in Kind::ALL.into_iter().filter(|kind| !stands(*kind)) {
                     change.absent(self.keys.claim(name, kind, own.tag));
                 }
             }
@@ -164,7 +190,10 @@ impl<'a> Step<'a> {
             let old = ticket.claim.replaces;
             record.reserved = slot.holds.iter().any(|hold| Some(hold.claim.id) == old);
             change.put(key, record.write(), own.lease.id);
-            if kin {
+            if ticket.claim.parts.as_slice().len() > 1 && matches!(own.tag, Tag::Seat(_)) {
+                // Another claim may have chosen the same number.
+                change.quiet(self.keys.slot(name), self.picture.revision);
+            } else if kin {
                 change.quiet(self.keys.deciding(name), self.picture.revision);
             }
             if let Some(witness) = self.witness(name, slot.line.iter().map(|t| t.claim.id), id) {
@@ -216,7 +245,7 @@ impl<'a> Step<'a> {
     fn mark_delay(&self, change: &mut Change, name: &Name, own: Option<&Own>, wall: u64) {
         let Some(own) = own else { return };
         if let Some(lease) = own.delay.as_ref() {
-            let key = self.keys.delay(name, own.claim.id);
+            let key = self.keys.claim(name, Kind::Delay, own.tag);
             change.put(key, Record::new(&own.claim, wall).write(), lease.id);
         }
     }
@@ -239,9 +268,22 @@ impl<'a> Step<'a> {
 }
 
 /// What to read of slots and tombstones.
-pub(super) fn reads(keys: &Keys, names: &[Name], claims: &[ClaimId]) -> Vec<TxnOp> {
-    let slots = names.iter().map(|name| get_range(keys.slot(name)));
-    let tombs = claims.iter().map(|id| TxnOp::get(keys.tomb(*id), None));
+pub(super) fn reads(keys: &Keys, names: &[Name], claims: &[ClaimId]) -> Vec<RequestOp> {
+    reads_some(keys, names, claims, 0)
+}
+
+/// The same with at most so many keys of each slot; 0 stands for all.
+pub(super) fn reads_some(
+    keys: &Keys,
+    names: &[Name],
+    claims: &[ClaimId],
+    limit: i64,
+) -> Vec<RequestOp> {
+    let slots = names.iter().map(|name| {
+        let Range { from: key, to: range_end } = keys.slot(name);
+        RangeRequest { key, range_end, limit, ..RangeRequest::default() }.into()
+    });
+    let tombs = claims.iter().map(|id| RequestOp::get(keys.tomb(*id)));
     slots.chain(tombs).collect()
 }
 
@@ -254,13 +296,13 @@ pub(super) fn picture(
     claims: &[ClaimId],
 ) -> Result<Picture, Error> {
     let mut picture = Picture::new(answer.revision, epoch);
-    let mut found = answer.replies.into_iter().map(found_in);
+    let mut found = answer.replies.into_iter().map(ResponseOp::into_kvs);
     for name in names {
         picture.add(keys, name, &found.next().unwrap_or_default())?;
     }
     for (id, tomb) in claims.iter().zip(found) {
         if let Some(tomb) = tomb.first() {
-            let reason = String::from_utf8_lossy(tomb.value());
+            let reason = String::from_utf8_lossy(&tomb.value);
             let reason = (!reason.is_empty()).then(|| Arc::from(&*reason));
             picture.tombs.insert(*id, reason);
         }
@@ -269,21 +311,20 @@ pub(super) fn picture(
 }
 
 /// The two tickets that came last: one's own, if it has just been written, and who is before it.
-pub(super) fn last_two(range: Range) -> TxnOp {
-    let newest = GetOptions::new().with_sort(SortTarget::Create, SortOrder::Descend);
-    TxnOp::get(range.from, Some(newest.with_range(range.to).with_limit(2)))
+pub(super) fn last_two(range: Range) -> RequestOp {
+    let newest = RangeRequest {
+        key: range.from,
+        range_end: range.to,
+        limit: 2,
+        sort_order: SortOrder::Descend.into(),
+        sort_target: SortTarget::Create.into(),
+        ..RangeRequest::default()
+    };
+    newest.into()
 }
 
-pub(super) fn get_range(range: Range) -> TxnOp {
-    TxnOp::get(range.from, Some(GetOptions::new().with_range(range.to)))
-}
-
-/// The keys that one reading found.
-pub(super) fn found_in(reply: TxnOpResponse) -> Vec<KeyValue> {
-    match reply {
-        TxnOpResponse::Get(mut found) => found.take_kvs(),
-        _ => Vec::new(),
-    }
+pub(super) fn get_range(range: Range) -> RequestOp {
+    RequestOp::range(range.from, range.to)
 }
 
 pub(super) fn number(revision: u64) -> i64 {

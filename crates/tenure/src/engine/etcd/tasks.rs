@@ -5,42 +5,32 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot::{self, error::RecvError};
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::runtime::{Callers, Own};
 
 /// The callers' runtime, if it has threads of its own, timers and sockets. A call that is made
 /// there saves two changes of threads.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Front(Option<Id>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Front(Option<Callers>);
 
 impl Front {
     /// The runtime that this is called from, if it will do.
-    pub(super) async fn find() -> Self {
-        let Ok(here) = Handle::try_current() else { return Self(None) };
-        if here.runtime_flavor() == RuntimeFlavor::CurrentThread {
-            // Its tasks stand still whenever nobody waits for it.
-            return Self(None);
-        }
-        let able = here.spawn(async {
-            tokio::time::sleep(Duration::ZERO).await;
-            tokio::net::UnixStream::pair().is_ok()
-        });
-        Self(matches!(able.await, Ok(true)).then(|| here.id()))
+    pub(super) async fn find(own: &Own) -> Self {
+        Self(Callers::find(own).await.filter(Callers::has_threads))
     }
 
     /// It, if whoever asks runs there.
-    fn handle(self) -> Option<Handle> {
-        let here = Handle::try_current().ok()?;
-        (self.0 == Some(here.id())).then_some(here)
+    fn handle(&self) -> Option<&Handle> {
+        self.0.as_ref().filter(|callers| callers.are_here()).map(Callers::handle)
     }
 
     /// Whether whoever asks runs there.
-    pub(super) fn is_here(self) -> bool {
-        self.0.is_some() && self.handle().is_some()
+    pub(super) fn is_here(&self) -> bool {
+        self.0.as_ref().is_some_and(Callers::are_here)
     }
 }
 
@@ -116,7 +106,7 @@ impl Tasks {
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let here = self.front.handle();
-        let told = self.begin(here.as_ref().unwrap_or(&self.handle), work);
+        let told = self.begin(here.unwrap_or(&self.handle), work);
         async { told.await.map_err(over)? }
     }
 
@@ -165,5 +155,5 @@ impl Tasks {
 fn over(_: RecvError) -> Error {
     Error::new(ErrorKind::Closed, "the engine's thread has ended")
         .effect_unknown()
-        .next("connect again")
+        .with_help("connect again")
 }

@@ -1,21 +1,42 @@
 //! What all clients of a namespace agree on, and which cluster it is. Knows one key.
 //!
-//! The key names the cluster. A backup that is restored is another cluster with the same keys and
-//! an older revision, so fences would fall: this is noticed here, by whoever connects next, and
-//! accepted only if the URL says so. From then on fences have a larger epoch.
+//! The key says how fences are made from revisions and which `max_lease` all clients go by. Every
+//! transaction that gives out a fence compares that the key is as its client knows it; if it is
+//! not, the client agrees anew and tries once more. So raised fences count for all grants after the
+//! raise, also of clients that were connected before, and a client that stated another `max_lease`
+//! than stands by now gets no lock. The comparison is part of the one call that a free lock takes.
+//!
+//! `max_lease` changes when a client states another one and no slot has a key, which the
+//! transaction that changes it compares: no claim holds, waits or closes a slot by its lock delay.
+//!
+//! A backup that is restored is a cluster with the same keys and an older revision, so fences would
+//! fall: this is noticed here when a client connects, and accepted only if the URL says so. From
+//! then on fences have a higher base. Two signs of a restore are looked for:
+//!
+//! - The cluster has another id than the key names. `etcdctl snapshot restore` keeps the id if it
+//!   is given the token and the peer URLs of the old cluster.
+//! - The raft log is too short. Every revision takes an entry of the log, so the index of the log
+//!   grows by at least as much as the revision. A restore keeps the revision of the backup and
+//!   begins a new log. The key names the index from just before it was written.
 
 use std::time::Duration;
 
+use super::Inner;
+use super::claim::Halt;
+use super::client::{Compare, CompareResult, KeyValue, RangeRequest, RequestOp, ResponseOp};
 use super::keys::Keys;
-use super::link::{Link, restored};
-use super::picture::Epoch;
-use super::step::{Change, found_in};
+use super::link::{Answer, Link, restored};
+use super::picture::{Epoch, Picture};
+use super::step::Change;
 use super::trouble::Trouble;
-use crate::contract::{Error, ErrorKind, short};
-use etcd_client::TxnOp;
+use crate::contract::{Error, ErrorKind, Fence, Page, Query, Raised};
+use crate::engine::max_lease;
+use crate::ledger::Now;
+use crate::limits;
+use crate::sync::PoisonError;
 
 /// The layout of keys and values that we write.
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 
 /// How often terms are read that others change at the same time.
 const TRIES: usize = 16;
@@ -23,128 +44,364 @@ const TRIES: usize = 16;
 /// How long to wait before another member is asked: an election may go on.
 const PAUSE: Duration = Duration::from_millis(300);
 
+/// How far a new base is above the largest fence of the restored store at least, should the wall
+/// clock be behind: more revisions than a backup is behind.
+const LEAP: u64 = 1 << 32;
+
+/// How many keys are read to say who is there.
+const SHOWN: i64 = 200;
+
 /// What stands at the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Terms {
     layout: u64,
     max_lease: Duration,
     cluster: u64,
-    epoch: u64,
+    /// What is added to revisions to make fences, and what was before that.
+    base: u64,
+    former: u64,
+    /// The index of the raft log, as a member told it before this was written.
+    log: u64,
+    /// By how much fences were raised since the base was written.
+    raised: u64,
+    /// The revision that wrote the base; 0 if that is the one that wrote this.
+    since: u64,
+}
+
+/// What a client states when it connects, and whether what stands may be changed for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stated {
+    pub(super) max_lease: Duration,
+    /// A restored store is accepted.
+    pub(super) accepts_restored: bool,
+    /// Another `max_lease` takes the place of the one that stands, if no claim lives.
+    pub(super) changes_max_lease: bool,
+}
+
+/// What stands, and what is known of the store around it.
+struct Standing {
+    terms: Option<Terms>,
+    /// The revision that wrote the terms; 0 if there are none.
+    written: u64,
+    revision: u64,
+    cluster: u64,
+    log: u64,
+}
+
+/// Whether the raft log cannot be the one that had `known` entries before the terms were written.
+/// `revisions` were made since they were. An index of 0 was not told.
+fn is_another_log(index: u64, known: u64, revisions: u64) -> bool {
+    index > 0 && known > 0 && index < known + revisions
 }
 
 /// Agrees with all other clients of the namespace, and says which epoch it is.
 pub(super) async fn agree(
     link: &Link,
     keys: &Keys,
-    max_lease: Duration,
-    accepts_restored: bool,
+    stated: Stated,
+    now: Now,
 ) -> Result<Epoch, Error> {
+    let max_lease = stated.max_lease;
     // Members that are away are passed over, each once; nothing here does harm when it is repeated.
     let mut others = link.endpoints().count().saturating_sub(1);
     for _ in 0..TRIES {
-        let read = match link.read(vec![TxnOp::get(keys.terms(), None)]).await {
+        let standing = match stands(link, keys).await {
             Err(trouble) if trouble.is_about_the_member() && others > 0 => {
                 others -= 1;
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
-            answer => answer.map_err(Trouble::into_error)?,
+            answer => answer.map_err(Trouble::into_error)??,
         };
-        let cluster = link.cluster().unwrap_or(0);
-        let found = read.replies.into_iter().next().map(found_in).unwrap_or_default();
-        let written = found.first().map_or(0, |key| u64::try_from(key.mod_revision()).unwrap_or(0));
-        let terms = match found.first() {
-            None => Terms { layout: LAYOUT, max_lease, cluster, epoch: 0 },
-            Some(key) => {
-                let terms = Terms::read(key.value()).ok_or_else(damaged)?;
-                terms.check(max_lease)?;
-                if terms.cluster == cluster {
-                    return Ok(Epoch(terms.epoch));
-                }
-                if !accepts_restored {
-                    return Err(restored());
-                }
-                Terms { cluster, epoch: terms.epoch + 1, ..terms }
-            }
-        };
-        if terms.epoch > Epoch::MAX {
-            let what = format!("backups were restored more than {} times", Epoch::MAX);
-            return Err(Error::new(ErrorKind::Limit, what).next("use another prefix or namespace"));
-        }
+        let (written, log) = (standing.written, standing.log);
         let mut change = Change::default();
         change.unwritten(keys.terms(), written);
+        let terms = match standing.terms {
+            None => standing.first(max_lease, now),
+            Some(terms) if standing.is_restored() => {
+                if !stated.accepts_restored {
+                    return Err(restored());
+                }
+                standing.accepted(terms, now)
+            }
+            Some(terms) if terms.max_lease == max_lease => return Ok(terms.epoch(written)),
+            Some(terms) => {
+                let epoch = terms.epoch(written);
+                if let Err(because) = may_change(link, keys, stated, epoch, now).await? {
+                    return Err(max_lease::refused(terms.max_lease, max_lease, &because));
+                }
+                let slots = keys.all_slots();
+                let empty = Compare::create_revision(slots.from, CompareResult::Equal, 0);
+                change.compares.push(empty.with_range(slots.to));
+                Terms { max_lease, log, since: epoch.written, ..terms }
+            }
+        };
+        if terms.base > limits::FENCE_FLOOR {
+            return Err(Error::new(ErrorKind::Limit, "the fences of this namespace are used up")
+                .with_help("use another prefix or namespace"));
+        }
         change.put(keys.terms(), terms.text().into_bytes(), 0);
         match link.when(change.compares, change.writes, Vec::new()).await {
-            Ok(done) if done.held => return Ok(Epoch(terms.epoch)),
+            // A restored store may have another `max_lease` than is stated.
+            Ok(done) if done.held && terms.max_lease == max_lease => {
+                return Ok(terms.epoch(done.revision));
+            }
             // Whether it was written is seen by looking once more.
             Err(trouble) if trouble.is_about_the_member() && others > 0 => others -= 1,
             done => drop(done.map_err(Trouble::into_error)?),
         }
     }
     Err(Error::new(ErrorKind::Unavailable, "others keep changing the terms of this namespace")
-        .next("connect again"))
+        .with_help("connect again"))
+}
+
+/// Raises fences above `to`. Returns the epoch from then on, too.
+async fn raise(
+    link: &Link,
+    keys: &Keys,
+    stated: Stated,
+    now: Now,
+    to: u64,
+) -> Result<(Raised, Epoch), Error> {
+    for _ in 0..TRIES {
+        agree(link, keys, stated, now).await?;
+        let standing = stands(link, keys).await.map_err(Trouble::into_error)??;
+        let Standing { terms: Some(terms), written, revision, log, .. } = standing else {
+            continue;
+        };
+        let epoch = terms.epoch(written);
+        // Every fence was given out at a revision up to this one, and raised by no more than this.
+        let highest = epoch.fence(revision);
+        if to <= highest {
+            return Ok((Raised::NotAbove(Fence::new(highest)), epoch));
+        }
+        let raised = to - epoch.version(revision);
+        let terms = Terms { raised, log, since: epoch.written, ..terms };
+        let mut change = Change::default();
+        change.unwritten(keys.terms(), written);
+        change.put(keys.terms(), terms.text().into_bytes(), 0);
+        let done = link.when(change.compares, change.writes, Vec::new()).await;
+        let done = done.map_err(Trouble::into_error)?;
+        if done.held {
+            return Ok((Raised::Done, terms.epoch(done.revision)));
+        }
+    }
+    Err(Error::new(ErrorKind::Unavailable, "others keep changing the terms of this namespace")
+        .with_help("call again"))
+}
+
+/// Reads what stands.
+async fn stands(link: &Link, keys: &Keys) -> Result<Result<Standing, Error>, Trouble> {
+    let read = link.read(vec![RequestOp::get(keys.terms())]).await?;
+    let cluster = link.cluster().unwrap_or(0);
+    // Asked after the read, so the log has an entry for every revision up to it.
+    let log = log_of(link).await;
+    let revision = read.revision;
+    let found = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
+    let terms = match found.first().map(|key| Terms::read(&key.value)) {
+        None => None,
+        Some(None) => return Ok(Err(damaged())),
+        Some(Some(terms)) if terms.layout != LAYOUT => return Ok(Err(unknown(terms.layout))),
+        Some(terms) => terms,
+    };
+    let written = found.first().map_or(0, written);
+    Ok(Ok(Standing { terms, written, revision, cluster, log }))
+}
+
+/// Whether `max_lease` may be changed, or why not.
+async fn may_change(
+    link: &Link,
+    keys: &Keys,
+    stated: Stated,
+    epoch: Epoch,
+    now: Now,
+) -> Result<Result<(), String>, Error> {
+    if !stated.changes_max_lease {
+        return Ok(Err("a client has changed it since".to_owned()));
+    }
+    let slots = keys.all_slots();
+    let (key, range_end) = (slots.from, slots.to);
+    let some = RangeRequest { key, range_end, limit: SHOWN, ..RangeRequest::default() };
+    let read = link.read(vec![some.into()]).await.map_err(Trouble::into_error)?;
+    let mut found = Picture::new(read.revision, epoch);
+    let all: Vec<KeyValue> = read.replies.into_iter().flat_map(ResponseOp::into_kvs).collect();
+    if all.is_empty() {
+        return Ok(Ok(()));
+    }
+    for slot in all.chunk_by(|one, two| keys.slot_of(&one.key) == keys.slot_of(&two.key)) {
+        if let Some(name) = keys.slot_of(&slot[0].key) {
+            // What is damaged is told when that slot is asked for.
+            let _ = found.add(keys, &name, slot);
+        }
+    }
+    let seen = found.rules(now, 0).inspect(&Query::Page(Page::default()), now);
+    let claimed = max_lease::claimed(&seen);
+    Ok(Err(claimed.unwrap_or_else(|| "a lock delay has not passed yet".to_owned())))
+}
+
+/// The index of the raft log of the member that is asked now. A member that does not tell is no
+/// reason not to connect.
+async fn log_of(link: &Link) -> u64 {
+    let status = link.call(|client| async move { client.status().await }).await;
+    status.map_or(0, |status| status.raft_index)
+}
+
+fn written(key: &KeyValue) -> u64 {
+    u64::try_from(key.mod_revision).unwrap_or(0)
+}
+
+impl Inner {
+    /// How fences are made, as far as this client knows.
+    pub(super) fn epoch(&self) -> Epoch {
+        *self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something that may give out fences of this epoch: only if the terms of the namespace
+    /// are those that the epoch is known from. Otherwise reads, and agrees anew if they are not.
+    pub(super) async fn when_agreed(
+        &self,
+        epoch: Epoch,
+        mut change: Change,
+        mut otherwise: Vec<RequestOp>,
+    ) -> Result<Answer, Halt> {
+        let key = self.keys.terms();
+        change.unwritten(key.clone(), epoch.terms);
+        otherwise.push(RangeRequest { key, keys_only: true, ..RangeRequest::default() }.into());
+        let mut answer = self.link.when(change.compares, change.writes, otherwise).await?;
+        if !answer.held {
+            let terms = answer.replies.pop().map(ResponseOp::into_kvs).unwrap_or_default();
+            if terms.first().map_or(0, written) != epoch.terms {
+                self.know(agree(&self.link, &self.keys, self.stated, self.now()).await?);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Raises fences, so that all that are given out from now on are above `to`.
+    pub(super) async fn raise_fences(&self, to: Fence) -> Result<Raised, Halt> {
+        let raised = raise(&self.link, &self.keys, self.stated, self.now(), to.get()).await;
+        let (raised, epoch) = raised?;
+        self.know(epoch);
+        Ok(raised)
+    }
+
+    fn know(&self, epoch: Epoch) {
+        let mut known = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        // Answers may come in another order than they were made.
+        if epoch.terms > known.terms {
+            *known = epoch;
+        }
+    }
+}
+
+impl Standing {
+    /// The terms of a namespace that has none yet.
+    fn first(&self, max_lease: Duration, now: Now) -> Terms {
+        let base = now.wall_micros.min(Epoch::MAX);
+        let (layout, former, raised, since) = (LAYOUT, base, 0, 0);
+        let Self { cluster, log, .. } = *self;
+        Terms { layout, max_lease, cluster, base, former, log, raised, since }
+    }
+
+    /// The terms of a restored store: fences go on above all that this store may have given out.
+    fn accepted(&self, terms: Terms, now: Now) -> Terms {
+        let highest = terms.base + terms.raised + self.revision;
+        let base = now.wall_micros.min(Epoch::MAX).max(highest + LEAP);
+        let (former, raised, since) = (terms.base, 0, 0);
+        let Self { cluster, log, .. } = *self;
+        Terms { cluster, base, former, log, raised, since, ..terms }
+    }
+
+    /// Whether this is not the store in which the terms were written.
+    fn is_restored(&self) -> bool {
+        let revisions = self.revision.saturating_sub(self.written);
+        self.terms.is_some_and(|terms| {
+            terms.cluster != self.cluster || is_another_log(self.log, terms.log, revisions)
+        })
+    }
 }
 
 impl Terms {
+    fn epoch(self, written: u64) -> Epoch {
+        let Self { base, former, raised, since, .. } = self;
+        let terms = written;
+        Epoch { base, former, written: if since == 0 { written } else { since }, raised, terms }
+    }
+
     fn text(self) -> String {
+        let Self { layout, cluster, base, former, log, raised, since, .. } = self;
         let max_lease = self.max_lease.as_micros();
-        format!("{} {max_lease} {:x} {}", self.layout, self.cluster, self.epoch)
+        format!("{layout} {max_lease} {cluster:x} {base} {former} {log} {raised} {since}")
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut fields = text.split(' ');
-        let mut number = || fields.next()?.parse().ok();
-        let (layout, max_lease) = (number()?, number().map(Duration::from_micros)?);
+        let layout = fields.next()?.parse().ok()?;
+        let max_lease = Duration::from_micros(fields.next()?.parse().ok()?);
         let cluster = u64::from_str_radix(fields.next()?, 16).ok()?;
-        let epoch = fields.next()?.parse().ok()?;
-        Some(Self { layout, max_lease, cluster, epoch })
+        if layout != LAYOUT {
+            // The rest is known to another version.
+            let (base, former, log, raised, since) = (0, 0, 0, 0, 0);
+            return Some(Self { layout, max_lease, cluster, base, former, log, raised, since });
+        }
+        let mut number = || fields.next()?.parse().ok();
+        let (base, former, log) = (number()?, number()?, number()?);
+        // The last two are there since they were first needed.
+        let (raised, since) = (number().unwrap_or(0), number().unwrap_or(0));
+        Some(Self { layout, max_lease, cluster, base, former, log, raised, since })
     }
+}
 
-    fn check(self, max_lease: Duration) -> Result<(), Error> {
-        if self.layout != LAYOUT {
-            let layout = self.layout;
-            let what = format!("this namespace has layout {layout}, and we know {LAYOUT} alone");
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .next("use the same version of Tenure everywhere, or another namespace"));
-        }
-        if self.max_lease != max_lease {
-            let (theirs, ours) = (short(self.max_lease), short(max_lease));
-            let what = format!("the longest lease of this namespace is {theirs}, not {ours}");
-            return Err(Error::new(ErrorKind::InvalidOption, what)
-                .next("state the same max_lease everywhere, or use another namespace"));
-        }
-        Ok(())
-    }
+fn unknown(layout: u64) -> Error {
+    let what = format!("this namespace has layout {layout}, and we know {LAYOUT} alone");
+    Error::new(ErrorKind::Unsupported, what)
+        .with_help("use the same version of Tenure everywhere, or another namespace")
 }
 
 fn damaged() -> Error {
     Error::new(ErrorKind::Corrupt, "the terms of this namespace are not ours or are damaged")
-        .next("look at the key `terms` below the prefix with etcdctl, or use another prefix")
+        .with_help("look at the key `terms` below the prefix with etcdctl, or use another prefix")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn terms_survive_their_text_and_nothing_else_is_taken_for_them() {
-        let terms =
-            Terms { layout: 1, max_lease: Duration::from_secs(60), cluster: u64::MAX, epoch: 3 };
-        assert_eq!(Terms::read(terms.text().as_bytes()), Some(terms));
-        for bad in ["", "1", "x 1 1 1", "1 1 zz 1", "1 1 1"] {
-            assert_eq!(Terms::read(bad.as_bytes()), None, "{bad}");
-        }
+    fn terms() -> Terms {
+        let (base, former, log, raised, since) = (7_000, 5_000, 90, 11, 3);
+        let max_lease = Duration::from_secs(60);
+        Terms { layout: LAYOUT, max_lease, cluster: u64::MAX, base, former, log, raised, since }
     }
 
     #[test]
-    fn other_terms_are_refused_by_name() {
-        let minute = Duration::from_secs(60);
-        let terms = Terms { layout: 1, max_lease: minute, cluster: 1, epoch: 0 };
-        assert!(terms.check(minute).is_ok());
-        let said = terms.check(minute / 2).unwrap_err().to_string();
-        assert!(said.contains("1m") && said.contains("30s"), "{said}");
-        let newer = Terms { layout: 2, ..terms };
-        assert_eq!(newer.check(minute).unwrap_err().kind(), ErrorKind::Unsupported);
+    fn terms_survive_their_text_and_nothing_else_is_taken_for_them() {
+        assert_eq!(Terms::read(terms().text().as_bytes()), Some(terms()));
+        for bad in ["", "2", "x 1 1 1", "2 1 zz 1", "2 1 1", "2 1 1 1 1"] {
+            assert_eq!(Terms::read(bad.as_bytes()), None, "{bad}");
+        }
+        let short = Terms::read(b"2 1 1 7 5 9").unwrap();
+        assert_eq!((short.raised, short.since), (0, 0));
+        assert_eq!(Terms::read(b"9 60000000 1 what ever").unwrap().layout, 9);
+    }
+
+    #[test]
+    fn the_base_counts_from_the_revision_that_wrote_it() {
+        let first = Terms { raised: 0, since: 0, ..terms() }.epoch(20);
+        let raised = Terms { since: first.written, ..terms() }.epoch(40);
+        assert_eq!((first.written, first.terms), (20, 20));
+        assert_eq!((raised.written, raised.terms), (20, 40));
+        assert_eq!(raised.version(30), first.version(30));
+    }
+
+    #[test]
+    fn a_log_that_grew_by_less_than_the_revision_is_another_one() {
+        for (index, revisions) in [(90, 0), (91, 1), (200, 1), (0, 0), (0, 900)] {
+            assert!(!is_another_log(index, 90, revisions), "{index} {revisions}");
+        }
+        for (index, revisions) in [(8, 0), (95, 20), (100, 11), (89, 0)] {
+            assert!(is_another_log(index, 90, revisions), "{index} {revisions}");
+        }
+        assert!(!is_another_log(8, 0, 40), "nothing is known");
     }
 }

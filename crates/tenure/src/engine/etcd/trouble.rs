@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use etcd_client::Error as Client;
+use tonic::Code;
 
+use super::client::Failure;
 use crate::contract::{Error, ErrorKind, short};
 
 /// Longest piece of a server's own words that we repeat, in characters.
@@ -14,6 +15,8 @@ const WORDS: usize = 300;
 pub(super) enum Trouble {
     /// The lease that a key should be attached to is gone. Nothing was written.
     LeaseGone,
+    /// No connection to the member could be made, so nothing was sent.
+    Unreached(String),
     /// No answer within this time.
     Silence(Duration),
     /// The member could not be reached or cannot serve now, and may have acted before that.
@@ -25,19 +28,16 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// Reads a client's error.
-    pub(super) fn of(error: &Client) -> Self {
-        let Client::GRpcStatus(status) = error else {
-            return match error {
-                Client::LeaseKeepAliveError(what) if what == "lease not found" => Self::LeaseGone,
-                other => Self::Away(shorten(&other.to_string())),
-            };
-        };
-        let (code, said) = (format!("{:?}", status.code()), shorten(status.message()));
+    /// Reads a client's failure.
+    pub(super) fn of(failure: &Failure) -> Self {
+        let said = shorten(&failure.message);
+        if failure.unsent {
+            return Self::Unreached(said);
+        }
         let refused = |kind, what: &str, next: &'static str| {
-            Self::Refused(Error::new(kind, format!("{what}: {said}")).next(next))
+            Self::Refused(Error::new(kind, format!("{what}: {said}")).with_help(next))
         };
-        match &*code {
+        match failure.code {
             _ if said.contains("requested lease not found") => Self::LeaseGone,
             _ if said.contains("too many operations in txn") => refused(
                 ErrorKind::Limit,
@@ -49,17 +49,17 @@ impl Trouble {
                 "etcd is full and refuses to write",
                 "compact and defragment it, then `etcdctl alarm disarm`",
             ),
-            "Unauthenticated" | "PermissionDenied" => refused(
+            Code::Unauthenticated | Code::PermissionDenied => refused(
                 ErrorKind::InvalidOption,
                 "etcd does not let us in",
                 "check user and password in the URL, and the role's right to the prefix",
             ),
-            "InvalidArgument" if said.contains("authentication failed") => refused(
+            Code::InvalidArgument if said.contains("authentication failed") => refused(
                 ErrorKind::InvalidOption,
                 "etcd does not let us in",
                 "check user and password in the URL",
             ),
-            "FailedPrecondition" if said.contains("authentication is not enabled") => refused(
+            Code::FailedPrecondition if said.contains("authentication is not enabled") => refused(
                 ErrorKind::InvalidOption,
                 "this etcd knows no users",
                 "leave user and password out of the URL, or `etcdctl auth enable`",
@@ -72,13 +72,14 @@ impl Trouble {
     pub(super) fn at(self, endpoint: &str) -> Self {
         match self {
             Self::Away(said) => Self::Away(format!("{endpoint}: {said}")),
+            Self::Unreached(said) => Self::Unreached(format!("{endpoint}: {said}")),
             other => other,
         }
     }
 
     /// Whether another member may answer better.
     pub(super) fn is_about_the_member(&self) -> bool {
-        matches!(self, Self::Silence(_) | Self::Away(_))
+        matches!(self, Self::Silence(_) | Self::Away(_) | Self::Unreached(_))
     }
 
     /// The same for people, and for the session.
@@ -87,15 +88,19 @@ impl Trouble {
         match self {
             Self::LeaseGone => {
                 Error::new(ErrorKind::Unavailable, "the lease of this session ended in etcd")
-                    .next("call again: a new one is made")
+                    .with_help("call again: a new one is made")
+            }
+            Self::Unreached(said) => {
+                Error::new(ErrorKind::Unavailable, format!("etcd cannot be reached: {said}"))
+                    .with_help(away)
             }
             Self::Silence(limit) => {
                 let what = format!("etcd gave no answer within {}", short(limit));
-                Error::new(ErrorKind::Unavailable, what).next(away).effect_unknown()
+                Error::new(ErrorKind::Unavailable, what).with_help(away).effect_unknown()
             }
             Self::Away(said) => {
                 Error::new(ErrorKind::Unavailable, format!("etcd does not answer: {said}"))
-                    .next(away)
+                    .with_help(away)
                     .effect_unknown()
             }
             Self::Refused(error) | Self::Restored(error) => error,
@@ -112,20 +117,36 @@ mod tests {
     use super::*;
     use crate::contract::Effect;
 
+    fn failure(code: Code, message: &str, unsent: bool) -> Failure {
+        Failure { code, message: message.to_owned(), unsent }
+    }
+
     #[test]
     fn silence_may_have_had_an_effect_and_a_lost_lease_had_none() {
         let silence = Trouble::Silence(Duration::from_secs(2)).into_error();
         assert_eq!(silence.effect(), Effect::Unknown);
-        assert!(silence.is_retryable() && silence.to_string().contains("2s"), "{silence}");
-        let gone = Trouble::of(&Client::LeaseKeepAliveError("lease not found".to_owned()));
+        assert!(silence.is_transient() && silence.to_string().contains("2s"), "{silence}");
+        let lost = failure(Code::NotFound, "etcdserver: requested lease not found", false);
+        let gone = Trouble::of(&lost);
         assert!(matches!(gone, Trouble::LeaseGone));
         assert_eq!(gone.into_error().effect(), Effect::None);
     }
 
     #[test]
     fn a_broken_connection_is_about_the_member() {
-        let broken = Trouble::of(&Client::EndpointError("reset".to_owned()));
+        let broken = Trouble::of(&failure(Code::Unavailable, "reset", false));
         assert!(broken.is_about_the_member());
-        assert!(broken.into_error().to_string().contains("reset"));
+        let error = broken.into_error();
+        assert!(error.to_string().contains("reset"));
+        assert_eq!(error.effect(), Effect::Unknown);
+    }
+
+    #[test]
+    fn a_connection_that_was_not_made_had_no_effect() {
+        let refused = Trouble::of(&failure(Code::Unavailable, "connection refused", true));
+        assert!(refused.is_about_the_member());
+        let error = refused.into_error();
+        assert!(error.is_transient() && error.to_string().contains("connection refused"));
+        assert_eq!(error.effect(), Effect::None);
     }
 }

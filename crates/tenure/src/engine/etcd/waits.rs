@@ -4,18 +4,22 @@
 //! A waiter watches only what decides. Behind another ticket that is the ticket before it; at the
 //! head of the line it is whoever holds. Only claims with kin in the slot watch all of it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, TxnOp};
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
 
 use super::Inner;
 use super::claim::Halt;
+use super::client::{Compare, CompareResult, RangeRequest, ResponseOp};
+use super::crowd::LocalQueue;
 use super::keys::Kind;
+use super::leases::Lease;
 use super::picture::{Picture, Rules, line_of, part_of, settle_grant};
-use super::record::Record;
+use super::record::{FenceAt, Record};
 use super::roll::Phase;
-use super::step::{Change, Own, Step, found_in, number, picture, reads};
+use super::step::{Change, Own, Step, number};
 use super::trouble::Trouble;
 use super::watching::Spec;
 use crate::contract::{Arrival, ClaimId, Fence, Grant, IdMap, Name, Renewed, Signal};
@@ -36,22 +40,35 @@ pub(super) struct Waits {
 }
 
 #[derive(Default)]
-struct State {
-    waits: IdMap<ClaimId, Wait>,
-    by_watch: std::collections::HashMap<i64, ClaimId>,
+pub(super) struct State {
+    pub(super) waits: IdMap<ClaimId, Wait>,
+    by_watch: HashMap<i64, ClaimId>,
+    /// Claims that wait for the same name, one behind the other.
+    pub(super) lines: HashMap<Name, LocalQueue>,
+    /// Names at whose slots a newcomer looks, and who waits for that.
+    pub(super) leaders: HashMap<Name, Vec<oneshot::Sender<()>>>,
 }
 
-struct Wait {
-    own: Own,
+pub(super) struct Wait {
+    pub(super) own: Own,
     /// The revision of its ticket.
-    arrival: u64,
+    pub(super) arrival: u64,
     /// What is watched.
-    watches: Vec<(Spec, i64)>,
+    pub(super) watches: Vec<(Spec, i64)>,
+    /// The line that it stands in, if it does.
+    pub(super) line: Option<Name>,
     /// Somebody looks after it just now; and must look once more.
     busy: bool,
     again: bool,
     /// Nothing but a ticket before it decides: it may try to hold without a look.
     plain: bool,
+}
+
+impl Wait {
+    pub(super) fn new(own: &Own, arrival: u64, plain: bool) -> Self {
+        let (own, watches, line) = (own.clone(), Vec::new(), None);
+        Self { own, arrival, watches, line, busy: false, again: false, plain }
+    }
 }
 
 /// Whether a wait goes on.
@@ -70,18 +87,43 @@ impl Waits {
         self.lock().by_watch.get(&watch).copied()
     }
 
-    /// All claims that wait.
-    pub(super) fn all(&self) -> Vec<ClaimId> {
-        self.lock().waits.keys().copied().collect()
+    /// The claims that wait for something in the store, not for another claim of this engine.
+    pub(super) fn watching(&self) -> Vec<ClaimId> {
+        let state = self.lock();
+        let watches = |wait: &Wait| wait.line.is_none() || !wait.watches.is_empty() || wait.busy;
+        state.waits.iter().filter(|(_, wait)| watches(wait)).map(|(id, _)| *id).collect()
     }
 
-    /// The claim waits no more.
-    pub(super) fn end(&self, inner: &Inner, id: ClaimId) {
+    /// The claim waits no more: it is not in the queue.
+    pub(super) fn end(&self, inner: &Arc<Inner>, id: ClaimId) {
+        self.finish(inner, id, false);
+    }
+
+    /// The claim waits no more: it holds.
+    pub(super) fn held(&self, inner: &Arc<Inner>, id: ClaimId) {
+        self.finish(inner, id, true);
+    }
+
+    fn finish(&self, inner: &Arc<Inner>, id: ClaimId, held: bool) {
         let mut state = self.lock();
         let Some(wait) = state.waits.remove(&id) else { return };
-        for (_, watch) in wait.watches {
-            state.by_watch.remove(&watch);
-            inner.watching.remove(watch);
+        for (_, watch) in &wait.watches {
+            state.by_watch.remove(watch);
+            inner.watching.remove(*watch);
+        }
+        let name = wait.line.as_ref();
+        let next = name.and_then(|name| state.leave(name, wait.arrival, wait.own.tag));
+        drop(state);
+        if let Some(next) = next {
+            inner.promote(next, &wait, held);
+        }
+    }
+
+    /// Says on which leases the keys of a claim hang now.
+    pub(super) fn hang(&self, id: ClaimId, lease: &Arc<Lease>, delay: Option<&Arc<Lease>>) {
+        if let Some(wait) = self.lock().waits.get_mut(&id) {
+            wait.own.lease = Arc::clone(lease);
+            wait.own.delay = delay.cloned();
         }
     }
 
@@ -110,7 +152,7 @@ impl Waits {
         again
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,14 +163,7 @@ impl Inner {
     pub(super) fn begin_wait(&self, own: &Own, arrival: Arrival, found: &Picture) {
         let id = own.claim.id;
         let mut state = self.waits.lock();
-        state.waits.entry(id).or_insert_with(|| Wait {
-            own: own.clone(),
-            arrival: arrival.0,
-            watches: Vec::new(),
-            busy: false,
-            again: false,
-            plain: false,
-        });
+        state.waits.entry(id).or_insert_with(|| Wait::new(own, arrival.0, false));
         drop(state);
         let now = self.now();
         let mut rules = found.rules(now, 0);
@@ -137,11 +172,30 @@ impl Inner {
             rules.claim(&own.claim, now);
         }
         let (specs, plain) = self.deciding(own, found, &mut rules);
+        if plain && self.stand_in_line(own, arrival.0) {
+            return;
+        }
         self.watch(id, specs, plain);
     }
 
+    /// Puts a claim into the line of its name. True if another claim of this engine is before it,
+    /// so that it has nothing to watch.
+    fn stand_in_line(&self, own: &Own, arrival: u64) -> bool {
+        let (id, name) = (own.claim.id, own.claim.parts.first_name());
+        let mut state = self.waits.lock();
+        if state.waits.get(&id).is_none_or(|wait| wait.arrival != arrival) {
+            return false;
+        }
+        let first = state.join(name, arrival, id, own.tag);
+        if let Some(wait) = state.waits.get_mut(&id) {
+            wait.line = Some(name.clone());
+            wait.plain = true;
+        }
+        !first
+    }
+
     /// Watches these and nothing else for a claim.
-    fn watch(&self, id: ClaimId, specs: Vec<Spec>, plain: bool) {
+    pub(super) fn watch(&self, id: ClaimId, specs: Vec<Spec>, plain: bool) {
         let mut state = self.waits.lock();
         let Some(wait) = state.waits.get_mut(&id) else { return };
         wait.plain = plain;
@@ -180,12 +234,12 @@ impl Inner {
             Some(Spec::Written(key)) => (key, None),
             Some(Spec::GoneIn(_) | Spec::All(_)) => return self.evaluate(id).await,
         };
-        let options = etcd_client::GetOptions::new().with_keys_only();
-        let asked = self.link.read(vec![TxnOp::get(key, Some(options))]).await;
+        let wanted = RangeRequest { key, keys_only: true, ..RangeRequest::default() };
+        let asked = self.link.read(vec![wanted.into()]).await;
         // Another one may stand at the same key by now.
         let there = asked.map(|answer| {
-            let found = answer.replies.into_iter().flat_map(found_in).next();
-            found.map(|found| u64::try_from(found.create_revision()).unwrap_or(0))
+            let found = answer.replies.into_iter().flat_map(ResponseOp::into_kvs).next();
+            found.map(|found| u64::try_from(found.create_revision).unwrap_or(0))
         });
         if there.ok() != Some(expected) {
             self.evaluate(id).await;
@@ -194,10 +248,12 @@ impl Inner {
 
     /// Looks whether a claim's turn has come, and makes it hold if so.
     pub(super) async fn evaluate(self: &Arc<Self>, id: ClaimId) {
-        let Some((own, mut quick)) = self.waits.take(id) else { return };
+        let Some((own, plain)) = self.waits.take(id) else { return };
+        let mut quick = plain.is_some();
         loop {
-            match self.turn(&own, quick).await {
-                Ok(Turn::Holds | Turn::Gone) => self.waits.end(self, id),
+            match self.turn(&own, plain, quick).await {
+                Ok(Turn::Holds) => self.waits.held(self, id),
+                Ok(Turn::Gone) => self.waits.end(self, id),
                 Ok(Turn::Waits { specs, plain }) => self.watch(id, specs, plain),
                 Err(Halt::Trouble(Trouble::LeaseGone)) => {
                     // Whoever renews it is told.
@@ -218,33 +274,46 @@ impl Inner {
             if !self.waits.put_back(id) {
                 return;
             }
-            quick = None;
+            quick = false;
         }
     }
 
-    /// Looks at a turn. If nothing but who is before it decides, it may be tried without a look.
-    async fn turn(self: &Arc<Self>, own: &Own, quick: Option<u64>) -> Result<Turn, Halt> {
+    /// Looks at a turn. If nothing but who is before it decides, the arrival is given as `plain`;
+    /// then only what stands before it is read, and it may be tried without a look.
+    async fn turn(
+        self: &Arc<Self>,
+        own: &Own,
+        plain: Option<u64>,
+        quick: bool,
+    ) -> Result<Turn, Halt> {
         let claim = &own.claim;
         if self.roll.is_over(claim.id, self.clock.now()) {
             return Ok(Turn::Gone);
         }
+        let moved = self.with_current_leases(own).await?;
+        let own = &moved;
         let names: Vec<Name> = claim.parts.names().cloned().collect();
-        let mut found = if let Some(arrival) = quick {
+        let mut found = if let Some(arrival) = plain.filter(|_| quick) {
             match self.hold_at_once(own, arrival, &names[0]).await? {
                 Ok(grant) => {
-                    self.granted(own, grant);
+                    self.granted(own, grant).await?;
                     return Ok(Turn::Holds);
                 }
                 Err(found) => found,
             }
         } else {
-            self.look(&names, &[claim.id]).await?
+            let read = self.link.read(self.before(own, plain, &names)).await?;
+            self.picture_before(own, plain, read, &names)?
         };
         for attempt in 0..TRIES {
             found = match claim.replaces {
                 Some(old) => self.with_parts(found, &[old], claim.id).await?,
                 None => found,
             };
+            if found.tombs.contains_key(&claim.id) {
+                // It is being withdrawn.
+                return Ok(Turn::Gone);
+            }
             let now = self.now();
             let mut before = found.rules(now, 0);
             match before.stands(claim.id, &claim.parts, now) {
@@ -262,20 +331,20 @@ impl Inner {
             let step = Step::new(&self.keys, &found, &mut before);
             let change = step.change(&mut rules, Some(own), now.wall_micros)?;
             let all: Vec<Name> = found.slots.keys().cloned().collect();
-            let otherwise = reads(&self.keys, &all, &[claim.id]);
-            let answer = self.link.when(change.compares, change.writes, otherwise).await?;
+            let otherwise = self.before(own, plain, &all);
+            let answer = self.when_agreed(found.epoch, change, otherwise).await?;
             if answer.held {
                 let stands = rules.stands(claim.id, &claim.parts, now);
                 if let Some(Renewed::Held(grant)) = stands {
-                    let grant = settle_grant(&grant, self.epoch, answer.revision);
+                    let grant = settle_grant(&grant, found.epoch, answer.revision);
                     self.now_held(claim, &grant, &found, &mut rules);
-                    self.granted(own, grant);
+                    self.granted(own, grant).await?;
                     return Ok(Turn::Holds);
                 }
                 tracing::trace!(%name, "one more part of a set is reserved");
                 found = self.look(&all, &[claim.id]).await?;
             } else {
-                found = picture(&self.keys, self.epoch, answer, &all, &[claim.id])?;
+                found = self.picture_before(own, plain, answer, &all)?;
                 self.pause(attempt).await;
             }
         }
@@ -318,35 +387,54 @@ impl Inner {
         let ticket = self.keys.claim(name, Kind::Wait, own.tag);
         let mut change = Change::default();
         change.absent(self.keys.tomb(claim.id));
-        let empty = Compare::create_revision(deciding.from, CompareOp::Equal, 0);
+        let empty = Compare::create_revision(deciding.from, CompareResult::Equal, 0);
         let oldest =
-            Compare::create_revision(tickets.from, CompareOp::Greater, number(arrival - 1));
+            Compare::create_revision(tickets.from, CompareResult::Greater, number(arrival - 1));
         change.compares.push(empty.with_range(deciding.to));
         change.compares.push(oldest.with_range(tickets.to));
-        change.unwritten(ticket, arrival);
-        let record = Record { arrival: Some(arrival), ..Record::new(claim, wall) }.write();
+        change.created(ticket, arrival);
+        let epoch = self.epoch();
+        let (arrived, fence) = (Some(arrival), FenceAt::Created(epoch.raised));
+        let record = Record { arrival: arrived, fence, ..Record::new(claim, wall) }.write();
         change.put(self.keys.claim(name, Kind::Hold, own.tag), record.clone(), own.lease.id);
         if let Some(delay) = &own.delay {
-            change.put(self.keys.delay(name, claim.id), record, delay.id);
+            change.put(self.keys.claim(name, Kind::Delay, own.tag), record, delay.id);
         }
         let names = [name.clone()];
-        let otherwise = reads(&self.keys, &names, &[claim.id]);
-        let answer = self.link.when(change.compares, change.writes, otherwise).await?;
+        let otherwise = self.before(own, Some(arrival), &names);
+        let answer = self.when_agreed(epoch, change, otherwise).await?;
         if !answer.held {
-            return Ok(Err(picture(&self.keys, self.epoch, answer, &names, &[claim.id])?));
+            return Ok(Err(self.picture_before(own, Some(arrival), answer, &names)?));
         }
-        let fence = Fence::new(self.epoch.fence(answer.revision));
+        let fence = Fence::new(epoch.fence(answer.revision));
         let grant = Grant { fences: std::iter::once(fence).collect(), arrival: Arrival(arrival) };
         self.roll.stands(claim.id, Phase::Held { by: Some(answer.revision), waited: true });
         Ok(Ok(grant))
     }
 
+    /// The claim with leases of the current raft term, to which its ticket is moved.
+    async fn with_current_leases(&self, own: &Own) -> Result<Own, Halt> {
+        let id = own.claim.id;
+        if self.is_old(own) {
+            self.move_old(&[id], self.clock.now()).await?;
+        }
+        Ok(self.roll.get(id).map_or_else(|| own.clone(), |entry| entry.own))
+    }
+
     /// Tells the session that its claim holds.
-    fn granted(&self, own: &Own, grant: Grant) {
+    async fn granted(&self, own: &Own, grant: Grant) -> Result<(), Halt> {
         let claim = own.claim.id;
+        // The leader may have changed before the hold was made, and the ticket have been moved.
+        let entry = self.roll.get(claim);
+        if entry.as_ref().is_some_and(|entry| entry.own.lease.id != own.lease.id)
+            || self.is_old(own)
+        {
+            self.move_keys(entry.into_iter().collect(), self.clock.now()).await?;
+        }
         if let Some(session) = own.claim.session {
             self.tell(session, Signal::Granted { claim, grant });
         }
+        Ok(())
     }
 
     /// What decides when a claim's turn has come, and whether it is nothing but who is before it.

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Event, EventType, WatchFilterType, WatchOptions, WatchStream};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::client::{
+    Event, EventType, FilterType, WatchCancelRequest, WatchCreateRequest, WatchStream,
+};
 use super::keys::Range;
 use super::link::Link;
 use super::tasks::{Busy, Tasks};
@@ -117,8 +119,10 @@ struct Stream {
 enum Left {
     /// Nobody will give an order any more.
     Closed,
-    /// It broke, or another member is asked now.
+    /// It broke, another member is asked now, or its token ends soon.
     Broken,
+    /// The server refused a watch: the token of the stream has ended.
+    Refused(String),
 }
 
 impl Stream {
@@ -129,12 +133,19 @@ impl Stream {
             let member = *self.link.current().borrow();
             match self.open(member).await {
                 Ok(stream) => {
-                    pause = PAUSE.0;
                     if again {
                         self.watcher.again();
                     }
-                    if matches!(self.serve(stream, member).await, Left::Closed) {
-                        return;
+                    match self.serve(stream, member).await {
+                        Left::Closed => return,
+                        Left::Broken => pause = PAUSE.0,
+                        Left::Refused(reason) => {
+                            tracing::debug!(%reason, "a watch was refused; renewing the token");
+                            pause = (pause * 2).min(PAUSE.1);
+                            if let Err(failure) = self.link.client_of(member).renew_token().await {
+                                tracing::debug!(%failure, "the token was not renewed");
+                            }
+                        }
                     }
                 }
                 Err(trouble) => {
@@ -152,51 +163,55 @@ impl Stream {
     }
 
     async fn open(&self, member: usize) -> Result<WatchStream, Trouble> {
-        let opening = async {
-            let mut client = self.link.client_of(member).await?.watch_client();
-            let (key, options) = request(&self.first, FIRST);
-            client.watch(key, Some(options)).await.map_err(|error| Trouble::of(&error))
-        };
-        timeout(OPEN, opening).await.unwrap_or(Err(Trouble::Silence(OPEN)))
+        let client = self.link.client_of(member);
+        match timeout(OPEN, client.watch(request(&self.first, FIRST))).await {
+            Ok(opened) => opened.map_err(|failure| Trouble::of(&failure)),
+            Err(_) => Err(Trouble::Silence(OPEN)),
+        }
     }
 
-    async fn serve(&mut self, stream: WatchStream, member: usize) -> Left {
-        let (mut requests, mut answers) = stream.split();
+    async fn serve(&mut self, mut stream: WatchStream, member: usize) -> Left {
         for (watch, (spec, _)) in &self.watches {
-            let (key, options) = request(spec, *watch);
-            if requests.watch(key, Some(options)).await.is_err() {
+            if stream.send(request(spec, *watch)).is_err() {
                 return Left::Broken;
             }
         }
         let mut current = self.link.current();
+        // A stream keeps its token, and a watch that is added after the token's end is refused.
+        let fresh = stream.token_life().map(|life| life * 3 / 4);
+        let mut ageing = std::pin::pin!(sleep(fresh.unwrap_or_default()));
         loop {
             tokio::select! {
                 order = self.inbox.recv() => match order {
                     None => return Left::Closed,
                     Some(Order::Add { watch, spec, busy }) => {
-                        let (key, options) = request(&spec, watch);
+                        let wanted = request(&spec, watch);
                         self.watches.insert(watch, (spec, Some(busy)));
-                        if requests.watch(key, Some(options)).await.is_err() {
+                        if stream.send(wanted).is_err() {
                             return Left::Broken;
                         }
                     }
                     Some(Order::Remove(watch)) => {
                         self.watches.remove(&watch);
-                        if requests.cancel(watch).await.is_err() {
+                        if stream.send(WatchCancelRequest { watch_id: watch }).is_err() {
                             return Left::Broken;
                         }
                     }
                 },
-                answer = answers.message() => match answer {
-                    Ok(Some(answer)) if answer.created() => self.stands(answer.watch_id()),
-                    Ok(Some(answer)) if answer.canceled() => {
+                answer = stream.next() => match answer {
+                    // A refused watch is reported as created and canceled at once, without its id.
+                    Ok(Some(answer)) if answer.created && answer.canceled => {
+                        return Left::Refused(answer.cancel_reason);
+                    }
+                    Ok(Some(answer)) if answer.created => self.stands(answer.watch_id),
+                    Ok(Some(answer)) if answer.canceled => {
                         // Asked for by us, or the watch fell so far behind that a compaction met
                         // it.
-                        if self.watches.contains_key(&answer.watch_id()) {
+                        if self.watches.contains_key(&answer.watch_id) {
                             return Left::Broken;
                         }
                     }
-                    Ok(Some(answer)) => self.tell(answer.watch_id(), answer.events()),
+                    Ok(Some(answer)) => self.tell(answer.watch_id, answer.events),
                     Ok(None) | Err(_) => {
                         self.link.failed(member);
                         return Left::Broken;
@@ -207,6 +222,7 @@ impl Stream {
                         return Left::Broken;
                     }
                 }
+                () = &mut ageing, if fresh.is_some() => return Left::Broken,
             }
         }
     }
@@ -219,28 +235,25 @@ impl Stream {
         }
     }
 
-    fn tell(&self, watch: i64, events: &[Event]) {
-        if events.is_empty() {
-            return;
+    fn tell(&self, watch: i64, events: Vec<Event>) {
+        if !events.is_empty() {
+            self.watcher.hear(watch, News::Events(events));
         }
-        self.watcher.hear(watch, News::Events(events.to_vec()));
     }
 }
 
-fn request(spec: &Spec, watch: i64) -> (Vec<u8>, WatchOptions) {
-    let options = WatchOptions::new().with_watch_id(watch);
-    match spec {
-        Spec::Gone(key, _) => (key.clone(), options.with_filters([WatchFilterType::NoPut])),
-        Spec::Written(key) => (key.clone(), options.with_filters([WatchFilterType::NoDelete])),
-        Spec::GoneIn(range) => {
-            let options = options.with_filters([WatchFilterType::NoPut]);
-            (range.from.clone(), options.with_range(range.to.clone()))
-        }
-        Spec::All(range) => (range.from.clone(), options.with_range(range.to.clone())),
-    }
+fn request(spec: &Spec, watch: i64) -> WatchCreateRequest {
+    let (key, range_end, filter) = match spec {
+        Spec::Gone(key, _) => (key.clone(), Vec::new(), Some(FilterType::NoPut)),
+        Spec::Written(key) => (key.clone(), Vec::new(), Some(FilterType::NoDelete)),
+        Spec::GoneIn(range) => (range.from.clone(), range.to.clone(), Some(FilterType::NoPut)),
+        Spec::All(range) => (range.from.clone(), range.to.clone(), None),
+    };
+    let filters = filter.into_iter().map(i32::from).collect();
+    WatchCreateRequest { key, range_end, filters, watch_id: watch, start_revision: 0 }
 }
 
 /// Whether an event is a deletion.
 pub(super) fn is_deletion(event: &Event) -> bool {
-    event.event_type() == EventType::Delete
+    event.r#type() == EventType::Delete
 }

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{AlarmAction, AlarmType, Client, TxnOp};
-
 use super::Inner;
+use super::client::{AlarmMember, AlarmType, Client, RequestOp};
 use crate::contract::{Finding, Health};
 
 /// How long a call may take before locks feel it.
@@ -25,24 +24,22 @@ struct Status {
 
 impl Inner {
     /// Asks the cluster all there is to ask, and judges the answers.
-    pub(super) async fn examine(self: &Arc<Self>) -> Vec<Finding> {
+    pub(super) async fn doctor(self: &Arc<Self>) -> Vec<Finding> {
         let mut statuses = Vec::new();
         let members: Vec<String> = self.link.endpoints().map(str::to_owned).collect();
         for at in 0..members.len() {
             statuses.push(self.status(at).await);
         }
-        let listed = self.link.call(|mut client: Client| async move { client.member_list().await });
-        let listed = listed.await.ok().map(|list| list.members().len());
-        let alarms = self.link.call(|mut client: Client| async move {
-            client.alarm(AlarmAction::Get, AlarmType::None, None).await
-        });
+        let listed = self.link.call(|client: Client| async move { client.member_list().await });
+        let listed = listed.await.ok().map(|list| list.members.len());
+        let alarms = self.link.call(|client: Client| async move { client.alarms().await });
         let alarms = alarms.await.ok().map(|answer| {
-            let name = |alarm: &etcd_client::AlarmMember| match alarm.alarm() {
-                AlarmType::Nospace => "NOSPACE".to_owned(),
+            let name = |alarm: &AlarmMember| match alarm.alarm() {
+                AlarmType::NoSpace => "NOSPACE".to_owned(),
                 AlarmType::Corrupt => "CORRUPT".to_owned(),
                 AlarmType::None => "of an unknown kind".to_owned(),
             };
-            answer.alarms().iter().map(name).collect::<Vec<_>>()
+            answer.alarms.iter().map(name).collect::<Vec<_>>()
         });
         let mut findings = vec![judge_members(&members, &statuses, listed)];
         findings.push(judge_leader(&statuses));
@@ -60,11 +57,11 @@ impl Inner {
     }
 
     async fn status(&self, member: usize) -> Option<Status> {
-        let mut client = self.link.client_of(member).await.ok()?;
+        let client = self.link.client_of(member);
         let asked = tokio::time::timeout(Duration::from_secs(2), client.status()).await;
         let status = asked.ok()?.ok()?;
-        let (leader, db_size) = (status.leader(), status.db_size());
-        Some(Status { version: status.version().to_owned(), leader, db_size })
+        let (leader, db_size) = (status.leader, status.db_size);
+        Some(Status { version: status.version, leader, db_size })
     }
 
     /// How long a call takes that a majority has to agree to.
@@ -72,7 +69,7 @@ impl Inner {
         let mut times = Vec::new();
         for _ in 0..TIMES {
             let began = self.clock.now();
-            if self.link.read(vec![TxnOp::get(self.keys.terms(), None)]).await.is_ok() {
+            if self.link.read(vec![RequestOp::get(self.keys.terms())]).await.is_ok() {
                 times.push(self.clock.now().since(began));
             }
         }
