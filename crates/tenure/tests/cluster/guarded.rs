@@ -18,7 +18,7 @@ async fn nodes_that_speak_tls_and_ask_for_a_password_are_all_reached() {
         let held = one.mutex(&*name).unwrap().lock().await.unwrap();
         let theirs = other.mutex(&*name).unwrap();
         let waiter = tokio::spawn(async move { theirs.lock().await });
-        while other.claims() == 0 {
+        while other.claim_count() == 0 {
             tokio::task::yield_now().await;
         }
         let fence = held.fence().unwrap();

@@ -7,4 +7,5 @@ mod guarded;
 mod moving;
 mod replicas;
 mod spread;
+mod stale;
 mod traffic;

@@ -26,7 +26,7 @@ async fn names_with_braces_and_odd_characters_are_locked_waited_for_and_handed_o
         let held = mine.lock().await.unwrap();
         assert!(theirs.try_lock().await.unwrap().is_none(), "{name}");
         let waiter = tokio::spawn(async move { theirs.lock().await });
-        while other.claims() == 0 {
+        while other.claim_count() == 0 {
             tokio::task::yield_now().await;
         }
         let fence = held.fence().unwrap();
@@ -43,10 +43,10 @@ async fn a_set_that_spans_nodes_is_taken_one_by_one_and_given_back_whole() {
     let parts = |tenure: &Tenure| {
         (0..8).map(|n| tenure.mutex(format!("part-{n}")).unwrap().part()).collect::<Vec<_>>()
     };
-    let held = one.all(parts(&one)).unwrap().lock().await.unwrap();
-    assert!(other.all(parts(&other)).unwrap().try_lock().await.unwrap().is_none());
+    let held = one.lock_set(parts(&one)).unwrap().lock().await.unwrap();
+    assert!(other.lock_set(parts(&other)).unwrap().try_lock().await.unwrap().is_none());
     held.release().await.unwrap();
-    let taken = other.all(parts(&other)).unwrap().try_lock().await.unwrap();
+    let taken = other.lock_set(parts(&other)).unwrap().try_lock().await.unwrap();
     taken.expect("all are free").release().await.unwrap();
 }
 
@@ -69,7 +69,7 @@ async fn a_page_shows_the_locks_of_all_nodes_in_the_order_of_names() {
     assert_eq!((names(&rest.slots), rest.more_after), (wanted[40..].to_vec(), None));
     let cluster = Cluster::shared();
     for node in cluster.masters() {
-        let Reply::List(keys) = node.cmd(&["KEYS", "tenure:{pages/*"]).unwrap() else { panic!() };
+        let Reply::List(keys) = node.read(&["KEYS", "tenure:{pages/*"]) else { panic!() };
         assert!(keys.len() > 10, "{} keys on one node of three", keys.len());
     }
 }

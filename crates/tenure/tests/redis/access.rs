@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use servers::{Client, Redis, eventually};
-use tenure::blocking::{Tenure, wait};
+use tenure::block_on;
 use tenure::conformance::{Case, Group, RedisHarness, Standing, cases};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
-use tenure::{Namespace, Query};
+use tenure::{Namespace, Query, Tenure};
 
 const PAGE: &str = include_str!("../../../../docs/redis.md");
 
@@ -56,23 +56,27 @@ fn the_suite_passes_as_the_user_of_the_docs_and_needs_every_command_of_it() {
 
 /// What hardly ever happens: a server that has forgotten the scripts, a look at who waits for whom.
 fn rare_ways(redis: &Redis, user: &str) {
-    let tenure = Tenure::connect(&redis.url_as(user, "secret")).unwrap();
+    let tenure = Tenure::blocking_connect(&redis.url_as(user, "secret")).unwrap();
     redis.cmd(&["SCRIPT", "FLUSH"]).unwrap();
-    let guard = tenure.mutex("a").unwrap().lock().unwrap();
+    let guard = tenure.mutex("a").unwrap().blocking_lock().unwrap();
     // The picture that a deadlock is looked for in.
-    let holder = tenure.inspect(&Query::Slot("a".parse().unwrap())).unwrap().slots.remove(0);
+    let holder =
+        tenure.blocking_inspect(&Query::Slot("a".parse().unwrap())).unwrap().slots.remove(0);
     let owner = holder.holders[0].lineage.owner();
-    assert!(tenure.inspect(&Query::Reach(owner)).unwrap().slots.is_empty(), "it waits for nothing");
+    assert!(
+        tenure.blocking_inspect(&Query::Reach(owner)).unwrap().slots.is_empty(),
+        "it waits for nothing"
+    );
     redis.cmd(&["SCRIPT", "FLUSH"]).unwrap();
-    guard.release().unwrap();
-    tenure.close();
+    guard.blocking_release().unwrap();
+    tenure.blocking_close();
     // Sessions that come and go on one engine.
     let terms = Terms {
         namespace: Namespace::default(),
         max_lease: Duration::from_secs(60),
         clock: Arc::new(SystemClock),
     };
-    let engine = wait(engine::connect(&redis.url_as(user, "secret"), terms)).unwrap();
+    let engine = block_on(engine::connect(&redis.url_as(user, "secret"), terms)).unwrap();
     eventually("a session that is gone is heard for no more", || {
         let session = tenure::Tenure::builder().open(Arc::clone(&engine)).unwrap();
         drop(session);
@@ -86,16 +90,16 @@ fn who_asks_replicas_needs_one_more_command() {
     let (redis, user) = guarded();
     let _replica = Redis::builder().replica_of(&redis).start();
     let asking = tenure::Tenure::builder().replicas(1, Duration::from_millis(1_500));
-    let tenure = wait(asking.connect(&redis.url_as(user, "secret"))).unwrap();
+    let tenure = block_on(asking.connect(&redis.url_as(user, "secret"))).unwrap();
     let mutex = tenure.mutex("a").unwrap();
-    let error = wait(mutex.lock()).unwrap_err();
+    let error = block_on(mutex.lock()).unwrap_err();
     assert_eq!(error.kind(), tenure::ErrorKind::InvalidOption, "{error}");
     assert!(error.to_string().contains("'wait'"), "{error}");
     assert!(PAGE.contains("`+wait` where replicas are asked for"));
     redis.cmd(&["ACL", "SETUSER", user, "+wait"]).unwrap();
-    let guard = wait(mutex.lock()).unwrap();
+    let guard = block_on(mutex.lock()).unwrap();
     assert_eq!(guard.replicas(), Some(1));
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
 }
 
 #[test]

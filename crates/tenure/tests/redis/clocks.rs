@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use servers::{Direction, Redis};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{Loss, Tenure};
 
 use crate::host::{Book, done};
@@ -13,16 +13,16 @@ const LEASE: Duration = Duration::from_secs(3);
 
 /// Takes a lock, gives it back, and tells its fence.
 fn fence(tenure: &Tenure, name: &str) -> u64 {
-    let guard = wait(tenure.mutex(name).unwrap().lock()).unwrap();
+    let guard = block_on(tenure.mutex(name).unwrap().lock()).unwrap();
     let fence = guard.fence().unwrap().get();
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     fence
 }
 
 #[test]
 fn fences_never_go_back_whatever_the_clock_does() {
     let redis = Redis::builder().clock().start();
-    let tenure = wait(Tenure::connect(&redis.url())).unwrap();
+    let tenure = block_on(Tenure::connect(&redis.url())).unwrap();
     let mut last = fence(&tenure, "a");
     let steps = [
         (HOUR, Direction::Forward),
@@ -38,13 +38,13 @@ fn fences_never_go_back_whatever_the_clock_does() {
         assert_eq!(done(&redis, &["EXISTS", &crate::host::key("a")]).int(), Some(0));
         redis.step_clock(by, direction);
         let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
-        let set = wait(tenure.all(parts).unwrap().lock()).unwrap();
+        let set = block_on(tenure.lock_set(parts).unwrap().lock()).unwrap();
         for name in ["a", "b"] {
             let now = set.fence_of(name).unwrap().get();
             assert!(now > before[1], "{name}: {now} after {before:?}, {direction:?}");
             last = last.max(now);
         }
-        wait(set.release()).unwrap();
+        block_on(set.release()).unwrap();
     }
 }
 
@@ -52,28 +52,28 @@ fn fences_never_go_back_whatever_the_clock_does() {
 fn a_step_past_the_lease_ends_it_and_the_next_fence_is_larger() {
     let (redis, book) = (Redis::builder().clock().start(), Book::new());
     let (holder, other) = (book.session(&redis.url(), LEASE), book.session(&redis.url(), LEASE));
-    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
     let (old, waiter) = (guard.fence().unwrap(), book.waiter(&other, "a"));
     redis.step_clock(HOUR, Direction::Forward);
     // The store let it in while the first still believed: no lease can help it, only fences do.
     let next = waiter.served();
     assert!(next.fence().unwrap() > old);
-    assert_eq!(wait(guard.lost()), Loss::Forgotten, "told by the renewal");
+    assert_eq!(block_on(guard.lost()), Loss::Forgotten, "told by the renewal");
     // Back to where it was, with somebody in line.
     redis.step_clock(HOUR, Direction::Back);
     let last = next.fence().unwrap();
     let again = book.waiter(&holder, "a");
-    wait(next.release()).unwrap();
+    block_on(next.release()).unwrap();
     let third = again.served();
     assert!(third.fence().unwrap() > last);
-    wait(third.release()).unwrap();
+    block_on(third.release()).unwrap();
 }
 
 #[test]
 fn a_step_back_costs_holders_and_waiters_nothing() {
     let (redis, book) = (Redis::builder().clock().start(), Book::new());
     let (holder, other) = (book.session(&redis.url(), LEASE), book.session(&redis.url(), LEASE));
-    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
     let waiter = book.waiter(&other, "a");
     redis.step_clock(HOUR, Direction::Back);
     // Renewals bring the expiry back to where the clock is.
@@ -81,16 +81,16 @@ fn a_step_back_costs_holders_and_waiters_nothing() {
     let late = book.waiter(&other, "a");
     guard.check().unwrap();
     let mut last = guard.fence().unwrap();
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     for waiter in [waiter, late] {
         let next = waiter.served();
         assert!(next.fence().unwrap() > last);
         last = next.fence().unwrap();
-        wait(next.release()).unwrap();
+        block_on(next.release()).unwrap();
     }
     assert_eq!(book.losses(), 0);
     for tenure in [holder, other] {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound("a step back");
 }
@@ -100,19 +100,30 @@ fn after_a_step_back_the_lock_of_a_dead_holder_stands_until_somebody_evicts_it()
     let (redis, book) = (Redis::builder().clock().start(), Book::new());
     let other = book.session(&redis.url(), LEASE);
     // A holder that dies without a word: a copy of what it left, after it was given back.
-    let dead = wait(Tenure::builder().lease(LEASE).connect(&redis.url())).unwrap();
-    let guard = wait(dead.mutex("a").unwrap().lock()).unwrap();
+    let dead = block_on(Tenure::builder().lease(LEASE).connect(&redis.url())).unwrap();
+    let guard = block_on(dead.mutex("a").unwrap().lock()).unwrap();
     let (key, fence) = (crate::host::key("a"), guard.fence().unwrap());
     let left = done(&redis, &["GET", &key]);
-    wait(guard.release()).unwrap();
-    wait(dead.close());
+    block_on(guard.release()).unwrap();
+    block_on(dead.close());
     done(&redis, &["SET", &key, left.text().unwrap(), "PX", "3000"]);
     redis.step_clock(HOUR, Direction::Back);
     let waiter = book.waiter(&other, "a");
     assert!(waiter.still_waits());
     // The way out that the docs tell.
-    wait(other.evict("a", fence, "its holder is dead")).unwrap();
+    block_on(other.force_release("a", fence, "its holder is dead")).unwrap();
     let next = waiter.served();
     assert!(next.fence().unwrap() > fence);
-    wait(next.release()).unwrap();
+    block_on(next.release()).unwrap();
+}
+
+#[test]
+fn raised_fences_hold_up_to_the_end_of_their_range() {
+    let redis = Redis::start();
+    let tenure = block_on(Tenure::connect(&redis.url())).unwrap();
+    let most = tenure::limits::FENCE_FLOOR;
+    block_on(tenure.raise_fences(most)).unwrap();
+    let fences = [fence(&tenure, "a"), fence(&tenure, "b"), fence(&tenure, "a")];
+    assert_eq!(fences, [most + 1, most + 2, most + 3], "each is exact");
+    assert_eq!(block_on(tenure.highest_fence()).unwrap().get(), fences[2]);
 }

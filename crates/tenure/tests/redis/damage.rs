@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use servers::{Redis, Reply};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{Effect, Error, ErrorKind, Loss, Name, Query, Tenure};
 use tokio::task::JoinSet;
 
@@ -24,13 +24,13 @@ fn dump(redis: &Redis, key: &str) -> Reply {
 fn names(error: &Error, key: &str) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains(&format!("{key} ")), "it should name {key}: {error}");
-    assert!(!error.next_step().is_empty(), "{error}");
+    assert!(!error.help().is_empty(), "{error}");
 }
 
 #[test]
 fn what_stands_at_a_locks_key_is_left_alone_and_named() {
     let redis = Redis::start();
-    let tenure = wait(Tenure::connect(&redis.url())).unwrap();
+    let tenure = block_on(Tenure::connect(&redis.url())).unwrap();
     let (name, key) = ("a".parse::<Name>().unwrap(), key("a"));
     for make in [
         &["RPUSH", &key, "x"][..],
@@ -46,19 +46,19 @@ fn what_stands_at_a_locks_key_is_left_alone_and_named() {
         done(&redis, make);
         let before = dump(&redis, &key);
         let mutex = tenure.mutex("a").unwrap();
-        let error = wait(mutex.lock()).map(drop).unwrap_err();
+        let error = block_on(mutex.lock()).map(drop).unwrap_err();
         names(&error, &key);
         assert_eq!(error.effect(), Effect::None, "{error}");
-        names(&wait(mutex.try_lock()).map(drop).unwrap_err(), &key);
-        names(&wait(tenure.inspect(&Query::Slot(name.clone()))).unwrap_err(), &key);
+        names(&block_on(mutex.try_lock()).map(drop).unwrap_err(), &key);
+        names(&block_on(tenure.inspect(&Query::Slot(name.clone()))).unwrap_err(), &key);
         let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
-        names(&wait(tenure.all(parts).unwrap().lock()).map(drop).unwrap_err(), &key);
+        names(&block_on(tenure.lock_set(parts).unwrap().lock()).map(drop).unwrap_err(), &key);
         assert_eq!(dump(&redis, &key), before, "{make:?} is as it was");
-        let free = wait(tenure.mutex("b").unwrap().try_lock()).unwrap();
-        wait(free.expect("of a set nothing is taken").release()).unwrap();
+        let free = block_on(tenure.mutex("b").unwrap().try_lock()).unwrap();
+        block_on(free.expect("of a set nothing is taken").release()).unwrap();
     }
     done(&redis, &["DEL", &key]);
-    assert!(wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_some());
+    assert!(block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_some());
 }
 
 #[test]
@@ -66,15 +66,15 @@ fn what_stands_beside_a_lock_is_left_alone_and_named() {
     for side in [":s", ":x", ":y", ":l", ":k"] {
         let (redis, book) = (Redis::start(), Book::new());
         let (holder, other) = (book.session(&redis.url(), LONG), book.session(&redis.url(), LONG));
-        let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+        let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
         let beside = format!("{}{side}", key("a"));
         put_list(&redis, &beside);
         let before = (dump(&redis, &beside), dump(&redis, &key("a")));
-        names(&wait(other.mutex("a").unwrap().lock()).map(drop).unwrap_err(), &beside);
+        names(&block_on(other.mutex("a").unwrap().lock()).map(drop).unwrap_err(), &beside);
         assert_eq!((dump(&redis, &beside), dump(&redis, &key("a"))), before, "{side}");
         // The holder needs none of these, and is not disturbed.
         guard.check().unwrap();
-        wait(guard.release()).unwrap();
+        block_on(guard.release()).unwrap();
     }
 }
 
@@ -83,20 +83,20 @@ fn a_line_whose_keys_were_overwritten_is_named() {
     for side in [":s", ":x", ":y", ":l", ":k"] {
         let (redis, book) = (Redis::start(), Book::new());
         let (holder, other) = (book.session(&redis.url(), LONG), book.session(&redis.url(), LONG));
-        let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+        let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
         let waiter = book.waiter(&other, "a");
         let beside = format!("{}{side}", key("a"));
         put_list(&redis, &beside);
         let before = dump(&redis, &beside);
-        names(&wait(other.mutex("a").unwrap().lock()).map(drop).unwrap_err(), &beside);
-        names(&wait(guard.release()).unwrap_err(), &beside);
+        names(&block_on(other.mutex("a").unwrap().lock()).map(drop).unwrap_err(), &beside);
+        names(&block_on(guard.release()).unwrap_err(), &beside);
         assert_eq!(dump(&redis, &beside), before, "{side}");
         // Whoever repairs it by removing everything lets the others go on.
         let all = ["", ":s", ":x", ":y", ":l", ":k"].map(|side| format!("{}{side}", key("a")));
         for key in &all {
             done(&redis, &["DEL", key]);
         }
-        let third = wait(holder.mutex("a").unwrap().try_lock()).unwrap();
+        let third = block_on(holder.mutex("a").unwrap().try_lock()).unwrap();
         assert!(third.is_some(), "{side}");
         drop((third, waiter));
     }
@@ -106,24 +106,24 @@ fn a_line_whose_keys_were_overwritten_is_named() {
 fn what_stands_at_the_namespaces_own_keys_is_named() {
     let (top, terms) = ("tenure:{default}:top", "tenure:{default}:terms");
     let redis = Redis::start();
-    let tenure = wait(Tenure::connect(&redis.url())).unwrap();
-    let guard = wait(tenure.mutex("held").unwrap().lock()).unwrap();
+    let tenure = block_on(Tenure::connect(&redis.url())).unwrap();
+    let guard = block_on(tenure.mutex("held").unwrap().lock()).unwrap();
     let spoils = [&["RPUSH", top, "x"][..], &["SET", top, "garbage"], &["SET", top, "1 2"]];
     for spoil in spoils {
         done(&redis, &["DEL", top]);
         done(&redis, spoil);
         let before = dump(&redis, top);
-        names(&wait(tenure.mutex("a").unwrap().lock()).map(drop).unwrap_err(), top);
-        names(&wait(Tenure::connect(&redis.url())).map(drop).unwrap_err(), top);
+        names(&block_on(tenure.mutex("a").unwrap().lock()).map(drop).unwrap_err(), top);
+        names(&block_on(Tenure::connect(&redis.url())).map(drop).unwrap_err(), top);
         assert_eq!(dump(&redis, top), before, "{spoil:?}");
         assert_eq!(done(&redis, &["EXISTS", &key("a")]).int(), Some(0));
     }
     done(&redis, &["DEL", top]);
     put_list(&redis, terms);
-    names(&wait(Tenure::connect(&redis.url())).map(drop).unwrap_err(), terms);
+    names(&block_on(Tenure::connect(&redis.url())).map(drop).unwrap_err(), terms);
     // Who is there needs the terms no more.
-    wait(guard.release()).unwrap();
-    assert!(wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_some());
+    block_on(guard.release()).unwrap();
+    assert!(block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,10 +167,10 @@ fn a_spoilt_lock_takes_no_other_with_it() {
     for spoil in spoil {
         let (redis, book) = (Redis::start(), Book::new());
         let tenure = book.session(&redis.url(), Duration::from_secs(2));
-        let lock = |name: &str| wait(tenure.mutex(name).unwrap().lock()).unwrap();
+        let lock = |name: &str| block_on(tenure.mutex(name).unwrap().lock()).unwrap();
         let (bad, good) = (lock("bad"), [lock("good"), lock("better")]);
         spoil(&redis);
-        assert_eq!(wait(bad.lost()), Loss::Forgotten);
+        assert_eq!(block_on(bad.lost()), Loss::Forgotten);
         book.renewals(6);
         // Given back in one call, in the background.
         for guard in &good {
@@ -178,7 +178,7 @@ fn a_spoilt_lock_takes_no_other_with_it() {
         }
         drop((bad, good));
         for name in ["good", "better"] {
-            wait(lock(name).release()).unwrap();
+            block_on(lock(name).release()).unwrap();
         }
         assert_eq!(book.losses(), 1);
     }

@@ -3,9 +3,8 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
-use servers::Redis;
-use tenure::blocking::{Tenure, wait};
-use tenure::{Error, ErrorKind, Verb};
+use servers::{Cluster, Redis, Sentinels};
+use tenure::{Error, ErrorKind, Tenure, Verb, block_on};
 
 use crate::host::done;
 use crate::logs::logs;
@@ -16,19 +15,20 @@ const CANARY: &str = "c4n4ry-in-a-c04l-mine";
 /// A lock can be taken and given back at this URL.
 #[track_caller]
 fn works(url: &str) {
-    let tenure = Tenure::connect(url).unwrap_or_else(|error| panic!("{url}: {error}"));
-    let guard = tenure.mutex("a").unwrap().lock().unwrap();
+    let tenure = Tenure::blocking_connect(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+    let guard = tenure.mutex("a").unwrap().blocking_lock().unwrap();
     assert!(guard.fence().unwrap().get() > 0);
-    guard.release().unwrap();
-    tenure.close();
+    guard.blocking_release().unwrap();
+    tenure.blocking_close();
 }
 
 /// Nobody gets in at this URL, and the error tells what to do.
 #[track_caller]
 fn refused(url: &str, kind: ErrorKind) -> Error {
-    let error = Tenure::connect(url).map(|_| panic!("{url} should be refused")).unwrap_err();
+    let error =
+        Tenure::blocking_connect(url).map(|_| panic!("{url} should be refused")).unwrap_err();
     assert_eq!((error.kind(), error.verb()), (kind, Some(Verb::Connect)), "{error}");
-    assert!(!error.next_step().is_empty(), "{error}");
+    assert!(!error.help().is_empty(), "{error}");
     error
 }
 
@@ -47,10 +47,10 @@ fn every_scheme_leads_to_the_server() {
     works(&tls);
     works(&tls.replace("rediss://", "valkeys://"));
     // Another database is another store.
-    let there = Tenure::connect(&format!("{}/3", redis.url())).unwrap();
-    let here = Tenure::connect(&redis.url()).unwrap();
-    let _guard = there.mutex("a").unwrap().lock().unwrap();
-    assert!(here.mutex("a").unwrap().try_lock().unwrap().is_some());
+    let there = Tenure::blocking_connect(&format!("{}/3", redis.url())).unwrap();
+    let here = Tenure::blocking_connect(&redis.url()).unwrap();
+    let _guard = there.mutex("a").unwrap().blocking_lock().unwrap();
+    assert!(here.mutex("a").unwrap().blocking_try_lock().unwrap().is_some());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_wrong_password_is_a_clear_error_and_is_never_shown() {
 fn a_password_that_is_changed_under_a_running_program_is_never_shown_either() {
     logs();
     let redis = Redis::builder().password(CANARY).start();
-    let tenure = Tenure::connect(&redis.url_as("", CANARY)).unwrap();
+    let tenure = Tenure::blocking_connect(&redis.url_as("", CANARY)).unwrap();
     let shown = format!("{tenure:?} {:?}", tenure.mutex("a").unwrap());
     assert!(!shown.contains(CANARY), "{shown}");
     done(&redis, &["ACL", "SETUSER", "default", "resetpass", ">another"]);
@@ -140,7 +140,7 @@ fn a_password_that_is_changed_under_a_running_program_is_never_shown_either() {
     done(&redis, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     let error = loop {
         // The connection may be found broken first.
-        match wait(tenure.as_async().mutex("a").unwrap().lock()) {
+        match block_on(tenure.mutex("a").unwrap().lock()) {
             Err(error) if error.kind() == ErrorKind::InvalidOption => break error,
             Err(_) => {}
             Ok(_) => panic!("the password is wrong now"),
@@ -157,5 +157,80 @@ fn nobody_at_home_is_said_within_seconds() {
     let url = redis.url();
     redis.kill();
     let error = refused(&url, ErrorKind::Unavailable);
-    assert!(error.is_retryable(), "{error}");
+    assert!(error.is_transient(), "{error}");
+}
+
+/// No piece of an error is said twice: advice that an error brings along is not repeated by the one
+/// that carries it.
+#[track_caller]
+fn says_nothing_twice(error: &Error) {
+    let text = error.to_string();
+    let mut pieces: Vec<&str> = text.split("; ").collect();
+    let all = pieces.len();
+    pieces.sort_unstable();
+    pieces.dedup();
+    assert_eq!(pieces.len(), all, "{text}");
+}
+
+/// Each scheme at a server of another kind: the error says what is there and which scheme it takes.
+#[test]
+fn a_scheme_for_another_kind_of_server_is_told_as_such() {
+    let (redis, sentinels) = (Redis::shared(), Sentinels::shared());
+    let cluster = Cluster::start();
+    let (server, node) = (redis.port(), cluster.nodes()[0].port());
+    let sentinel = sentinels.sentinels()[0].port();
+    let another = sentinels.sentinels()[1].port();
+    let (alone, bad_url) = (ErrorKind::Unsupported, ErrorKind::InvalidOption);
+    for (url, kind, words, next) in [
+        (format!("redis+sentinel://127.0.0.1:{server}/m"), bad_url, "not a sentinel", "redis://"),
+        (
+            format!("redis+sentinel://127.0.0.1:{server},127.0.0.1:{node}/m"),
+            bad_url,
+            "not a sentinel",
+            "redis+cluster://",
+        ),
+        (format!("redis://127.0.0.1:{sentinel}"), bad_url, "is a sentinel", "redis+sentinel://"),
+        (
+            format!("redis+cluster://127.0.0.1:{sentinel},127.0.0.1:{another}"),
+            bad_url,
+            "is a sentinel",
+            "redis+sentinel://",
+        ),
+        (
+            format!("redis+cluster://127.0.0.1:{server}"),
+            alone,
+            "not a node of a cluster",
+            "redis://",
+        ),
+        (format!("redis://127.0.0.1:{node}"), alone, "is a node of a cluster", "redis+cluster://"),
+        (
+            format!("redis+sentinel://127.0.0.1:{sentinel},127.0.0.1:{another}/unknown"),
+            bad_url,
+            "knows no primary named unknown",
+            "sentinel monitor",
+        ),
+    ] {
+        let error = refused(&url, kind);
+        assert!(error.to_string().contains(words), "{url}: {error}");
+        assert!(error.help().contains(next), "{url}: {error}");
+        assert!(!error.to_string().contains("report"), "{url}: {error}");
+        says_nothing_twice(&error);
+    }
+}
+
+/// Errors of several servers in one.
+#[test]
+fn an_error_of_many_servers_gives_each_advice_once() {
+    let closed = || {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let [one, two, three] = [closed(), closed(), closed()];
+    for url in [
+        format!("redis+sentinel://127.0.0.1:{one},127.0.0.1:{two},127.0.0.1:{three}/m"),
+        format!("redis+cluster://127.0.0.1:{one},127.0.0.1:{two}"),
+        format!("redlock://127.0.0.1:{one},127.0.0.1:{two},127.0.0.1:{three}"),
+    ] {
+        says_nothing_twice(&refused(&url, ErrorKind::Unavailable));
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use servers::Redis;
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{Effect, ErrorKind, Page, Query, Tenure};
 
 use crate::host::{Book, assert_empty, done};
@@ -19,37 +19,37 @@ fn full_memory_refuses_claims_and_serves_everybody_who_is_there() {
     let (redis, book) = (Redis::start(), Book::new());
     let lease = Duration::from_secs(2);
     let (holder, other) = (book.session(&redis.url(), lease), book.session(&redis.url(), lease));
-    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
-    let alone = wait(holder.mutex("b").unwrap().lock()).unwrap();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
+    let alone = block_on(holder.mutex("b").unwrap().lock()).unwrap();
     let waiter = book.waiter(&other, "a");
     limit(&redis, "1");
     for name in ["a", "b", "new"] {
-        let error = wait(other.mutex(name).unwrap().lock()).map(drop).unwrap_err();
+        let error = block_on(other.mutex(name).unwrap().try_lock()).map(drop).unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
         let said = error.to_string();
         assert!(said.contains("out of memory") && said.contains("maxmemory"), "{said}");
     }
     let parts = ["new", "newer"].map(|name| other.mutex(name).unwrap().part());
-    let error = wait(other.all(parts).unwrap().lock()).map(drop).unwrap_err();
+    let error = block_on(other.lock_set(parts).unwrap().try_lock()).map(drop).unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error}");
     // Two leases' worth of renewals, of holders and of who waits.
     book.renewals(6);
     for held in [&guard, &alone] {
         held.check().unwrap();
     }
-    let seen = wait(other.inspect(&Query::Page(Page::default()))).unwrap();
+    let seen = block_on(other.inspect(&Query::Page(Page::default()))).unwrap();
     let seen: Vec<_> =
         seen.slots.iter().map(|slot| (slot.name.as_str(), slot.line.len())).collect();
     assert_eq!(seen, [("a", 1), ("b", 0)]);
     // Whoever comes back to a full server that it knows is let in.
     let late = book.session(&redis.url(), lease);
-    wait(guard.release()).unwrap();
-    wait(waiter.served().release()).unwrap();
-    wait(alone.release()).unwrap();
+    block_on(guard.release()).unwrap();
+    block_on(waiter.served().release()).unwrap();
+    block_on(alone.release()).unwrap();
     limit(&redis, "0");
-    wait(wait(late.mutex("new").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(late.mutex("new").unwrap().lock()).unwrap().release()).unwrap();
     for tenure in [holder, other, late] {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound("full memory");
     assert_empty(&redis.url(), Tenure::builder());
@@ -61,18 +61,18 @@ fn a_server_that_evicts_is_refused_unless_the_risk_is_taken() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let redis = Redis::builder().arg("maxmemory", "64mb").arg("maxmemory-policy", policy);
         let redis = redis.start();
-        let error = wait(Tenure::connect(&redis.url())).map(drop).unwrap_err();
+        let error = block_on(Tenure::connect(&redis.url())).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         let said = error.to_string();
         assert!(said.contains(policy) && said.contains("eviction=allow"), "{said}");
         let warning = format!("evicts keys ({policy}): locks may be lost");
         assert!(!logs().contains(&warning), "nobody was let in");
         let url = format!("{}?eviction=allow", redis.url());
-        let tenure = wait(Tenure::connect(&url)).unwrap();
-        assert!(wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_some());
+        let tenure = block_on(Tenure::connect(&url)).unwrap();
+        assert!(block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_some());
         assert!(logs().contains(&warning), "it is said in the log: {}", logs());
     }
     // Where memory has no limit nothing is ever evicted.
     let redis = Redis::builder().arg("maxmemory-policy", "allkeys-lru").start();
-    assert!(wait(Tenure::connect(&redis.url())).is_ok());
+    assert!(block_on(Tenure::connect(&redis.url())).is_ok());
 }

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use servers::{Proxy, Redis, eventually};
-use tenure::blocking::wait;
-use tenure::{Error, ErrorKind, Guard, Tenure};
+use tenure::block_on;
+use tenure::{Error, ErrorKind, MutexGuard, Tenure};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -74,18 +74,18 @@ fn a_push_that_is_lost_in_the_gap_costs_no_more_than_a_look() {
     let proxy = Proxy::to(("127.0.0.1", redis.port()));
     let holder = book.session(&redis.url(), LONG);
     let waiter = book.session(&proxy.redis_url(), LONG);
-    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
     let waits = book.waiter(&waiter, "a");
     proxy.refuse(true);
     proxy.cut();
     // Nobody hears this push: the channel has no subscriber.
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     assert!(waits.still_waits());
     proxy.refuse(false);
     // Its next heartbeat would come later than our patience ends.
-    wait(waits.served().release()).unwrap();
+    block_on(waits.served().release()).unwrap();
     for tenure in [holder, waiter] {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound("a push in the gap");
 }
@@ -99,15 +99,15 @@ fn pushes_that_get_lost_cost_a_heartbeat() {
         (book.session(&redis.url(), lease), book.session(&proxy.redis_url(), lease));
     proxy.drop_pushes(u64::MAX);
     for _ in 0..3 {
-        let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+        let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
         let waits = book.waiter(&waiter, "a");
-        wait(guard.release()).unwrap();
-        wait(waits.served().release()).unwrap();
+        block_on(guard.release()).unwrap();
+        block_on(waits.served().release()).unwrap();
     }
     assert_eq!(proxy.counts().pushes_dropped, 3);
     assert_eq!(book.losses(), 0);
     for tenure in [holder, waiter] {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound("lost pushes");
 }
@@ -120,10 +120,10 @@ fn busy(
 ) -> JoinHandle<Result<(), Error>> {
     let round = move || -> Result<(), Error> {
         let parts = [tenure.mutex("a")?.part(), tenure.mutex("b")?.part()];
-        wait(wait(tenure.mutex("a")?.lock())?.release())?;
-        wait(wait(tenure.all(parts)?.lock())?.release())?;
-        wait(wait(tenure.rwlock("c")?.read())?.release())?;
-        wait(wait(tenure.semaphore("d", 2)?.acquire(1))?.release())?;
+        block_on(block_on(tenure.mutex("a")?.lock())?.release())?;
+        block_on(block_on(tenure.lock_set(parts)?.lock())?.release())?;
+        block_on(block_on(tenure.rwlock("c")?.read())?.release())?;
+        block_on(block_on(tenure.semaphore("d", 2)?.acquire())?.release())?;
         rounds.fetch_add(1, Ordering::SeqCst);
         Ok(())
     };
@@ -159,15 +159,15 @@ fn scripts_that_are_flushed_in_the_middle_of_traffic_are_taught_again() {
     let tenure = &sessions[0];
     for _ in 0..2 {
         done(&redis, &["SCRIPT", "FLUSH"]);
-        let guard: Guard = wait(tenure.mutex("e").unwrap().lock()).unwrap();
+        let guard: MutexGuard = block_on(tenure.mutex("e").unwrap().lock()).unwrap();
         done(&redis, &["SCRIPT", "FLUSH"]);
         let fence = guard.fence().unwrap();
-        wait(tenure.evict("e", fence, "to see it go")).unwrap();
+        block_on(tenure.force_release("e", fence, "to see it go")).unwrap();
         done(&redis, &["SCRIPT", "FLUSH"]);
-        assert!(wait(guard.release()).is_err(), "it was taken away");
+        assert!(block_on(guard.release()).is_err(), "it was taken away");
     }
     for tenure in sessions {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound("flushed scripts");
     assert_empty(&redis.url(), Tenure::builder());

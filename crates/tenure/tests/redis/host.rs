@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use servers::{Redis, eventually};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::conformance::audit::{Recorder, Rules, What, judge};
 use tenure::time::SystemClock;
-use tenure::{Builder, Error, Guard, Page, Query, Tenure, Witness};
+use tenure::{Builder, Error, MutexGuard, Page, Query, Tenure, Witness};
 
 /// A lease so long that nothing in a test can be its doing: its third is longer than `PATIENCE`.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ impl Book {
 
     /// A session that is written down here, with a thread of the engine's own and no other.
     pub(crate) fn session(&self, url: &str, lease: Duration) -> Tenure {
-        wait(self.builder(lease).connect(url)).unwrap()
+        block_on(self.builder(lease).connect(url)).unwrap()
     }
 
     pub(crate) fn builder(&self, lease: Duration) -> Builder {
@@ -69,7 +69,7 @@ impl Book {
     pub(crate) fn waiter(&self, tenure: &Tenure, name: &str) -> Waiter {
         let (before, mutex) = (self.queued(), tenure.mutex(name).unwrap());
         let (tell, outcome) = channel();
-        std::thread::spawn(move || tell.send(wait(mutex.lock())));
+        std::thread::spawn(move || tell.send(block_on(mutex.lock())));
         eventually("the waiter stands in line", || self.queued() > before);
         Waiter(outcome)
     }
@@ -88,18 +88,18 @@ impl Book {
 }
 
 /// Somebody who waits for a mutex.
-pub(crate) struct Waiter(Receiver<Result<Guard, Error>>);
+pub(crate) struct Waiter(Receiver<Result<MutexGuard, Error>>);
 
 impl Waiter {
     /// It must be served soon.
     #[track_caller]
-    pub(crate) fn served(&self) -> Guard {
+    pub(crate) fn served(&self) -> MutexGuard {
         self.outcome().unwrap_or_else(|error| panic!("the waiter was not served: {error}"))
     }
 
     /// It must come to an end soon.
     #[track_caller]
-    pub(crate) fn outcome(&self) -> Result<Guard, Error> {
+    pub(crate) fn outcome(&self) -> Result<MutexGuard, Error> {
         let outcome = self.0.recv_timeout(PATIENCE);
         outcome.unwrap_or_else(|_| panic!("the waiter has waited for {PATIENCE:?}"))
     }
@@ -126,10 +126,10 @@ pub(crate) fn done(redis: &Redis, words: &[&str]) -> servers::Reply {
 /// Nothing is held and nobody waits, as soon as what was dropped has been given back.
 #[track_caller]
 pub(crate) fn assert_empty(url: &str, builder: Builder) {
-    let tenure = wait(builder.connect(url)).unwrap();
+    let tenure = block_on(builder.connect(url)).unwrap();
     let query = Query::Page(Page::default());
     eventually("nothing is left behind", || {
-        wait(tenure.inspect(&query)).is_ok_and(|seen| seen.slots.is_empty())
+        block_on(tenure.inspect(&query)).is_ok_and(|seen| seen.slots.is_empty())
     });
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use servers::{Redis, eventually};
 use tenure::Tenure;
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::conformance::audit::What;
 use tokio::runtime::{Builder, Runtime};
 
@@ -57,11 +57,11 @@ fn a_session_outlives_the_runtime_it_was_connected_in() {
         });
         drop(runtime);
         held.check().unwrap();
-        assert!(wait(other.mutex("held").unwrap().try_lock()).unwrap().is_none());
+        assert!(block_on(other.mutex("held").unwrap().try_lock()).unwrap().is_none());
         // From threads, both as the one who waits and as the one who is waited for.
-        let guard = wait(other.mutex("a").unwrap().lock()).unwrap();
+        let guard = block_on(other.mutex("a").unwrap().lock()).unwrap();
         let waiter = book.waiter(&tenure, "a");
-        wait(guard.release()).unwrap();
+        block_on(guard.release()).unwrap();
         let guard = waiter.served();
         // And from other runtimes.
         for another in [one_thread(), many_threads()] {
@@ -71,10 +71,10 @@ fn a_session_outlives_the_runtime_it_was_connected_in() {
                 mine.release().await.unwrap();
             });
         }
-        wait(guard.release()).unwrap();
-        wait(held.release()).unwrap();
+        block_on(guard.release()).unwrap();
+        block_on(held.release()).unwrap();
         for tenure in [tenure, other] {
-            wait(tenure.close());
+            block_on(tenure.close());
         }
         book.assert_sound("a dropped runtime");
     }
@@ -87,16 +87,16 @@ fn a_thread_that_waits_is_told_at_once_though_nobody_polls_the_runtime() {
     let other = book.session(&redis.url(), LONG);
     let tenure = runtime.block_on(book.builder(LONG).connect(&redis.url())).unwrap();
     for _ in 0..3 {
-        let guard = wait(other.mutex("a").unwrap().lock()).unwrap();
+        let guard = block_on(other.mutex("a").unwrap().lock()).unwrap();
         let waiter = book.waiter(&tenure, "a");
-        wait(guard.release()).unwrap();
+        block_on(guard.release()).unwrap();
         // A heartbeat of so long a lease would come later than our patience ends.
-        wait(waiter.served().release()).unwrap();
+        block_on(waiter.served().release()).unwrap();
     }
     // The runtime is there all the time, and can be used again.
     runtime.block_on(async { tenure.mutex("a").unwrap().lock().await?.release().await }).unwrap();
     for tenure in [tenure, other] {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound("a runtime that is not polled");
 }
@@ -110,7 +110,7 @@ fn a_guard_can_be_dropped_where_no_runtime_is_left() {
     runtime.shutdown_background();
     drop(guard);
     // Given back, not left to its lease of half a minute.
-    let other = wait(Tenure::connect(&redis.url())).unwrap();
-    let mutex = other.mutex("a").unwrap().wait(crate::host::PATIENCE);
-    wait(wait(mutex.lock()).unwrap().release()).unwrap();
+    let other = block_on(Tenure::connect(&redis.url())).unwrap();
+    let mutex = other.mutex("a").unwrap().timeout(crate::host::PATIENCE);
+    block_on(block_on(mutex.lock()).unwrap().release()).unwrap();
 }

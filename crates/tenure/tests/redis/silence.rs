@@ -1,14 +1,13 @@
 //! Servers that say nothing for a while: shorter than a lease nobody notices; longer, a holder
 //! knows that it has lost before anybody else can hold.
 
-use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use servers::Redis;
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::conformance::audit::What;
-use tenure::{Guard, Loss, Tenure};
+use tenure::{Loss, MutexGuard, Tenure};
 
 use crate::host::{Book, PATIENCE, done};
 
@@ -43,13 +42,13 @@ fn stop(redis: &Redis, length: Option<Duration>) {
 }
 
 /// A holder that does its work, and notes each piece of it, until it may not any more.
-fn works(book: &Book, guard: Guard) -> JoinHandle<(Loss, Guard)> {
+fn works(book: &Book, guard: MutexGuard) -> JoinHandle<(Loss, MutexGuard)> {
     let book = book.clone();
     std::thread::spawn(move || {
         while book.recorder.used(&guard) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        (wait(guard.lost()), guard)
+        (block_on(guard.lost()), guard)
     })
 }
 
@@ -57,7 +56,7 @@ fn shorter_than_the_lease(silence: Silence, what: &str) {
     let (redis, book) = (Redis::start(), Book::new());
     let lease = Duration::from_secs(4);
     let sessions: Vec<_> = (0..3).map(|_| book.session(&redis.url(), lease)).collect();
-    let guard = wait(sessions[0].mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(sessions[0].mutex("a").unwrap().lock()).unwrap();
     let line: Vec<_> = sessions.iter().map(|tenure| book.waiter(tenure, "a")).collect();
     for _ in 0..2 {
         silence(&redis, Some(Duration::from_millis(700)));
@@ -65,16 +64,16 @@ fn shorter_than_the_lease(silence: Silence, what: &str) {
         guard.check().unwrap();
     }
     let mut last = guard.fence().unwrap();
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     for waiter in line {
         let next = waiter.served();
         assert!(next.fence().unwrap() > last, "in order");
         last = next.fence().unwrap();
-        wait(next.release()).unwrap();
+        block_on(next.release()).unwrap();
     }
     assert_eq!(book.losses(), 0);
     for tenure in &sessions {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound(what);
 }
@@ -83,15 +82,13 @@ fn longer_than_the_lease(silence: Silence, what: &str) {
     let (redis, book) = (Redis::start(), Book::new());
     let (holder, hasty) = (book.session(&redis.url(), SHORT), book.session(&redis.url(), SHORT));
     let patient = book.session(&redis.url(), PATIENT);
-    let guard = wait(holder.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
     let fence = guard.fence().unwrap();
     let (first, second) = (book.waiter(&patient, "a"), book.waiter(&hasty, "a"));
     let working = works(&book, guard);
     silence(&redis, Some(SHORT * 5 / 2));
     // Nobody has told the holder anything: it knows by its own clock. A place in line is gone
-    // with its lease as well; whoever waits with so short a one hears that the store is away.
-    let error = second.outcome().map(|_| panic!("nobody can have let it in")).unwrap_err();
-    assert!(error.is_retryable() && !error.next_step().is_empty(), "{error}");
+    // with its lease as well, but the wait goes on: it stands in line anew once the store answers.
     let (loss, guard) = working.join().unwrap();
     assert_eq!(loss, Loss::Expired);
     assert!(guard.fence().is_err(), "no fence to write with");
@@ -103,33 +100,16 @@ fn longer_than_the_lease(silence: Silence, what: &str) {
     let held = book.position(|what| matches!(what, What::Granted(fences, _) if *fences == granted));
     assert!(ended < held, "the loss is known before anybody else holds: {ended:?}, {held:?}");
     book.recorder.used(&next);
-    let again = ask_until_served(&hasty);
-    wait(next.release()).unwrap();
-    let last = again.join().unwrap();
+    assert!(second.still_waits(), "through the whole silence");
+    block_on(next.release()).unwrap();
+    let last = second.served();
     book.recorder.used(&last);
-    wait(last.release()).unwrap();
+    block_on(last.release()).unwrap();
     drop(guard);
     for tenure in [holder, hasty, patient] {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound(what);
-}
-
-/// Asks again as long as the store is away.
-fn ask_until_served(tenure: &Tenure) -> JoinHandle<Guard> {
-    let tenure = tenure.clone();
-    let (tell, begun) = channel();
-    let asks = std::thread::spawn(move || {
-        tell.send(()).unwrap();
-        loop {
-            match wait(tenure.mutex("a").unwrap().lock()) {
-                Ok(guard) => return guard,
-                Err(error) => assert!(error.is_retryable(), "{error}"),
-            }
-        }
-    });
-    begun.recv_timeout(PATIENCE).unwrap();
-    asks
 }
 
 #[test]
@@ -157,21 +137,21 @@ fn a_claim_that_arrives_after_its_caller_gave_up_takes_nothing() {
     let (redis, book) = (Redis::start(), Book::new());
     let builder = book.builder(PATIENT).call_limit(Duration::from_millis(200));
     let (hasty, other) =
-        (wait(builder.connect(&redis.url())).unwrap(), book.session(&redis.url(), PATIENT));
+        (block_on(builder.connect(&redis.url())).unwrap(), book.session(&redis.url(), PATIENT));
     redis.stop();
-    let error = wait(hasty.mutex("a").unwrap().try_lock()).map(drop).unwrap_err();
+    let error = block_on(hasty.mutex("a").unwrap().try_lock()).map(drop).unwrap_err();
     assert_eq!(error.effect(), tenure::Effect::Unknown, "it may still arrive: {error}");
     redis.cont();
     // Long before the lease of that claim would have ended.
     let guard = book_in_time(&other);
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     for tenure in [hasty, other] {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound("a late claim");
 }
 
 /// Takes the lock well within its lease.
-fn book_in_time(tenure: &Tenure) -> Guard {
-    wait(tenure.mutex("a").unwrap().wait(PATIENCE).lock()).unwrap()
+fn book_in_time(tenure: &Tenure) -> MutexGuard {
+    block_on(tenure.mutex("a").unwrap().timeout(PATIENCE).lock()).unwrap()
 }

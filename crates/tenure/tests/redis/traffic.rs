@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use servers::{Faults, Proxy, Redis};
-use tenure::blocking::wait;
-use tenure::{Error, ErrorKind, Held, Tenure};
+use tenure::block_on;
+use tenure::{Error, ErrorKind, LockStatus, Tenure};
 use tokio::runtime::Runtime;
 
 use crate::host::{Book, assert_empty, done};
@@ -60,30 +60,30 @@ impl Flow {
         let patience = Duration::from_millis(300 + self.dice.throw(3_000));
         match self.dice.throw(8) {
             0..3 => {
-                let guard = self.tenure.mutex("m")?.wait(patience).lock().await?;
+                let guard = self.tenure.mutex("m")?.timeout(patience).lock().await?;
                 self.act(&guard);
                 guard.release().await
             }
             3 => {
-                let guard = self.tenure.rwlock("rw")?.wait(patience).write().await?;
+                let guard = self.tenure.rwlock("rw")?.timeout(patience).write().await?;
                 self.act(&guard);
                 guard.release().await
             }
             4 => {
-                let guard = self.tenure.rwlock("rw")?.wait(patience).read().await?;
+                let guard = self.tenure.rwlock("rw")?.timeout(patience).read().await?;
                 self.act(&guard);
                 guard.release().await
             }
             5 => {
                 let weight = 1 + u32::try_from(self.dice.throw(2)).unwrap();
-                let semaphore = self.tenure.semaphore("s", PERMITS)?.wait(patience);
-                let permit = semaphore.acquire(weight).await?;
+                let semaphore = self.tenure.semaphore("s", PERMITS)?.timeout(patience);
+                let permit = semaphore.acquire_many(weight).await?;
                 self.act(&permit);
                 permit.release().await
             }
             6 => {
                 let parts = ["m", "x"].map(|name| self.tenure.mutex(name).unwrap().part());
-                let set = self.tenure.all(parts)?.wait(patience).lock().await?;
+                let set = self.tenure.lock_set(parts)?.timeout(patience).lock().await?;
                 self.act(&set);
                 set.release().await
             }
@@ -99,7 +99,7 @@ impl Flow {
 
     /// Does things that must not overlap; now and then for about as long as a lease lasts, so that
     /// a fault finds somebody in the middle of it.
-    fn act(&mut self, held: &Held) {
+    fn act(&mut self, held: &LockStatus) {
         let pieces = if self.dice.throw(25) == 0 { self.dice.throw(200) } else { 2 };
         for _ in 0..=pieces {
             if !self.book.recorder.used(held) {
@@ -169,7 +169,7 @@ fn connect(book: &Book, proxy: &Proxy, runtime: Option<&Runtime>) -> Tenure {
     let url = proxy.redis_url();
     match runtime {
         Some(runtime) => runtime.block_on(builder.connect(&url)).unwrap(),
-        None => wait(builder.connect(&url)).unwrap(),
+        None => block_on(builder.connect(&url)).unwrap(),
     }
 }
 
@@ -193,7 +193,7 @@ fn start(
         match handle {
             // As a task, on the workers of that runtime.
             Some(handle) => handle.block_on(handle.spawn(flow)).unwrap(),
-            None => wait(flow),
+            None => block_on(flow),
         }
     })
 }
@@ -221,7 +221,7 @@ fn run(seed: u64, rounds: u64) {
     let failed = flows.into_iter().filter_map(|flow| flow.join().err()).count();
     assert_eq!(failed, 0, "seed {seed}: flows failed");
     for tenure in &sessions {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     book.assert_sound(&format!("seed {seed}"));
     assert_empty(&redis.url(), Tenure::builder());

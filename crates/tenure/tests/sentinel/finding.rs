@@ -22,7 +22,7 @@ async fn an_unknown_name_and_absent_sentinels_are_told_apart() {
     let error = Tenure::connect(&set.url().replace("mymaster", "other")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     assert!(error.to_string().contains("knows no primary named other"), "{error}");
-    assert!(error.next_step().contains("sentinel monitor"), "{error}");
+    assert!(error.help().contains("sentinel monitor"), "{error}");
     let url = set.url();
     drop(set);
     let error = Tenure::connect(&url).await.unwrap_err();

@@ -33,7 +33,7 @@ async fn the_next_sentinel_is_listened_to_when_one_is_gone() {
     let set = Sentinels::start(1);
     let tenure = Tenure::connect(&set.url()).await.unwrap();
     let listeners = |at: usize| {
-        let clients = set.sentinels()[at].cmd(&["CLIENT", "LIST", "TYPE", "PUBSUB"]).unwrap();
+        let clients = set.sentinels()[at].read(&["CLIENT", "LIST", "TYPE", "PUBSUB"]);
         named(clients.text().unwrap())
     };
     tokio::task::block_in_place(|| {
@@ -54,8 +54,8 @@ async fn the_next_sentinel_is_listened_to_when_one_is_gone() {
 }
 
 /// How many connections of ours a server has.
-fn connections(server: &Redis) -> usize {
-    named(server.cmd(&["CLIENT", "LIST"]).unwrap().text().unwrap())
+pub(crate) fn connections(server: &Redis) -> usize {
+    named(server.read(&["CLIENT", "LIST"]).text().unwrap())
 }
 
 /// How many lines of a list of clients are ours. Other tests have servers of their own.

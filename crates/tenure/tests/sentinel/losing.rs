@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use servers::{Redis, Sentinels, eventually};
-use tenure::{ErrorKind, Guard, Mutex, Tenure};
+use tenure::{ErrorKind, Mutex, MutexGuard, Tenure};
 
 /// For what has to happen on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ fn field(server: &Redis, name: &str) -> String {
 }
 
 /// Takes a lock as soon as anybody serves.
-async fn served(mutex: &Mutex) -> Guard {
+pub(crate) async fn served(mutex: &Mutex) -> MutexGuard {
     let serving = async {
         loop {
             match mutex.lock().await {

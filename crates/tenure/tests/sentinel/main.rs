@@ -7,4 +7,5 @@ mod following;
 mod guarded;
 mod losing;
 mod replicas;
+mod stale;
 mod traffic;

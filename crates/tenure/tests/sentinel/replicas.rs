@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use servers::{Redis, Reply};
-use tenure::{ErrorKind, Guard, Mutex, Tenure};
+use tenure::{ErrorKind, Mutex, MutexGuard, Tenure};
 
 /// For replicas that shall confirm: as long as may be asked for, because machines are busy.
 const LONG: Duration = Duration::from_millis(1_500);
@@ -21,7 +21,7 @@ async fn asking(url: &str, within: Duration) -> Tenure {
 }
 
 /// The first lock that a replica confirms: one that is late, as any may be, costs a try.
-async fn confirmed(mutex: &Mutex) -> Guard {
+async fn confirmed(mutex: &Mutex) -> MutexGuard {
     for _ in 0..9 {
         if let Ok(guard) = mutex.lock().await {
             return guard;
@@ -41,7 +41,7 @@ async fn a_guard_says_how_many_replicas_had_the_grant() {
     // says of that does not count.
     primary.cmd(&["SCRIPT", "FLUSH"]).unwrap();
     let parts = ["b", "c"].map(|name| tenure.mutex(name).unwrap().part());
-    let guard = tenure.all(parts).unwrap().lock().await.unwrap();
+    let guard = tenure.lock_set(parts).unwrap().lock().await.unwrap();
     assert_eq!(guard.replicas(), Some(1));
     let plain = Tenure::connect(&primary.url()).await.unwrap();
     let guard = plain.mutex("a").unwrap().lock().await.unwrap();
@@ -57,7 +57,7 @@ async fn a_grant_that_was_pushed_is_confirmed_too() {
         let held = plain.mutex("a").unwrap().lock().await.unwrap();
         let mutex = tenure.mutex("a").unwrap();
         let waiter = tokio::spawn(async move { mutex.lock().await });
-        while tenure.claims() == 0 {
+        while tenure.claim_count() == 0 {
             tokio::task::yield_now().await;
         }
         held.release().await.unwrap();

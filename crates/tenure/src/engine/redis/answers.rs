@@ -8,7 +8,7 @@ use super::codec::{holders, micros, reason, shape, told, waiter};
 use super::keys::Keys;
 use crate::contract::{
     Arrival, Cell, ClaimId, Error, ErrorKind, Evicted, Fence, Fences, Grant, Loss, PutVerdict,
-    Queued, Refusal, Released, Renewed, Signal, SlotView, Snapshot, Verdict, Version,
+    Queued, Raised, Refusal, Released, Renewed, Signal, SlotView, Snapshot, Verdict, Version,
 };
 
 /// The answer to a claim of so many parts.
@@ -108,6 +108,19 @@ pub(super) fn evicted(value: &Value, key: &str) -> Result<Evicted, Error> {
         Some(match text(list.get(1)?)? {
             "d" => Evicted::Done(holds),
             "n" => Evicted::NoSuchGrant(holds),
+            _ => return None,
+        })
+    };
+    read().ok_or_else(|| strange(value))
+}
+
+/// What a request to raise fences came to.
+pub(super) fn raised(value: &Value) -> Result<Raised, Error> {
+    let read = || {
+        let list = list(value)?;
+        Some(match text(list.first()?)? {
+            "d" => Raised::Done,
+            "n" => Raised::NotAbove(Fence::new(number(list.get(1)?)?)),
             _ => return None,
         })
     };
@@ -283,7 +296,7 @@ pub(in crate::engine) fn said(message: &str) -> Error {
     // Servers before 7 find out only when a script writes.
     if message.starts_with("READONLY") {
         return Error::new(ErrorKind::Unavailable, "the server is a replica")
-            .next("connect to the primary, or wait for it");
+            .with_help("connect to the primary, or wait for it");
     }
     // The code of an error is cut off where it comes as one.
     let found = message.split_once("corrupt ");
@@ -291,14 +304,14 @@ pub(in crate::engine) fn said(message: &str) -> Error {
     let met = message.split_once("TENURE met ");
     let Some((_, rest)) = found.or(met) else {
         let what = format!("a script failed: {}", message.escape_debug());
-        return Error::new(ErrorKind::Corrupt, what)
-            .effect_unknown()
-            .next("look at the keys of this lock; an older or newer Tenure may have made them");
+        return Error::new(ErrorKind::Corrupt, what).effect_unknown().with_help(
+            "look at the keys of this lock; an older or newer Tenure may have made them",
+        );
     };
     let key: String = rest.split(' ').next().unwrap_or_default().escape_debug().collect();
     let what = format!("what stands at the key {key} is not of Tenure's making");
     let error = Error::new(ErrorKind::Corrupt, what)
-        .next("find out who writes there; delete the key once nobody needs it");
+        .with_help("find out who writes there; delete the key once nobody needs it");
     if found.is_none() { error.effect_unknown() } else { error }
 }
 
@@ -307,5 +320,5 @@ pub(in crate::engine) fn strange(value: &Value) -> Error {
     let shown: String = format!("{value:?}").chars().take(80).collect();
     Error::new(ErrorKind::Corrupt, format!("the store gave an answer that makes no sense: {shown}"))
         .effect_unknown()
-        .next("check that nothing between this program and the store changes what they say")
+        .with_help("check that nothing between this program and the store changes what they say")
 }

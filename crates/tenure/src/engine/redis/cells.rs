@@ -88,7 +88,7 @@ async fn write(
         return Err(Error::new(ErrorKind::InvalidOption, what)
             .during(Verb::Cell)
             .on(name)
-            .next("pass the number exactly as it was handed out"));
+            .with_help("pass the number exactly as it was handed out"));
     }
     let given = given.to_string();
     let items: [&[u8]; 6] = [

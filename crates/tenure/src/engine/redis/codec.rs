@@ -11,6 +11,7 @@ use crate::contract::{
     About, Claim, ClaimId, ClaimRef, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place,
     SessionId, Shape, WaiterView,
 };
+use crate::limits;
 
 /// Writes what a script keeps of a claim and never changes.
 ///
@@ -40,7 +41,9 @@ pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &Keys) {
         text.push(if at == 0 { ' ' } else { ';' });
         push_shape(text, part.shape());
         text.push(':');
-        push_number(text, part.weight().into(), 1);
+        // The writer of a lock has no number, so that the text of a mutex stays short.
+        let weight = if part.weight() == limits::FULL_WEIGHT { 0 } else { part.weight() };
+        push_number(text, weight.into(), 1);
         text.push(':');
         if parts.len() == 1 {
             // Where it stands.
@@ -134,8 +137,7 @@ pub(super) fn push_number(text: &mut String, number: u128, digits: usize) {
 /// A shape as scripts write it.
 fn push_shape(text: &mut String, shape: Shape) {
     match shape {
-        Shape::Mutex => text.push('m'),
-        Shape::ReadWrite => text.push_str("rw"),
+        Shape::Lock => text.push('l'),
         Shape::Semaphore(permits) => {
             text.push('s');
             push_number(text, permits.into(), 1);
@@ -146,8 +148,7 @@ fn push_shape(text: &mut String, shape: Shape) {
 /// The shape that a script wrote.
 pub(super) fn shape(text: &str) -> Option<Shape> {
     match text {
-        "m" => Some(Shape::Mutex),
-        "rw" => Some(Shape::ReadWrite),
+        "l" => Some(Shape::Lock),
         _ => text.strip_prefix('s')?.parse().ok().map(Shape::Semaphore),
     }
 }
@@ -179,6 +180,7 @@ pub(super) fn told(text: &str, key: &str) -> Option<Told> {
         let (weight, slot) = rest.split_once(':')?;
         (slot == "." || slot == key || key.is_empty()).then(|| weight.parse().ok())?
     })?;
+    let weight = if weight == 0 { limits::FULL_WEIGHT } else { weight };
     let about = read_about(words)?;
     Some(Told { claim, session, lineage, weight, about })
 }
@@ -316,7 +318,7 @@ mod tests {
         push_reference(&mut reference, &claim.to_ref());
         assert!(text.starts_with(&format!("{} y - ", &reference["- 0 ".len()..])), "{text}");
         assert_eq!(reference.len(), 51, "scripts look for it by its place");
-        for (slot, weight) in [("a b", crate::limits::FULL_WEIGHT), ("c", 2)] {
+        for (slot, weight) in [("a b", limits::FULL_WEIGHT), ("c", 2)] {
             let told = told(&text, &keys.slot(&name(slot))).unwrap();
             assert_eq!((told.claim, told.session, told.weight), (claim.id, None, weight));
             assert_eq!((&told.lineage, &told.about), (&claim.lineage, &claim.about));

@@ -11,20 +11,16 @@ use redis::{PushKind, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::backoff;
 use super::greeting;
 use super::line::{Event, Outgoing, Reply, Stage};
 use super::talk::{Talk, Why};
 use super::trouble::Trouble;
 use super::wire::{Greeter, Shared};
 use crate::contract::{Error, ErrorKind};
+use crate::engine::runtime::blocks_a_runtime;
 use crate::limits;
 
-/// The first pause after a failed attempt; each is twice as long as the one before.
-const PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause.
-const LONGEST: Duration = Duration::from_secs(1);
-/// A caller who waits ends a pause, but not earlier than this.
-const SHORTEST: Duration = Duration::from_millis(20);
 /// How often the driver reads before it lets others run.
 const READS: usize = 8;
 /// A connection on which answers are awaited and nothing comes for this long is given up: its other
@@ -36,7 +32,15 @@ const MOVED: &str = "the sentinels name another primary";
 /// Starts the task.
 pub(super) fn start(shared: Arc<Shared>, home: &Handle, fallback: Option<Handle>) {
     let work = Box::pin(drive(shared.clone()));
-    home.spawn(Errand { shared, work: Some(work), fallback });
+    let own = fallback.clone();
+    let errand = Errand { shared, work: Some(work), fallback };
+    match own.filter(|_| blocks_a_runtime()) {
+        Some(own) => {
+            let home = home.clone();
+            own.spawn(async move { drop(home.spawn(errand)) });
+        }
+        None => drop(home.spawn(errand)),
+    }
 }
 
 /// Hands a push to whom it concerns.
@@ -87,7 +91,7 @@ impl Drop for Errand {
             start(self.shared.clone(), &fallback, None);
         } else {
             let what = "the thread that keeps the connection is gone";
-            let error = Error::new(ErrorKind::Closed, what).next("connect anew");
+            let error = Error::new(ErrorKind::Closed, what).with_help("connect anew");
             self.shared.end(&Trouble::NotConnected(error));
         }
     }
@@ -139,23 +143,30 @@ async fn attempt_here(shared: &Shared) -> Result<Talk, Error> {
 async fn attempt(shared: &Shared) -> Result<Talk, Error> {
     let location = &shared.location;
     let greeted = async {
-        let server = shared.finder.find().await?;
+        let found = shared.finder.find().await?;
+        let server = &found.server;
         shared.line().peer = Some(server.address().clone());
-        let mut talk = Talk::connect(&server).await?;
-        greeting::exchange(&mut talk, &server, &*shared.greeter).await?;
+        let connected = async {
+            let mut talk = Talk::connect(server).await?;
+            greeting::exchange(&mut talk, server, &*shared.greeter).await?;
+            Ok(talk)
+        };
+        let talk = connected.await.map_err(|error| found.explain(&shared.finder, error))?;
+        shared.finder.found();
         Ok(talk)
     };
     timeout(limits::CALL, greeted).await.unwrap_or_else(|_| {
         let what = format!("no answer from {location} within {:?}", limits::CALL);
         Err(Error::new(ErrorKind::Unavailable, what)
-            .next("check that the server runs and can be reached"))
+            .with_help("check that the server runs and can be reached"))
     })
 }
 
-/// Waits before the next attempt, longer each time; shorter if somebody calls meanwhile.
+/// Waits before the next attempt, longer each time; shorter if a call waits for it, and not at all
+/// if the server turns out to be elsewhere.
 async fn pause(shared: &Shared, failures: u32) {
-    let full = pause_after(failures, uuid::Uuid::new_v4().as_bytes()[0]);
-    let least = full.min(SHORTEST);
+    let full = backoff::pause(failures);
+    let least = backoff::least(full);
     for (length, may_end) in [(least, false), (full.saturating_sub(least), true)] {
         let mut over = pin!(sleep(length));
         poll_fn(
@@ -165,13 +176,6 @@ async fn pause(shared: &Shared, failures: u32) {
         )
         .await;
     }
-}
-
-/// Between a half and the whole of a length that doubles, by chance: many clients of a server that
-/// comes back should not come all at once.
-fn pause_after(failures: u32, chance: u8) -> Duration {
-    let whole = PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST);
-    whole / 2 + whole / 2 * u32::from(chance) / 255
 }
 
 /// Whether a caller waits for the next attempt. Where the server does not want us, whatever the
@@ -388,19 +392,5 @@ impl Service {
             cx.waker().wake_by_ref();
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_a_second_with_chance_in_their_second_half() {
-        let millis = |failures, chance| pause_after(failures, chance).as_millis();
-        assert_eq!((millis(0, 0), millis(0, 255)), (5, 10));
-        assert_eq!((millis(3, 0), millis(3, 255)), (40, 80));
-        assert_eq!((millis(7, 0), millis(7, 255)), (500, 1000));
-        assert_eq!((millis(u32::MAX, 0), millis(u32::MAX, 255)), (500, 1000));
     }
 }

@@ -3,6 +3,7 @@
 
 use redis::Value;
 
+use super::answers::text;
 use super::location::Location;
 use super::pack::{Answer, pack};
 use super::talk::{Talk, Why};
@@ -19,7 +20,7 @@ pub(super) async fn exchange(
     location: &Location,
     greeter: &dyn Greeter,
 ) -> Result<(), Error> {
-    hello(talk, location, greeter).await?;
+    hello(talk, location, greeter, Kind::Server).await?;
     if location.db() != 0 {
         let db = location.db().to_string();
         let command = pack(&[b"SELECT", db.as_bytes()]);
@@ -29,7 +30,7 @@ pub(super) async fn exchange(
                 ErrorKind::InvalidOption,
                 format!("{location} has no database of this number"),
             )
-            .next("use a smaller one, or none: a cluster has only 0"),
+            .with_help("use a smaller one, or none: a cluster has only 0"),
             trouble => trouble.into_error(),
         })?;
     }
@@ -38,11 +39,20 @@ pub(super) async fn exchange(
     greeter.judge(replies)
 }
 
-/// Agrees on the protocol and says who we are.
+/// What a URL says is at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A server that keeps data, alone or in a cluster.
+    Server,
+    Sentinel,
+}
+
+/// Agrees on the protocol, says who we are, and checks what is at the other end.
 pub(super) async fn hello(
     talk: &mut Talk,
     location: &Location,
     greeter: &dyn Greeter,
+    kind: Kind,
 ) -> Result<(), Error> {
     let credentials = location.credentials()?;
     let name = format!("tenure-{}", std::process::id());
@@ -53,7 +63,7 @@ pub(super) async fn hello(
     command.extend([&b"SETNAME"[..], name.as_bytes()]);
     let reply = ask(talk, location, greeter, vec![pack(&command)]).await?.remove(0);
     match judged(reply) {
-        Ok(Value::Map(_)) => Ok(()),
+        Ok(Value::Map(pairs)) => check_kind(&pairs, location, kind),
         Ok(_) => Err(too_old(location)),
         Err(Trouble::Server { code, message }) => Err(match &*code {
             "NOPROTO" => too_old(location),
@@ -61,11 +71,32 @@ pub(super) async fn hello(
             // Too many clients, above all: it passes. The server's own words are not repeated,
             // because ours had the password among them.
             "ERR" => Error::new(ErrorKind::Unavailable, format!("{location} does not let us in"))
-                .next("check its limit of clients and its log"),
+                .with_help("check its limit of clients and its log"),
             _ => Trouble::Server { code, message }.into_error(),
         }),
         Err(trouble) => Err(trouble.into_error()),
     }
+}
+
+/// Refuses a sentinel where a server should be, and the other way round. What does not say its
+/// mode, a proxy for instance, is what the URL says.
+fn check_kind(said: &[(Value, Value)], location: &Location, kind: Kind) -> Result<(), Error> {
+    let mode = said.iter().find(|(key, _)| text(key) == Some("mode"));
+    let Some(mode) = mode.and_then(|(_, mode)| text(mode)) else { return Ok(()) };
+    let (what, next) = match (kind, mode == "sentinel") {
+        (Kind::Server, false) | (Kind::Sentinel, true) => return Ok(()),
+        (Kind::Server, true) => (
+            format!("{location} is a sentinel, which keeps no locks"),
+            "use redis+sentinel://HOST:PORT/NAME, where NAME is what `sentinel monitor` calls the \
+             primary",
+        ),
+        (Kind::Sentinel, false) => (
+            format!("{location} is not a sentinel but a server"),
+            "use redis:// (redis+cluster:// for a cluster), or name the sentinels and their ports, \
+             by default 26379",
+        ),
+    };
+    Err(Error::new(ErrorKind::InvalidOption, what).with_help(next))
 }
 
 fn too_old(location: &Location) -> Error {
@@ -73,7 +104,7 @@ fn too_old(location: &Location) -> Error {
         ErrorKind::Unsupported,
         format!("{location} does not speak RESP3: Redis 6 or later is needed"),
     )
-    .next("upgrade the server, or connect to it without the proxy in between")
+    .with_help("upgrade the server, or connect to it without the proxy in between")
 }
 
 /// Sends commands in one piece and collects one value for each. Errors are values here.
@@ -85,7 +116,7 @@ pub(super) async fn ask(
 ) -> Result<Vec<Value>, Error> {
     let lost = |why: Why| {
         Error::new(ErrorKind::Unavailable, format!("{location} was lost while greeting it: {why}"))
-            .next("check the server's log")
+            .with_help("check the server's log")
     };
     talk.say(&commands.concat()).await.map_err(lost)?;
     let mut replies = Vec::with_capacity(commands.len());

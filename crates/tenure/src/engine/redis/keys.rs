@@ -3,11 +3,14 @@
 //! Everything outside `A-Z a-z 0-9 - _ . ~` in a namespace or name is percent-encoded, so that no
 //! two names can meet; the braces around them keep all keys of a name in one slot of a cluster.
 
+use std::time::Duration;
+
 use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, utf8_percent_encode,
 };
 
 use crate::contract::{Name, Namespace, SessionId};
+use crate::engine::max_lease;
 
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
@@ -131,6 +134,25 @@ impl Keys {
         format!("{}{}", self.channels, session.to_hex())
     }
 
+    /// What the channels of clients begin with, see `change_terms.lua`.
+    pub(in crate::engine) fn clients(&self) -> String {
+        format!("{}client:", self.channels.strip_suffix("to:").unwrap_or(&self.channels))
+    }
+
+    /// The channel that says that a client is connected which states this longest lease.
+    pub(in crate::engine) fn client(&self, max_lease: Duration) -> String {
+        let (host, pid) = max_lease::this_process();
+        format!("{}{}:{}:{pid}", self.clients(), max_lease.as_micros(), encoded(&host))
+    }
+
+    /// The client that such a channel speaks of, for people.
+    pub(in crate::engine) fn client_of(&self, channel: &str) -> String {
+        let rest = channel.strip_prefix(&self.clients()).unwrap_or(channel);
+        // Behind the lease that it states.
+        let client = rest.split_once(':').map_or(rest, |(_, client)| client);
+        percent_decode(client.as_bytes()).decode_utf8_lossy().into_owned()
+    }
+
     /// A channel of nobody.
     pub(in crate::engine) fn probe(&self) -> String {
         format!("{}nobody", self.channels)
@@ -202,6 +224,16 @@ mod tests {
         assert_eq!(keys.heard_on(channel.as_bytes()), Some((name.clone(), session)));
         assert_eq!(keys.cell_name(keys.cell(&name).as_bytes()), Some(name));
         assert_eq!(keys.heard_on(keys.probe().as_bytes()), None);
+    }
+
+    #[test]
+    fn a_client_is_named_by_its_channel_and_by_nothing_else_in_it() {
+        let keys = keys("a/b");
+        let channel = keys.client(Duration::from_secs(60));
+        assert!(channel.starts_with("tenure:{a%2Fb}:client:60000000:"), "{channel}");
+        assert_eq!(keys.session_of(channel.as_bytes()), None);
+        let (host, pid) = max_lease::this_process();
+        assert_eq!(keys.client_of(&channel), format!("{host}:{pid}"));
     }
 
     proptest! {

@@ -231,6 +231,12 @@ impl Line {
             && !self.rung
     }
 
+    /// Whether this address is not that of the server in use. While the sentinels are being asked,
+    /// there is no such server, and no address is elsewhere.
+    pub(super) fn is_elsewhere(&self, address: &Address) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer != address)
+    }
+
     /// The server to connect to is about to be found out.
     pub(super) fn is_looking(&mut self) {
         (self.moved, self.peer) = (false, None);

@@ -210,7 +210,8 @@ impl Location {
         };
         let what = "the password would be sent to another host in plain text";
         let next = "or allow_plaintext=yes where the network itself is encrypted";
-        Err(Error::new(ErrorKind::InvalidOption, what).next(format!("use {secure}://, {next}")))
+        Err(Error::new(ErrorKind::InvalidOption, what)
+            .with_help(format!("use {secure}://, {next}")))
     }
 }
 
@@ -255,7 +256,7 @@ fn hosts_and_ports(hosts: &[(String, u16)]) -> String {
 fn password_in(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
-            .next(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
+            .with_help(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
             .caused_by(error)
     })?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -453,7 +454,7 @@ pub(super) fn is_near(address: &Address) -> bool {
 }
 
 fn wrong(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidOption, what).next(
+    Error::new(ErrorKind::InvalidOption, what).with_help(
         "use redis://[user:password@]host[:port][/db][?option=value], redis+unix:///path, \
          redis+sentinel://[user:password@]host[:port],host[:port]/primary[/db], or \
          redis+cluster://[user:password@]host[:port],host[:port]; \

@@ -32,6 +32,9 @@ pub(super) trait Store: Send + Sync {
     /// Has a cell written; the items are those of `put.lua`.
     fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value>;
 
+    /// Has the terms of the namespace changed; the items are those of `change_terms.lua`.
+    fn ask_to_change<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value>;
+
     /// All keys that match a pattern.
     fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>>;
 }

@@ -12,11 +12,13 @@
 //! one channel; after every reconnection it is told that it may have missed something.
 
 pub(in crate::engine) mod answers;
+mod backoff;
 mod cells;
+pub(in crate::engine) mod change_terms;
 mod cluster;
 pub(in crate::engine) mod codec;
+mod doctor;
 mod driver;
-mod examine;
 mod greeting;
 mod item;
 pub(in crate::engine) mod keys;
@@ -48,10 +50,10 @@ use self::codec::push_reference;
 use self::item::{Item, Joint};
 use self::keys::Keys;
 use self::lane::Lane;
-use self::location::Location;
+use self::location::{Address, Location};
 use self::looking::Store;
 use self::manner::Manner;
-use self::pair::{Here, Pair};
+use self::pair::Pair;
 use self::reception::{Clerk, Reception};
 use self::replicas::Replicas;
 use self::scripts::Script;
@@ -60,11 +62,11 @@ pub(crate) use self::stage::{Staged, on_stage};
 use self::trouble::Trouble;
 use self::wire::{Home, Reply, Wire};
 use super::Terms;
-use super::runtime::Own;
+use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, Evicted, Eviction, Fencing, Finding,
-    Name, Parts, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
-    Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, Evicted, Eviction, Fence, Fencing,
+    Finding, Name, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
+    Signal, Snapshot, Survives, Verb, Verdict, Wake,
 };
 use crate::time::Clock;
 
@@ -73,6 +75,7 @@ pub const PROMISES: Promises = Promises {
     engine: "redis",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter in the store; after a loss of its memory the store's wall clock",
+    fence_floor: true,
     queue: true,
     sharing: true,
     counting: true,
@@ -123,12 +126,9 @@ impl std::fmt::Debug for RedisEngine {
 }
 
 impl Inner {
-    /// The sentinels say where the primary is.
-    fn go_to(&self, server: &Location) {
-        let wires = self.lanes.all().map(Lane::wire);
-        for wire in wires.chain(self.replicas.get().map(Replicas::wire)) {
-            wire.go_to(server.address());
-        }
+    /// All connections to the server.
+    fn wires(&self) -> impl Iterator<Item = &Wire> {
+        self.lanes.all().map(Lane::wire).chain(self.replicas.get().map(Replicas::wire))
     }
 }
 
@@ -139,21 +139,61 @@ pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>,
     if !location.seeds().is_empty() {
         return cluster::connect(location, terms).await.map_err(during);
     }
-    let grace = if location.grace() { terms.max_lease } else { Duration::ZERO };
-    let engine = RedisEngine::open(location, terms, Manner::new(grace)).map_err(during)?;
-    engine.greet().await.map_err(during)?;
+    let engine = RedisEngine::connect(&location, terms, Manner::new, false).await;
+    let engine = engine.map_err(during)?;
     Ok(Arc::new(engine))
 }
 
 impl RedisEngine {
-    fn open(location: Location, terms: &Terms, manner: Manner) -> Result<Self, Error> {
+    /// Connects, and changes the longest lease of the namespace where it may. `manner` is told for
+    /// how long nobody comes in after a loss of memory. On stage it has no connection
+    /// but its own.
+    async fn connect(
+        location: &Location,
+        terms: &Terms,
+        manner: impl Fn(Duration) -> Manner,
+        staged: bool,
+    ) -> Result<Self, Error> {
+        let grace = |lease: Duration| if location.grace() { lease } else { Duration::ZERO };
+        let own = Own::start("tenure-redis")?;
+        let found = if staged { None } else { Callers::find(&own).await };
+        let how = manner(grace(terms.max_lease));
+        let engine = Self::open(location.clone(), terms, how, own, found.as_ref(), |one| one);
+        let refused = match engine.greet().await {
+            Ok(()) => return Ok(engine),
+            Err(error) => error,
+        };
+        let Some(stands) = engine.inner.reception.stands() else { return Err(refused) };
+        drop(engine);
+        // If memory was lost, somebody may hold for as long as the lease that stands.
+        let how = manner(grace(stands.max(terms.max_lease)));
+        let (own, finish) = (Own::start("tenure-redis")?, Reception::only_looks);
+        let looks = Self::open(location.clone(), terms, how, own, None, finish);
+        looks.greet().await?;
+        change_terms::change_terms(&looks, terms, stands).await?;
+        drop(looks);
+        let own = Own::start("tenure-redis")?;
+        let found = if staged { None } else { Callers::find(&own).await };
+        let how = manner(grace(terms.max_lease));
+        let engine = Self::open(location.clone(), terms, how, own, found.as_ref(), |one| one);
+        engine.greet().await?;
+        Ok(engine)
+    }
+
+    fn open(
+        location: Location,
+        terms: &Terms,
+        manner: Manner,
+        own: Own,
+        callers: Option<&Callers>,
+        finish: fn(Reception) -> Reception,
+    ) -> Self {
         let (location, manner) = (Arc::new(location), Arc::new(manner));
         let keys = Arc::new(Keys::new(&terms.namespace));
-        let own = Own::start("tenure-redis")?;
         let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
         let reception = Reception::new(all, how, Arc::clone(&location), terms.max_lease);
-        let reception = Arc::new(reception);
-        let lanes = Pair::open(Here::now().as_ref(), own.handle(), |hears, home| {
+        let reception = Arc::new(finish(reception));
+        let lanes = Pair::open(callers, own.handle(), |hears, home| {
             let clerk = Clerk { reception: Arc::clone(&reception), hears };
             Lane::open(Arc::clone(&location), Arc::new(clerk), &keys, &manner, home)
         });
@@ -162,15 +202,20 @@ impl RedisEngine {
         let inner = Inner { keys, manner, reception, clock, lanes, replicas, own };
         let inner = Arc::new(inner);
         if location.primary().is_some() {
-            let watched = Arc::downgrade(&inner);
-            let moved = move |server: Location| {
-                if let Some(inner) = watched.upgrade() {
-                    inner.go_to(&server);
+            let (asked, told) = (Arc::downgrade(&inner), Arc::downgrade(&inner));
+            let elsewhere = move |address: &Address| {
+                asked
+                    .upgrade()
+                    .is_some_and(|inner| inner.wires().any(|wire| wire.is_elsewhere(address)))
+            };
+            let moved = move |address: &Address| {
+                if let Some(inner) = told.upgrade() {
+                    inner.wires().for_each(|wire| wire.go_to(address));
                 }
             };
-            inner.own.handle().spawn(sentinel::listen(location, moved));
+            inner.own.handle().spawn(sentinel::follow(location, elsewhere, moved));
         }
-        Ok(Self { inner })
+        Self { inner }
     }
 
     /// Where replicas are asked.
@@ -336,7 +381,15 @@ impl Engine for RedisEngine {
         })
     }
 
-    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(async move {
+            let (script, to) = (&self.inner.manner.scripts().raise_fences, to.get().to_string());
+            let value = self.run(Verb::RaiseFences, script, &[], &[to.as_bytes()]).await?;
+            answers::raised(&value)
+        })
+    }
+
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(async move { self.ask_the_server().await })
     }
 
@@ -395,6 +448,13 @@ impl Store for RedisEngine {
         Box::pin(async move {
             let script = &self.inner.manner.scripts().put;
             self.run(Verb::Cell, script, &[&self.inner.keys.cell(name)], &items).await
+        })
+    }
+
+    fn ask_to_change<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value> {
+        Box::pin(async move {
+            let script = &self.inner.manner.scripts().change_terms;
+            self.run(Verb::Connect, script, &[&self.inner.keys.terms], &items).await
         })
     }
 

@@ -15,6 +15,7 @@ use super::pack::pack;
 use super::trouble::judged;
 use super::wire::Greeter;
 use crate::contract::{Ear, Error, ErrorKind, IdMap, SessionId, Signal, Verb};
+use crate::engine::max_lease;
 
 /// The version of what scripts keep in the store.
 const LAYOUT: &str = "1";
@@ -31,6 +32,10 @@ pub(super) struct Reception {
     pub(super) max_lease: Duration,
     ears: RwLock<IdMap<SessionId, Weak<dyn Ear>>>,
     server: Mutex<Option<Server>>,
+    /// It makes no claims, and agrees to any terms.
+    looks: bool,
+    /// The longest lease that stands, where another one is stated.
+    stands: Mutex<Option<Duration>>,
     /// Somebody was let in: from then on the namespace is not new, whatever the URL says.
     known: AtomicBool,
 }
@@ -49,8 +54,18 @@ impl Reception {
         max_lease: Duration,
     ) -> Self {
         let (ears, server) = (RwLock::default(), Mutex::default());
-        let known = AtomicBool::new(false);
-        Self { keys, manner, location, max_lease, ears, server, known }
+        let (known, looks, stands) = (AtomicBool::new(false), false, Mutex::default());
+        Self { keys, manner, location, max_lease, ears, server, looks, stands, known }
+    }
+
+    /// The same for a client that makes no claims and agrees to any terms.
+    pub(super) fn only_looks(self) -> Self {
+        Self { looks: true, ..self }
+    }
+
+    /// The longest lease of the namespace, if we were refused because we state another one.
+    pub(super) fn stands(&self) -> Option<Duration> {
+        *self.stands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a session's signals to this ear.
@@ -110,7 +125,8 @@ impl Reception {
         // New only once: after a restart that lost everything, others may still hold from before.
         let new = self.location.is_new() && !self.known.load(Ordering::SeqCst);
         let new = if new { "1" } else { "0" };
-        [LAYOUT.to_owned(), self.max_lease.as_micros().to_string(), new.to_owned()]
+        let lease = if self.looks { 0 } else { self.max_lease.as_micros() };
+        [LAYOUT.to_owned(), lease.to_string(), new.to_owned()]
     }
 
     fn judge_connect(&self, reply: Value) -> Result<(), Error> {
@@ -135,15 +151,13 @@ impl Reception {
                 let theirs = word(1)?;
                 let what = format!("the namespace has layout {theirs}, this Tenure knows {LAYOUT}");
                 return Err(Error::new(ErrorKind::Unsupported, what)
-                    .next("use one version of Tenure, or another namespace"));
+                    .with_help("use one version of Tenure, or another namespace"));
             }
             "lease" => {
-                let theirs = word(1)?.parse().unwrap_or_default();
-                let (theirs, ours) = (Duration::from_micros(theirs), self.max_lease);
-                let what =
-                    format!("this namespace was opened with max_lease {theirs:?}, not {ours:?}");
-                return Err(Error::new(ErrorKind::InvalidOption, what)
-                    .next("state the same max_lease in every client of a namespace"));
+                let stands = Duration::from_micros(word(1)?.parse().unwrap_or_default());
+                *self.stands.lock().unwrap_or_else(PoisonError::into_inner) = Some(stands);
+                let because = "a client has changed it since";
+                return Err(max_lease::refused(stands, self.max_lease, because));
             }
             _ => return Err(strange(&reply)),
         }
@@ -166,7 +180,7 @@ impl Reception {
                 "the server is version {major}.{minor}; {least}.{part} is the oldest that does"
             );
             return Err(
-                Error::new(ErrorKind::Unsupported, what).next("use a newer Redis or Valkey")
+                Error::new(ErrorKind::Unsupported, what).with_help("use a newer Redis or Valkey")
             );
         }
         self.manner.version_is(major);
@@ -179,7 +193,7 @@ impl Reception {
             } else {
                 ("the server is a node of a cluster", "use redis+cluster://")
             };
-            return Err(Error::new(ErrorKind::Unsupported, what).next(next));
+            return Err(Error::new(ErrorKind::Unsupported, what).with_help(next));
         }
         if let Some(policy) = server.evicts() {
             if self.location.eviction_allowed() {
@@ -187,7 +201,7 @@ impl Reception {
                 return Ok(());
             }
             let what = format!("the server evicts keys when memory is short ({policy})");
-            return Err(Error::new(ErrorKind::Unsupported, what).next(
+            return Err(Error::new(ErrorKind::Unsupported, what).with_help(
                 "set maxmemory-policy to noeviction, use another server, or say ?eviction=allow \
                  to take the risk that held locks vanish",
             ));
@@ -199,7 +213,7 @@ impl Reception {
 /// Worth trying again: sentinels, or a name that is being moved, may be a moment behind.
 fn replica() -> Error {
     Error::new(ErrorKind::Unavailable, "the server is a replica, which takes no locks")
-        .next("name the primary, or wait until this one is")
+        .with_help("name the primary, or wait until this one is")
 }
 
 impl Server {
@@ -235,31 +249,28 @@ pub(super) struct Clerk {
 
 impl Greeter for Clerk {
     fn greeting(&self) -> Vec<Vec<u8>> {
-        let mut commands = vec![self.reception.connect()];
-        let channels = self.reception.sessions();
-        let channels = channels.into_iter().map(|session| self.reception.keys.channel(session));
-        // Nobody publishes on the last one: it only shows whether we may listen at all.
-        let probe = self.reception.keys.probe();
-        let channels: Vec<String> = channels.chain([probe]).collect();
+        let Reception { keys, max_lease, .. } = &*self.reception;
+        // First of all, so that whoever would change the terms after us knows that we are there.
+        // Nobody publishes on this one. It also shows whether we may listen at all.
+        let mut channels = vec![keys.client(*max_lease)];
         if self.hears {
-            let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
-            words.extend(channels.iter().map(String::as_bytes));
-            commands.push(pack(&words));
+            let sessions = self.reception.sessions();
+            channels.extend(sessions.into_iter().map(|session| keys.channel(session)));
         }
-        commands
+        let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
+        words.extend(channels.iter().map(String::as_bytes));
+        vec![pack(&words), self.reception.connect()]
     }
 
     fn judge(&self, replies: Vec<Value>) -> Result<(), Error> {
         let mut replies = replies.into_iter();
+        let subscribed = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         let connect = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         self.reception.judge_connect(connect).map_err(|error| error.during(Verb::Connect))?;
-        for reply in replies {
-            judged(reply).map_err(|trouble| {
-                let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
-                trouble.into_error().during(Verb::Connect).next(next)
-            })?;
-        }
-        Ok(())
+        judged(subscribed).map(drop).map_err(|trouble| {
+            let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
+            trouble.into_error().during(Verb::Connect).with_help(next)
+        })
     }
 
     fn ready(&self, first: bool) {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use crate::engine::texts::{Text, text};
+
 /// One verb's script.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
@@ -20,7 +22,9 @@ pub(super) struct Scripts {
     pub(super) release: Script,
     pub(super) inspect: Script,
     pub(super) evict: Script,
+    pub(super) raise_fences: Script,
     pub(super) connect: Script,
+    pub(super) change_terms: Script,
     pub(super) put: Script,
     pub(super) get: Script,
     pub(super) rights: Script,
@@ -28,19 +32,21 @@ pub(super) struct Scripts {
     pub(super) end_session: Script,
 }
 
-const PARTS: &[(&str, &str)] = &[
-    ("head", include_str!("lua/head.lua")),
-    ("tail", include_str!("lua/tail.lua")),
-    ("slot", include_str!("lua/slot.lua")),
-    ("rules", include_str!("lua/rules.lua")),
+const PARTS: &[(&str, Text)] = &[
+    ("head", text!("redis/lua/head.lua")),
+    ("tail", text!("redis/lua/tail.lua")),
+    ("slot", text!("redis/lua/slot.lua")),
+    ("rules", text!("redis/lua/rules.lua")),
 ];
-const CLOCK: &str = include_str!("lua/clock.lua");
-const KEY_CLOCK: &str = include_str!("lua/keyclock.lua");
+const CLOCK: Text = text!("redis/lua/clock.lua");
+const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
 
 /// The scripts on the store's own clock, for stores that know flags (Redis 7) and for others.
 pub(super) fn on_store_clock(flags: bool) -> &'static Scripts {
-    static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(CLOCK, KEY_CLOCK, false));
-    static FLAGS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(CLOCK, KEY_CLOCK, true));
+    static PLAIN: LazyLock<Scripts> =
+        LazyLock::new(|| Scripts::new(CLOCK.get(), KEY_CLOCK.get(), false));
+    static FLAGS: LazyLock<Scripts> =
+        LazyLock::new(|| Scripts::new(CLOCK.get(), KEY_CLOCK.get(), true));
     if flags { &FLAGS } else { &PLAIN }
 }
 
@@ -59,15 +65,17 @@ impl Scripts {
         let any = if flags { "#!lua flags=allow-oom\n" } else { "" };
         let make = |flags: &str, text: &str| Script::new(flags, text, clock, key_clock);
         Self {
-            claim: make("", include_str!("lua/claim.lua")),
-            renew: make(any, include_str!("lua/renew.lua")),
-            release: make(any, include_str!("lua/release.lua")),
-            inspect: make(any, include_str!("lua/inspect.lua")),
-            evict: make(any, include_str!("lua/evict.lua")),
-            connect: make(any, include_str!("lua/connect.lua")),
-            put: make("", include_str!("lua/put.lua")),
-            get: make(any, include_str!("lua/get.lua")),
-            rights: make(any, include_str!("lua/rights.lua")),
+            claim: make("", text!("redis/lua/claim.lua").get()),
+            renew: make(any, text!("redis/lua/renew.lua").get()),
+            release: make(any, text!("redis/lua/release.lua").get()),
+            inspect: make(any, text!("redis/lua/inspect.lua").get()),
+            evict: make(any, text!("redis/lua/evict.lua").get()),
+            raise_fences: make(any, text!("redis/lua/raise_fences.lua").get()),
+            connect: make(any, text!("redis/lua/connect.lua").get()),
+            change_terms: make(any, text!("redis/lua/change_terms.lua").get()),
+            put: make("", text!("redis/lua/put.lua").get()),
+            get: make(any, text!("redis/lua/get.lua").get()),
+            rights: make(any, text!("redis/lua/rights.lua").get()),
             #[cfg(feature = "conformance")]
             end_session: make(any, include_str!("../../conformance/lua/end_session.lua")),
         }
@@ -77,8 +85,10 @@ impl Scripts {
 impl Scripts {
     /// All commands that the verbs call: in a cluster, or elsewhere.
     pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
-        let Self { claim, renew, release, inspect, evict, connect, put, get, .. } = self;
-        let verbs = [claim, renew, release, inspect, evict, connect, put, get];
+        let Self { claim, renew, release, inspect, evict, raise_fences, .. } = self;
+        let Self { connect, put, get, .. } = self;
+        // What changes the terms is left out: few ever do, and it says itself what it lacks.
+        let verbs = [claim, renew, release, inspect, evict, raise_fences, connect, put, get];
         let calls = verbs.into_iter().flat_map(|verb| verb.text.split("call('").skip(1));
         let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
         calls.filter_map(|rest| rest.split('\'').next()).filter(|name| *name != other).collect()
@@ -103,7 +113,7 @@ impl Script {
 
 fn part_called(name: &str) -> &'static str {
     let part = PARTS.iter().find(|(part, _)| *part == name);
-    part.unwrap_or_else(|| panic!("no script part is called {name}")).1
+    part.unwrap_or_else(|| panic!("no script part is called {name}")).1.get()
 }
 
 /// Adds lines without comments and indentation: they travel once per connection, and a store may
@@ -132,7 +142,7 @@ mod tests {
             limits::NAMED_HOLDERS
         );
         assert!(slot.contains(&line), "{line}");
-        assert!(slot.contains(&format!("and {} or", limits::FULL_WEIGHT)));
+        assert!(slot.contains(&format!("ALL = {},", limits::FULL_WEIGHT)));
         assert!(part_called("head").contains(&format!("< {}", limits::FENCE)));
         assert!(part_called("head").contains(&format!("or {}", limits::FENCE / 2)));
     }
@@ -142,7 +152,7 @@ mod tests {
         for scripts in [on_store_clock(false), on_store_clock(true)] {
             let all = [&scripts.claim, &scripts.renew, &scripts.release, &scripts.inspect];
             let rest = [&scripts.evict, &scripts.connect, &scripts.put, &scripts.get];
-            for script in all.into_iter().chain(rest) {
+            for script in all.into_iter().chain(rest).chain([&scripts.raise_fences]) {
                 assert!(!script.text.contains("#include"), "{}", script.text);
                 assert!(script.text.contains("'TIME'"), "the store's own clock");
                 assert_eq!(script.sha.len(), 40);

@@ -1,95 +1,165 @@
-//! Asks sentinels which server is the primary, and hears from them when it changes. Knows
-//! sentinels, not what is asked of the primary.
+//! Asks sentinels which server is the primary. Knows sentinels, not what is asked of the primary.
 //!
-//! A sentinel may be wrong for a moment: what it names may have become a replica. Whoever connects
-//! there finds out from the server itself, and asks again.
+//! All sentinels that the URL names are asked at once. At the first attempt a majority that agrees
+//! is enough. If an attempt failed before, every sentinel gets its time to answer; if they then
+//! disagree, they are asked again together with the epoch of their configuration, and `vote.rs`
+//! decides. Nothing that a sentinel says is believed without proof: the server that was chosen has
+//! to be there and to say that it is a primary (`reception.rs` checks it), otherwise the attempt
+//! failed and the next one asks again. `events.rs` hears when the primary changes.
+
+mod events;
+pub(super) mod vote;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{PushKind, Value};
-use tokio::time::{sleep, timeout};
+use redis::Value;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
+pub(super) use self::events::follow;
+use self::vote::{Peer, Vote};
 use super::answers::{list, text};
-use super::examine::{Heard, Opinion};
-use super::greeting::{self, ask};
+use super::doctor::{Heard, Opinion};
+use super::greeting::{self, Kind, ask};
 use super::location::Location;
 use super::pack::pack;
-use super::talk::{Talk, Why};
-use super::trouble::judged;
+use super::talk::Talk;
+use super::trouble::{Trouble, judged};
 use super::wire::Greeter;
 use crate::contract::{Error, ErrorKind};
 use crate::limits;
 
-/// How long one sentinel may take to answer before the next is asked: three that are gone without a
-/// word still leave time to reach the primary within one attempt.
+/// How long a sentinel may take to answer: asking all of them twice still leaves time to reach the
+/// primary within one attempt.
 const PATIENCE: Duration = Duration::from_millis(400);
-/// The channel on which sentinels tell of a new primary.
-const SWITCHED: &[u8] = b"+switch-master";
-/// How long a sentinel may be silent before it is asked whether it lives, and then until it is
-/// left for another.
-const SILENCE: Duration = Duration::from_secs(5);
-/// The pause before the next sentinel is listened to.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Finds the server of a location, by way of its sentinels if it has any.
 pub(super) struct Finder {
     location: Arc<Location>,
     sentinels: Vec<Location>,
-    /// The one to ask first: the last that answered.
-    first: AtomicUsize,
+    /// Attempts since the last one that led to a primary.
+    attempts: AtomicUsize,
+}
+
+/// A server that was found.
+pub(super) struct Found {
+    pub(super) server: Location,
+    /// How the sentinels disagree about it, if they do and it was noticed.
+    disagreement: Option<String>,
 }
 
 impl Finder {
     pub(super) fn new(location: Arc<Location>) -> Self {
         let sentinels = location.sentinels();
-        Self { location, sentinels, first: AtomicUsize::new(0) }
+        Self { location, sentinels, attempts: AtomicUsize::new(0) }
     }
 
     /// The server to connect to now.
     ///
     /// # Errors
     /// If no sentinel answers, or none of them knows the primary by its name.
-    pub(super) async fn find(&self) -> Result<Location, Error> {
+    pub(super) async fn find(&self) -> Result<Found, Error> {
         let Some(primary) = self.location.primary() else {
-            return Ok(Location::clone(&self.location));
+            return Ok(Found { server: Location::clone(&self.location), disagreement: None });
         };
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let votes = self.votes(primary, attempt > 0).await?;
+        let best = vote::best(&votes);
+        // In a tie, each attempt tries another one.
+        let (host, port) = best[attempt % best.len()];
+        let server = self.location.moved_to(host, *port)?;
+        let disagreement = vote::differ(&votes).then(|| vote::listed(&votes));
+        Ok(Found { server, disagreement })
+    }
+
+    /// The server that was found is a primary, and takes us.
+    pub(super) fn found(&self) {
+        self.attempts.store(0, Ordering::Relaxed);
+    }
+
+    /// The server that the sentinels have elected; none if they are tied or do not answer.
+    ///
+    /// # Errors
+    /// If a password would have to be sent there in plain text.
+    async fn elected(&self) -> Result<Option<Location>, Error> {
+        let Some(primary) = self.location.primary() else { return Ok(None) };
+        let Ok(votes) = self.votes(primary, true).await else { return Ok(None) };
+        let [(host, port)] = vote::best(&votes)[..] else { return Ok(None) };
+        self.location.moved_to(host, *port).map(Some)
+    }
+
+    /// What sentinels say, at least one of them. `all` waits for every sentinel, for as long as one
+    /// may take.
+    async fn votes(&self, primary: &str, all: bool) -> Result<Vec<Vote>, Error> {
         let count = self.sentinels.len();
-        let mut failures = Vec::with_capacity(count);
-        let first = self.first.load(Ordering::Relaxed);
-        for at in (first..first + count).map(|at| at % count) {
-            self.first.store(at, Ordering::Relaxed);
-            let sentinel = &self.sentinels[at];
-            let answer = timeout(PATIENCE, ask_one(sentinel, primary)).await;
-            let late =
-                || Err(unavailable(format!("{sentinel} did not answer within {PATIENCE:?}")));
-            match answer.unwrap_or_else(|_| late()) {
-                Ok((host, port)) => return self.location.moved_to(&host, port),
-                Err(error) => failures.push(error),
+        let enough = |votes: &[Vote]| !all && vote::majority(votes, count).is_some();
+        let (votes, failures) = self.ask_all(primary, false, enough).await;
+        if votes.is_empty() {
+            return Err(nobody(primary, &failures));
+        }
+        if !vote::differ(&votes) || enough(&votes) {
+            return Ok(votes);
+        }
+        let (again, _) = self.ask_all(primary, true, |_| false).await;
+        tracing::debug!("the sentinels disagree about {primary}: {}", vote::listed(&again));
+        Ok(if again.is_empty() { votes } else { again })
+    }
+
+    /// Asks all sentinels at once, with the epochs of their configurations if wanted, until each
+    /// has answered or had its time, or the answers are `enough`. Votes have the order of the URL.
+    async fn ask_all(
+        &self,
+        primary: &str,
+        epochs: bool,
+        enough: impl Fn(&[Vote]) -> bool,
+    ) -> (Vec<Vote>, Vec<Error>) {
+        let mut asking = JoinSet::new();
+        for (at, sentinel) in self.sentinels.iter().cloned().enumerate() {
+            let primary = primary.to_owned();
+            asking.spawn(async move {
+                let answer = timeout(PATIENCE, ask_one(&sentinel, &primary, epochs)).await;
+                let late = format!("{sentinel} did not answer within {PATIENCE:?}");
+                (at, answer.unwrap_or_else(|_| Err(unavailable(late))))
+            });
+        }
+        let (mut votes, mut failures) = (Vec::new(), Vec::new());
+        let mut order = Vec::new();
+        while let Some(answer) = asking.join_next().await {
+            match answer {
+                Ok((at, Ok(vote))) => {
+                    let place = order.partition_point(|before| *before < at);
+                    order.insert(place, at);
+                    votes.insert(place, vote);
+                }
+                Ok((_, Err(error))) => failures.push(error),
+                // The runtime is going down.
+                Err(_) => failures.push(unavailable("it could not be asked".to_owned())),
+            }
+            if enough(&votes) {
+                break;
             }
         }
-        // The next attempt begins with another one.
-        self.first.store((first + 1) % count, Ordering::Relaxed);
-        Err(nobody(primary, &failures))
+        (votes, failures)
     }
 }
 
-/// Listens to one sentinel after the other, for as long as it is polled, and tells where the
-/// primary is: when it moved, and whenever something may have been missed.
-pub(super) async fn listen(location: Arc<Location>, moved: impl Fn(Location)) {
-    let (sentinels, Some(primary)) = (location.sentinels(), location.primary()) else { return };
-    let told = |host: &str, port: u16| match location.moved_to(host, port) {
-        Ok(server) => moved(server),
-        Err(error) => tracing::warn!("{error}"),
-    };
-    for sentinel in sentinels.iter().cycle() {
-        let why = match subscribed(sentinel, primary).await {
-            Ok(mut talk) => hear(&mut talk, primary, &told).await,
-            Err(error) => error.to_string().into(),
+impl Found {
+    /// Says of an error of this server why it was connected to, where that may be the mistake.
+    pub(super) fn explain(&self, finder: &Finder, error: Error) -> Error {
+        let Some(primary) = finder.location.primary().filter(|_| error.is_transient()) else {
+            return error;
         };
-        tracing::debug!("no longer listening to {sentinel}: {why}");
-        sleep(PAUSE).await;
+        match &self.disagreement {
+            None => error.within(&format!("the sentinels' {primary}")),
+            Some(how) => {
+                error.within(&format!("the sentinels disagree about {primary} ({how})")).with_help(
+                    "check that the server runs and can be reached, and restart the sentinel that \
+                     is out of date",
+                )
+            }
+        }
     }
 }
 
@@ -108,97 +178,48 @@ pub(super) async fn opinions(location: Arc<Location>) -> Vec<Heard> {
 
 /// What one sentinel thinks of the primary; only where it is, if it may say no more.
 async fn opinion(sentinel: &Location, primary: &str) -> Result<Opinion, Error> {
+    let mut talk = greeted(sentinel).await?;
+    let commands = vec![question(primary), details(primary)];
+    let mut replies = ask(&mut talk, sentinel, &Nobody, commands).await?.into_iter();
+    let peer = peer_in(replies.next(), sentinel, primary)?;
+    Ok(Opinion::new(peer, replies.next().as_ref()))
+}
+
+/// Asks one sentinel, with the epoch of its configuration if wanted.
+async fn ask_one(sentinel: &Location, primary: &str, epoch: bool) -> Result<Vote, Error> {
+    let mut talk = greeted(sentinel).await?;
+    // In one piece, so that address and epoch are of the same configuration.
+    let commands =
+        if epoch { vec![question(primary), details(primary)] } else { vec![question(primary)] };
+    let mut replies = ask(&mut talk, sentinel, &Nobody, commands).await?.into_iter();
+    let peer = peer_in(replies.next(), sentinel, primary)?;
+    let epoch = replies.next().and_then(|reply| Opinion::new(peer.clone(), Some(&reply)).epoch());
+    Ok(Vote { sentinel: sentinel.place(), primary: peer, epoch })
+}
+
+async fn greeted(sentinel: &Location) -> Result<Talk, Error> {
     let mut talk = Talk::connect(sentinel).await?;
-    greeting::hello(&mut talk, sentinel, &Nobody).await?;
-    let whole = pack(&[b"SENTINEL", b"MASTER", primary.as_bytes()]);
-    let reply = ask(&mut talk, sentinel, &Nobody, vec![whole]).await?.remove(0);
-    if let Some(opinion) = Opinion::read(&reply) {
-        return Ok(opinion);
-    }
-    let (host, port) = ask_on(&mut talk, sentinel, primary).await?;
-    Ok(Opinion::at(&host, port.into()))
+    greeting::hello(&mut talk, sentinel, &Nobody, Kind::Sentinel).await?;
+    Ok(talk)
 }
 
-/// Has a sentinel tell where the primary is, now and whenever that changes.
-async fn subscribed(sentinel: &Location, primary: &str) -> Result<Talk, Error> {
-    let greeted = async {
-        let mut talk = Talk::connect(sentinel).await?;
-        greeting::hello(&mut talk, sentinel, &Nobody).await?;
-        // In this order: what changes in between is heard.
-        let words = [pack(&[b"SUBSCRIBE", SWITCHED]), question(primary)].concat();
-        talk.say(&words).await.map_err(|why| unavailable(why.to_string()))?;
-        Ok(talk)
-    };
-    let late = || Err(unavailable(format!("no answer within {:?}", limits::CALL)));
-    timeout(limits::CALL, greeted).await.unwrap_or_else(|_| late())
+fn question(primary: &str) -> Vec<u8> {
+    pack(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", primary.as_bytes()])
 }
 
-/// Hears what a sentinel says until it says no more; why that is.
-async fn hear(talk: &mut Talk, primary: &str, told: &impl Fn(&str, u16)) -> Why {
-    let mut asked = false;
-    loop {
-        let value = match timeout(SILENCE, talk.hear()).await {
-            Ok(Ok(value)) => value,
-            Ok(Err(why)) => return why,
-            Err(_) if asked => return "it has fallen silent".into(),
-            Err(_) => {
-                asked = true;
-                if let Err(why) = talk.say(&pack(&[b"PING"])).await {
-                    return why;
-                }
-                continue;
-            }
-        };
-        asked = false;
-        match &value {
-            Value::Push { kind: PushKind::Message, data } => {
-                let payload = data.get(1).and_then(text);
-                if let Some((host, port)) = payload.and_then(|text| switched(text, primary)) {
-                    told(host, port);
-                }
-            }
-            Value::ServerError(_) => return "it refuses to tell".into(),
-            value => {
-                if let Some((host, port)) = address(value) {
-                    told(host, port);
-                }
-            }
-        }
-    }
+fn details(primary: &str) -> Vec<u8> {
+    pack(&[b"SENTINEL", b"MASTER", primary.as_bytes()])
 }
 
-/// What a sentinel says when a primary was replaced: `name old-host old-port host port`.
-fn switched<'a>(payload: &'a str, primary: &str) -> Option<(&'a str, u16)> {
-    let words: Vec<&str> = payload.split(' ').collect();
-    let [name, _, _, host, port] = words[..] else { return None };
-    (name == primary).then(|| Some((host, port.parse().ok()?)))?
-}
-
-/// Asks one sentinel.
-async fn ask_one(sentinel: &Location, primary: &str) -> Result<(String, u16), Error> {
-    let mut talk = Talk::connect(sentinel).await?;
-    greeting::hello(&mut talk, sentinel, &Nobody).await?;
-    ask_on(&mut talk, sentinel, primary).await
-}
-
-/// Asks a sentinel that was greeted.
-async fn ask_on(
-    talk: &mut Talk,
-    sentinel: &Location,
-    primary: &str,
-) -> Result<(String, u16), Error> {
-    let reply = ask(talk, sentinel, &Nobody, vec![question(primary)]).await?.remove(0);
-    let reply = judged(reply).map_err(super::trouble::Trouble::into_error)?;
+/// The answer to [`question`].
+fn peer_in(reply: Option<Value>, sentinel: &Location, primary: &str) -> Result<Peer, Error> {
+    let reply = judged(reply.unwrap_or(Value::Nil)).map_err(Trouble::into_error)?;
     if let Some((host, port)) = address(&reply) {
         return Ok((host.to_owned(), port));
     }
     let what = format!("{sentinel} knows no primary named {primary}");
     Err(Error::new(ErrorKind::InvalidOption, what)
-        .next("compare the URL with `sentinel monitor` in the sentinels' configuration"))
-}
-
-fn question(primary: &str) -> Vec<u8> {
-    pack(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", primary.as_bytes()])
+        .with_help("compare the URL with `sentinel monitor` in the sentinels' configuration"))
 }
 
 /// A host and a port.
@@ -209,18 +230,15 @@ fn address(reply: &Value) -> Option<(&str, u16)> {
 
 /// What all of them said, as one error. It passes as long as any of theirs may.
 fn nobody(primary: &str, failures: &[Error]) -> Error {
-    let passes = failures.iter().find(|error| error.is_retryable());
-    let said: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    let what = format!("no sentinel says where {primary} is: {}", said.join("; "));
-    match (passes, failures.first()) {
-        (None, Some(first)) => Error::new(first.kind(), what).next(first.next_step().to_owned()),
-        _ => unavailable(what),
-    }
+    let error = Error::of_all(&format!("no sentinel says where {primary} is"), failures);
+    if error.is_transient() { error.with_help(CHECK) } else { error }
 }
 
 fn unavailable(what: String) -> Error {
-    Error::new(ErrorKind::Unavailable, what).next("check that the sentinels run and can be reached")
+    Error::new(ErrorKind::Unavailable, what).with_help(CHECK)
 }
+
+const CHECK: &str = "check that the sentinels run and can be reached";
 
 /// Nobody hears what is told while one is greeted of whom nothing was asked for yet.
 pub(super) struct Nobody;
@@ -246,20 +264,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_counts_only_for_the_primary_that_was_asked_for() {
-        let told = "mine 10.0.0.1 6379 10.0.0.2 6380";
-        assert_eq!(switched(told, "mine"), Some(("10.0.0.2", 6380)));
-        assert_eq!(switched(told, "min"), None);
-        assert_eq!(switched("mine 10.0.0.1 6379 10.0.0.2 x", "mine"), None);
-        assert_eq!(switched("mine", "mine"), None);
-    }
-
-    #[test]
     fn an_answer_of_all_that_none_knows_the_name_does_not_pass_by_itself() {
-        let unknown = Error::new(ErrorKind::InvalidOption, "s knows no primary named p").next("n");
+        let unknown =
+            Error::new(ErrorKind::InvalidOption, "s knows no primary named p").with_help("n");
         let away = unavailable("s is away".to_owned());
         let error = nobody("p", &[unknown.clone(), unknown.clone()]);
-        assert_eq!((error.kind(), error.next_step()), (ErrorKind::InvalidOption, "n"));
+        assert_eq!((error.kind(), error.help()), (ErrorKind::InvalidOption, "n"));
         let error = nobody("p", &[unknown, away]);
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("s is away"), "{error}");

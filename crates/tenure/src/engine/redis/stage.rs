@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -16,6 +15,7 @@ use super::wire::{Outcome, Reply};
 use super::{RedisEngine, to_error};
 use crate::contract::{Engine, Error, SessionId, Verb};
 use crate::engine::Terms;
+use crate::engine::runtime::Own;
 use crate::time::Clock;
 
 /// An engine on stage.
@@ -34,16 +34,15 @@ pub(crate) trait Staged: Engine {
 pub(crate) fn on_stage(
     url: &str,
     terms: &Terms,
-    clock: Arc<dyn Clock>,
+    clock: &Arc<dyn Clock>,
 ) -> Result<Arc<dyn Staged>, Error> {
     let location = Location::parse(url)?;
     if !location.seeds().is_empty() {
-        return Ok(Arc::new(ClusterEngine::on_stage(location, terms, clock)?));
+        return Ok(Arc::new(ClusterEngine::on_stage(&location, terms, clock)?));
     }
-    let manner = Manner::new(Duration::ZERO).with_clock(clock);
-    let engine = RedisEngine::open(location, terms, manner)?;
-    engine.inner.own.handle().block_on(engine.greet())?;
-    Ok(Arc::new(engine))
+    let manner = |grace| Manner::new(grace).with_clock(Arc::clone(clock));
+    let own = Own::start("tenure-stage")?;
+    Ok(Arc::new(own.handle().block_on(RedisEngine::connect(&location, terms, manner, true))?))
 }
 
 impl Staged for RedisEngine {

@@ -56,7 +56,7 @@ impl Stream {
                 ErrorKind::InvalidOption,
                 format!("{location} names those who know the server, not the server itself"),
             )
-            .next("ask them first")),
+            .with_help("ask them first")),
             (Address::Unix(path), _) => {
                 let (ear, pen) = UnixStream::connect(path).await.map_err(away)?.into_split();
                 Ok(Self { ear: Ear::Unix(ear), pen: Some(Arc::new(Pen::Unix(pen))) })
@@ -208,7 +208,7 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
 
 fn unreachable(location: &Location, error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("no connection to {location}: {error}"))
-        .next("check that the server runs and can be reached")
+        .with_help("check that the server runs and can be reached")
         .caused_by(error)
 }
 
@@ -219,14 +219,14 @@ fn insecure(location: &Location, error: io::Error) -> Error {
             ErrorKind::InvalidOption,
             format!("the certificate of {location} is not trusted: {error}"),
         )
-        .next("give the authority that signed it by ca=, and the name it was signed for"),
+        .with_help("give the authority that signed it by ca=, and the name it was signed for"),
         Some(_) => Error::new(ErrorKind::Unavailable, format!("no TLS with {location}: {error}"))
-            .next("check that the port speaks TLS, and whether it wants cert= and key="),
+            .with_help("check that the port speaks TLS, and whether it wants cert= and key="),
         None => return unreachable(location, error),
     }
     .caused_by(error)
 }
 
 fn bad_file(what: impl Into<std::borrow::Cow<'static, str>>, next: &'static str) -> Error {
-    Error::new(ErrorKind::InvalidOption, what).next(next)
+    Error::new(ErrorKind::InvalidOption, what).with_help(next)
 }

@@ -84,7 +84,7 @@ impl Trouble {
                 matches!(&**code, "CLUSTERDOWN" | "READONLY" | "MASTERDOWN")
             }
             Self::Broken { effect, .. } => *effect == Effect::None,
-            Self::NotConnected(error) => error.is_retryable(),
+            Self::NotConnected(error) => error.is_transient(),
             Self::Closed | Self::Strange(_) => false,
         }
     }
@@ -115,7 +115,7 @@ impl Trouble {
             Self::Server { code, message } => server_error(&code, &message),
             Self::Broken { why, .. } => {
                 Error::new(ErrorKind::Unavailable, format!("the connection broke: {why}"))
-                    .next("call again: Tenure reconnects by itself")
+                    .with_help("call again: Tenure reconnects by itself")
             }
             Self::NotConnected(error) | Self::Strange(error) => error,
             Self::Closed => Error::new(ErrorKind::Closed, "the connection was closed"),
@@ -218,7 +218,7 @@ fn server_error(code: &str, message: &str) -> Error {
     // The server's own words help, except about passwords, where ours say more.
     let quiet = matches!(code, "NOAUTH" | "WRONGPASS");
     let what = if quiet { what.to_owned() } else { format!("{what} ({code} {message})") };
-    Error::new(kind, what).next(next)
+    Error::new(kind, what).with_help(next)
 }
 
 /// Inside a script the access list has no code of its own, only words: those of Redis before and
@@ -265,7 +265,7 @@ mod tests {
         ] {
             let error = server(code, message).into_error();
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{error}");
-            assert!(!error.next_step().is_empty(), "{error}");
+            assert!(!error.help().is_empty(), "{error}");
         }
     }
 
@@ -288,7 +288,7 @@ mod tests {
         for effect in [Effect::None, Effect::Unknown] {
             let error = Trouble::Broken { effect, why: "reset".into() }.into_error();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, effect));
-            assert!(error.is_retryable() && error.to_string().contains("reset"), "{error}");
+            assert!(error.is_transient() && error.to_string().contains("reset"), "{error}");
         }
     }
 

@@ -13,12 +13,13 @@ use tokio::sync::oneshot;
 pub(crate) use super::line::{Outcome, Outgoing, Reply};
 
 use super::driver;
-use super::line::{Line, Stage};
+use super::line::{After, Line, Stage};
 use super::location::{Address, Location};
 use super::pack::pack;
 use super::sentinel::Finder;
 use super::trouble::Trouble;
 use crate::contract::{Effect, Error};
+use crate::engine::runtime::blocks_a_runtime;
 
 /// What is said on each new connection, and who hears what the server tells by itself.
 ///
@@ -71,6 +72,8 @@ pub(super) struct Shared {
     pub(super) greeter: Arc<dyn Greeter>,
     pub(super) gather: Gather,
     line: Mutex<Line>,
+    /// A thread that is never blocked.
+    own: Handle,
 }
 
 impl Wire {
@@ -83,9 +86,19 @@ impl Wire {
     ) -> Self {
         let line = Mutex::new(Line::new());
         let finder = Finder::new(location.clone());
-        let shared = Arc::new(Shared { location, finder, greeter, gather, line });
+        let own = home.fallback.clone();
+        let shared = Arc::new(Shared { location, finder, greeter, gather, line, own });
         driver::start(shared.clone(), &home.first, Some(home.fallback));
         Self(shared)
+    }
+
+    /// Does what remains to be done without the lock.
+    fn act(&self, after: After) {
+        if after.wake.is_some() && blocks_a_runtime() {
+            self.0.own.spawn(async move { after.act() });
+        } else {
+            after.act();
+        }
     }
 
     /// Sends a packed command, now and in order with all others, whether or not the future is
@@ -105,7 +118,7 @@ impl Wire {
     /// The same, with somebody else to tell.
     pub(crate) fn send(&self, packed: &[u8], reply: Reply) {
         let after = self.0.line().send(packed, reply);
-        after.act();
+        self.act(after);
     }
 
     /// Subscribes to a channel, in order with other calls. Not remembered: after a reconnection
@@ -131,7 +144,7 @@ impl Wire {
         }
         drop(line);
         for after in afters {
-            after.act();
+            self.act(after);
         }
         calls
     }
@@ -144,7 +157,7 @@ impl Wire {
             [line.send(word, Reply::Many(Box::new(drop))), line.send(packed, Reply::One(caller))];
         drop(line);
         for after in afters {
-            after.act();
+            self.act(after);
         }
         Call(outcome)
     }
@@ -154,18 +167,22 @@ impl Wire {
         matches!(self.0.line().stage, Stage::Up)
     }
 
+    /// Whether this address is not that of the server that it is connected to or tries.
+    pub(crate) fn is_elsewhere(&self, address: &Address) -> bool {
+        self.0.line().is_elsewhere(address)
+    }
+
     /// Leaves the server for the one at this address, unless it is connected there already or about
     /// to be. Whoever awaits an answer hears that the connection broke.
     pub(crate) fn go_to(&self, address: &Address) {
         let mut line = self.0.line();
-        // Where none is tried yet, the sentinels are being asked.
-        if line.peer.as_ref().is_none_or(|peer| peer == address) {
+        if !line.is_elsewhere(address) {
             return;
         }
         line.moved = true;
         let after = line.ring();
         drop(line);
-        after.act();
+        self.act(after);
     }
 
     /// Whether a call would be written at once, by the caller itself.
@@ -180,7 +197,7 @@ impl Wire {
         let over =
             if let Stage::Over(trouble) = &line.stage { Some(trouble.clone()) } else { None };
         drop(line);
-        after.act();
+        self.act(after);
         // Nobody is left to gather for the connection.
         if let Some(trouble) = over {
             self.0.give_up(Vec::new(), &trouble);
@@ -201,7 +218,7 @@ impl Wire {
         if matches!(line.stage, Stage::Up) {
             let after = line.send_all(gathered);
             drop(line);
-            return after.act();
+            return self.act(after);
         }
         // It broke meanwhile, and nothing of this was sent.
         drop(line);
@@ -250,7 +267,7 @@ impl Shared {
     pub(super) fn refuse(&self, error: &Error) {
         tracing::debug!("{error}");
         // What passes by itself is worth waiting for; what does not is told at once.
-        let passes = error.is_retryable();
+        let passes = error.is_transient();
         let stage = if passes { Stage::Down } else { Stage::Refused(error.clone()) };
         let mut line = self.line();
         line.rung = false;

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use super::Inner;
 use super::node::Node;
 use super::slots::{Peer, slot_of};
+use super::survey::Asked;
 use crate::contract::{Error, ErrorKind, Name};
 use crate::engine::redis::lane::script_call;
 use crate::engine::redis::pack::pack;
@@ -102,7 +103,7 @@ impl Inner {
             }
             return None;
         }
-        if let Err(error) = self.survey().await {
+        if let Err(error) = self.survey(Asked::Enough).await {
             tracing::debug!(%error, "nobody says which node keeps what");
         }
         self.news();
@@ -139,14 +140,13 @@ impl Inner {
     /// The node that keeps a slot.
     pub(super) fn node_of(&self, slot: u16) -> Result<Arc<Node>, Error> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        let keeper = map.keeper(slot).cloned();
-        drop(map);
+        let keeper = map.keeper(slot).map(|keeper| keeper.peer.clone());
         let Some(peer) = keeper else {
             self.news();
-            let what = format!("no node of the cluster keeps slot {slot}");
-            return Err(Error::new(ErrorKind::Unavailable, what)
-                .next("give the slot to a node: redis-cli --cluster fix"));
+            let witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
+            return Err(witnesses.without_keeper(slot, map.uncovered()));
         };
+        drop(map);
         self.node(&peer)
     }
 
@@ -160,7 +160,7 @@ impl Inner {
         let closed = || Error::new(ErrorKind::Closed, "the engine was closed");
         let engine = self.me.upgrade().ok_or_else(closed)?;
         let node =
-            Node::open(location, peer.clone(), &engine, self.here.as_ref(), self.own.handle());
+            Node::open(location, peer.clone(), &engine, self.callers.as_ref(), self.own.handle());
         let node = Arc::new(node);
         nodes.insert(peer.clone(), Arc::clone(&node));
         drop(nodes);
@@ -170,7 +170,7 @@ impl Inner {
     /// All nodes that keep something.
     pub(super) fn keepers(&self) -> Result<Vec<Arc<Node>>, Error> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        let peers: Vec<Peer> = map.keepers().cloned().collect();
+        let peers: Vec<Peer> = map.peers().cloned().collect();
         drop(map);
         peers.iter().map(|peer| self.node(peer)).collect()
     }

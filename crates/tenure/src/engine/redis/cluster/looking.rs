@@ -112,6 +112,13 @@ impl Store for ClusterEngine {
         })
     }
 
+    fn ask_to_change<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value> {
+        Box::pin(async move {
+            let script = &self.inner.manner.scripts().change_terms;
+            self.run_at_terms(script, items.map(<[u8]>::to_vec).into()).await
+        })
+    }
+
     fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>> {
         Box::pin(async move {
             let mut found = Vec::new();

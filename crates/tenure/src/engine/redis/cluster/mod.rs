@@ -11,7 +11,7 @@
 //! which its waiters hear. So a call speaks of one name; many are under way at a time.
 
 mod calls;
-mod examine;
+mod doctor;
 mod hearing;
 mod looking;
 mod node;
@@ -19,6 +19,7 @@ mod slots;
 #[cfg(feature = "conformance")]
 mod stage;
 mod survey;
+mod views;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -33,6 +34,9 @@ use self::calls::Order;
 use self::hearing::{CHANNELS, Channel, Hearing};
 use self::node::Node;
 use self::slots::{Peer, SLOTS, SlotMap, slot_of};
+use self::survey::Asked;
+use self::views::Witnesses;
+use super::change_terms::change_terms;
 use super::codec::{plain_lease, push_claim, push_reference};
 use super::item::Joint;
 use super::keys::Keys;
@@ -40,18 +44,18 @@ use super::lane::single;
 use super::location::Location;
 use super::manner::Manner;
 use super::pack::pack;
-use super::pair::Here;
 use super::reception::Reception;
+use super::scripts::Script;
 use super::trouble::Trouble;
 use super::wire::Reply;
 use super::{answers, to_error};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
-    Name, Parts, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot, Verb,
-    Verdict,
+    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
+    Finding, Name, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
+    Snapshot, Verb, Verdict,
 };
 use crate::engine::Terms;
-use crate::engine::runtime::Own;
+use crate::engine::runtime::{Callers, Own};
 use crate::time::Clock;
 
 /// What the Redis engine promises of a cluster. There is no counter for all names, and a fail-over
@@ -60,7 +64,9 @@ pub const PROMISES: Promises = Promises {
     engine: "redis+cluster",
     fencing_rests_on: "a counter for each name, kept for an hour after its last use, and the wall \
                        clock; no floor for the namespace, and a fail-over may lose the last grants",
+    fence_floor: false,
     atomic_sets: false,
+    lacks_because: "its slots have no key in common that one call could read or raise",
     ..super::PROMISES
 };
 
@@ -80,8 +86,8 @@ struct Inner {
     nodes: Mutex<HashMap<Peer, Arc<Node>>>,
     /// Slots on which calls failed although their nodes answer: they are being moved.
     restless: Mutex<HashSet<u16>>,
-    /// Who answered last what keeps what.
-    answered: Mutex<Option<Peer>>,
+    /// On whose word the map rests.
+    witnesses: Mutex<Witnesses>,
     /// How often the map was made, and who makes it.
     surveys: AtomicU64,
     surveying: tokio::sync::Mutex<()>,
@@ -89,7 +95,7 @@ struct Inner {
     /// There is a reason to make it again.
     outdated: AtomicBool,
     /// The runtime of those who opened the engine.
-    here: Option<Here>,
+    callers: Option<Callers>,
     me: Weak<Inner>,
     /// The thread that nodes live on. Last, so that they end first.
     own: Own,
@@ -104,18 +110,53 @@ impl fmt::Debug for ClusterEngine {
 
 /// Opens the cluster that a location names some nodes of.
 pub(super) async fn connect(location: Location, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
-    let engine = ClusterEngine::open(location, terms, Manner::in_cluster(terms.max_lease))?;
-    engine.greet().await?;
-    Ok(Arc::new(engine))
+    let manner = || Manner::in_cluster(terms.max_lease);
+    Ok(Arc::new(ClusterEngine::connect(&location, terms, manner, false).await?))
 }
 
 impl ClusterEngine {
-    fn open(location: Location, terms: &Terms, manner: Manner) -> Result<Self, Error> {
+    /// Connects, and changes the longest lease of the namespace where it may. On stage it has
+    /// no connections but its own.
+    async fn connect(
+        location: &Location,
+        terms: &Terms,
+        manner: impl Fn() -> Manner,
+        staged: bool,
+    ) -> Result<Self, Error> {
+        let own = Own::start("tenure-redis")?;
+        let found = if staged { None } else { Callers::find(&own).await };
+        let engine = Self::open(location.clone(), terms, manner(), own, found, |one| one);
+        let refused = match engine.greet().await {
+            Ok(()) => return Ok(engine),
+            Err(error) => error,
+        };
+        let Some(stands) = engine.inner.reception.stands() else { return Err(refused) };
+        drop(engine);
+        let (own, finish) = (Own::start("tenure-redis")?, Reception::only_looks);
+        let looks = Self::open(location.clone(), terms, manner(), own, None, finish);
+        looks.greet().await?;
+        change_terms(&looks, terms, stands).await?;
+        drop(looks);
+        let own = Own::start("tenure-redis")?;
+        let found = if staged { None } else { Callers::find(&own).await };
+        let engine = Self::open(location.clone(), terms, manner(), own, found, |one| one);
+        engine.greet().await?;
+        Ok(engine)
+    }
+
+    fn open(
+        location: Location,
+        terms: &Terms,
+        manner: Manner,
+        own: Own,
+        callers: Option<Callers>,
+        finish: fn(Reception) -> Reception,
+    ) -> Self {
         let (location, manner) = (Arc::new(location), Arc::new(manner));
         let keys = Arc::new(Keys::in_cluster(&terms.namespace));
-        let own = Own::start("tenure-redis")?;
         let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
-        let reception = Arc::new(Reception::new(all, how, location, terms.max_lease));
+        let reception = finish(Reception::new(all, how, location, terms.max_lease));
+        let reception = Arc::new(reception);
         let news = Arc::new(Notify::new());
         let inner = Arc::new_cyclic(|me: &Weak<Inner>| Inner {
             keys,
@@ -126,30 +167,38 @@ impl ClusterEngine {
             map: RwLock::new(SlotMap::empty()),
             nodes: Mutex::default(),
             restless: Mutex::default(),
-            answered: Mutex::default(),
+            witnesses: Mutex::default(),
             surveys: AtomicU64::new(0),
             surveying: tokio::sync::Mutex::default(),
             news: Arc::clone(&news),
             outdated: AtomicBool::new(false),
-            here: Here::now(),
+            callers,
             me: me.clone(),
             own,
         });
         inner.own.handle().spawn(survey::keep_surveying(Arc::downgrade(&inner), news));
-        Ok(Self { inner })
+        Self { inner }
     }
 
     /// Finds the nodes, and agrees on the terms where these are kept.
     async fn greet(&self) -> Result<(), Error> {
-        self.inner.survey().await?;
-        let (top, key) = (self.inner.keys.top.clone(), self.inner.keys.terms.clone());
+        self.inner.survey(Asked::Enough).await?;
         let items = self.inner.reception.terms().map(String::into_bytes).into();
         let script = &self.inner.manner.scripts().connect;
-        let order = Order { slot: slot_of(&key), script, top, key, items, behind: false };
-        let agreed = self.inner.run(order).await;
-        let agreed = agreed.map_err(|trouble| to_error(trouble, Verb::Connect))?;
+        let agreed = self.run_at_terms(script, items).await?;
         let server = self.inner.reception.judge_terms(agreed)?;
         self.inner.reception.check(&server)
+    }
+
+    /// Runs a script at the node that keeps the terms.
+    async fn run_at_terms(
+        &self,
+        script: &'static Script,
+        items: Vec<Vec<u8>>,
+    ) -> Result<Value, Error> {
+        let (top, key) = (self.inner.keys.top.clone(), self.inner.keys.terms.clone());
+        let order = Order { slot: slot_of(&key), script, top, key, items, behind: false };
+        self.inner.run(order).await.map_err(|trouble| to_error(trouble, Verb::Connect))
     }
 
     /// Sees to it that a session hears of a name before it holds it or waits for it. Whether the
@@ -251,7 +300,7 @@ impl ClusterEngine {
                 return Err(trouble);
             }
             tries -= 1;
-            self.inner.survey().await.map_err(Trouble::NotConnected)?;
+            self.inner.survey(Asked::Enough).await.map_err(Trouble::NotConnected)?;
         }
     }
 }
@@ -261,7 +310,7 @@ fn only(parts: &Parts) -> Result<&Name, Error> {
     match parts.as_slice() {
         [part] => Ok(part.name()),
         _ => Err(Error::new(ErrorKind::Unsupported, "a cluster takes one name at a time")
-            .next("claim the names one by one, sorted")),
+            .with_help("claim the names one by one, sorted")),
     }
 }
 
@@ -313,6 +362,10 @@ impl Engine for ClusterEngine {
         })
     }
 
+    fn raise_fences(&self, _: Fence) -> Pending<'_, Raised> {
+        Box::pin(std::future::ready(Err(PROMISES.lacks("a floor of fences"))))
+    }
+
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let gone = self.inner.reception.gone();
         self.leave(self.inner.hearing.end(&gone));
@@ -331,7 +384,7 @@ impl Engine for ClusterEngine {
         })
     }
 
-    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(async move { self.ask_all_nodes().await })
     }
 

@@ -10,14 +10,15 @@ use super::Inner;
 use super::slots::Peer;
 use crate::contract::{Error, Verb};
 use crate::engine::redis::answers::{signal, strange};
-use crate::engine::redis::examine::words_of;
+use crate::engine::redis::doctor::words_of;
 use crate::engine::redis::location::Location;
 use crate::engine::redis::pack::pack;
-use crate::engine::redis::pair::{Here, Pair};
+use crate::engine::redis::pair::Pair;
 use crate::engine::redis::reception::{Reception, Server};
 use crate::engine::redis::replicas::Replicas;
 use crate::engine::redis::trouble::{Trouble, judged};
 use crate::engine::redis::wire::{Greeter, Home, Wire};
+use crate::engine::runtime::Callers;
 
 /// A node that keeps slots, or did.
 pub(super) struct Node {
@@ -36,12 +37,12 @@ impl Node {
         location: Location,
         peer: Peer,
         engine: &Arc<Inner>,
-        here: Option<&Here>,
+        callers: Option<&Callers>,
         own: &Handle,
     ) -> Self {
         let location = Arc::new(location);
         let (reception, weak) = (&engine.reception, Arc::downgrade(engine));
-        let wires = Pair::open(here, own, |hears, home| {
+        let wires = Pair::open(callers, own, |hears, home| {
             let clerk = NodeClerk {
                 reception: Arc::clone(reception),
                 peer: peer.clone(),
@@ -84,7 +85,9 @@ struct NodeClerk {
 
 impl Greeter for NodeClerk {
     fn greeting(&self) -> Vec<Vec<u8>> {
-        let mut commands = vec![pack(&[b"INFO"])];
+        // First of all, so that whoever would change the terms after us knows that we are there.
+        let client = self.reception.keys.client(self.reception.max_lease);
+        let mut commands = vec![pack(&[b"SUBSCRIBE", client.as_bytes()]), pack(&[b"INFO"])];
         if self.hears {
             // Nobody publishes there: it only shows whether we may listen at all.
             let probe = self.reception.keys.probe();
@@ -99,21 +102,24 @@ impl Greeter for NodeClerk {
 
     fn judge(&self, replies: Vec<Value>) -> Result<(), Error> {
         let mut replies = replies.into_iter();
+        let subscribed = replies.next().unwrap_or(Value::Nil);
         let info = replies.next().unwrap_or(Value::Nil);
         let refused = |trouble: Trouble| trouble.into_error().during(Verb::Connect);
         let info = judged(info).map_err(refused)?;
         let server = words_of(&info).map(Server::new).ok_or_else(|| strange(&info))?;
         self.reception.check(&server).map_err(|error| error.during(Verb::Connect))?;
+        let channels = |trouble| {
+            let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
+            refused(trouble).with_help(next)
+        };
+        judged(subscribed).map_err(channels)?;
         for (at, reply) in replies.enumerate() {
             match judged(reply) {
                 // The access list was asked before the slot was.
                 Err(Trouble::Server { code, .. })
                     if at == 0
                         && matches!(&*code, "MOVED" | "ASK" | "CLUSTERDOWN" | "TRYAGAIN") => {}
-                Err(trouble) if at == 0 => {
-                    let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
-                    return Err(refused(trouble).next(next));
-                }
+                Err(trouble) if at == 0 => return Err(channels(trouble)),
                 reply => drop(reply.map_err(refused)?),
             }
         }

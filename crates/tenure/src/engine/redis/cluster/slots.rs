@@ -1,5 +1,10 @@
 //! Which node of a cluster keeps which slot, and which slot a key is in. Pure: knows numbers and
 //! answers, not connections.
+//!
+//! A map holds, beside the address of each master, its node id and its config epoch. In a Redis
+//! Cluster a slot belongs to the master that claims it with the highest config epoch: every
+//! fail-over and every move of a slot gives the new keeper an epoch above all others. So two maps
+//! that differ on a slot can be put in order by the epochs of the keepers they name.
 
 use redis::Value;
 
@@ -11,11 +16,30 @@ pub(super) const SLOTS: u16 = 16_384;
 /// The host and the port of a node.
 pub(super) type Peer = (String, u16);
 
+/// A master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keeper {
+    pub(super) peer: Peer,
+    /// Empty where it is known by its address only.
+    pub(super) id: String,
+    /// Its config epoch; 0 where that is not known.
+    pub(super) epoch: u64,
+}
+
+impl Keeper {
+    /// Whether both are the same node: by id, or by address where one has no id.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        if self.id.is_empty() || other.id.is_empty() {
+            return self.peer == other.peer;
+        }
+        self.id == other.id
+    }
+}
+
 /// Which node keeps which slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotMap {
-    /// The masters.
-    peers: Vec<Peer>,
+    masters: Vec<Keeper>,
     /// For each slot one of them, or `NOBODY`.
     keepers: Vec<u16>,
 }
@@ -26,29 +50,36 @@ const NOBODY: u16 = u16::MAX;
 impl SlotMap {
     /// Where nobody keeps anything.
     pub(super) fn empty() -> Self {
-        Self { peers: Vec::new(), keepers: vec![NOBODY; usize::from(SLOTS)] }
+        Self { masters: Vec::new(), keepers: vec![NOBODY; usize::from(SLOTS)] }
     }
 
     /// What `CLUSTER SLOTS` answers: ranges, each with its master and then its replicas. A node
     /// that does not know its own host leaves it empty: then it is the one that was asked.
-    pub(super) fn read(answer: &Value, asked: &str) -> Option<Self> {
+    /// `epoch_of` says the config epoch of a node id.
+    pub(super) fn read(
+        answer: &Value,
+        asked: &str,
+        epoch_of: impl Fn(&str) -> u64,
+    ) -> Option<Self> {
         let mut map = Self::empty();
         for range in list(answer)? {
             let [first, last, master, ..] = list(range)? else { return None };
             let slot = |value: &Value| u16::try_from(number(value)?).ok().filter(|at| *at < SLOTS);
             let (first, last) = (slot(first)?, slot(last)?);
-            let [host, port, ..] = list(master)? else { return None };
+            let [host, port, rest @ ..] = list(master)? else { return None };
             let host = text(host).filter(|host| !matches!(*host, "" | "?")).unwrap_or(asked);
-            let port = u16::try_from(number(port)?).ok()?;
-            let keeper = map.number_of(&(host.to_owned(), port));
+            let peer = (host.to_owned(), u16::try_from(number(port)?).ok()?);
+            let id = rest.first().and_then(text).unwrap_or_default();
+            let keeper = Keeper { peer, id: id.to_owned(), epoch: epoch_of(id) };
+            let keeper = map.number_of(&keeper);
             map.keepers.get_mut(usize::from(first)..=usize::from(last))?.fill(keeper);
         }
         Some(map)
     }
 
     /// Who keeps a slot.
-    pub(super) fn keeper(&self, slot: u16) -> Option<&Peer> {
-        self.peers.get(usize::from(self.keepers[usize::from(slot)]))
+    pub(super) fn keeper(&self, slot: u16) -> Option<&Keeper> {
+        self.masters.get(usize::from(self.keepers[usize::from(slot)]))
     }
 
     /// The number of the node that keeps a slot. Another map may number them otherwise.
@@ -58,13 +89,50 @@ impl SlotMap {
 
     /// A node said that this one keeps the slot.
     pub(super) fn moved(&mut self, slot: u16, to: &Peer) {
-        self.keepers[usize::from(slot)] = self.number_of(to);
+        let keeper = Keeper { peer: to.clone(), id: String::new(), epoch: 0 };
+        self.keepers[usize::from(slot)] = self.number_of(&keeper);
+    }
+
+    /// Uses this address for a node, whatever address maps name that are merged later.
+    pub(super) fn prefer(&mut self, keeper: &Keeper) {
+        self.number_of(&Keeper { epoch: 0, ..keeper.clone() });
+    }
+
+    /// Takes over every slot that `other` claims with a higher epoch, or that nobody keeps here.
+    /// `epochs` has the epoch of each slot's claim so far: that of a master in one map must not
+    /// count for what another map said of it. Masters of `other` that do not count are left out.
+    pub(super) fn merge(
+        &mut self,
+        other: &Self,
+        epochs: &mut [u64],
+        counts: impl Fn(&Keeper) -> bool,
+    ) {
+        let mut numbers: Vec<Option<u16>> = vec![None; other.masters.len()];
+        for (number, keeper) in numbers.iter_mut().zip(&other.masters) {
+            *number = counts(keeper).then(|| self.number_of(keeper));
+        }
+        for (slot, theirs) in other.keepers.iter().enumerate() {
+            let at = usize::from(*theirs);
+            let (Some(Some(number)), Some(keeper)) = (numbers.get(at), other.masters.get(at))
+            else {
+                continue;
+            };
+            if self.keepers[slot] == NOBODY || epochs[slot] < keeper.epoch {
+                self.keepers[slot] = *number;
+                epochs[slot] = keeper.epoch;
+            }
+        }
     }
 
     /// All nodes that keep a slot.
-    pub(super) fn keepers(&self) -> impl Iterator<Item = &Peer> {
+    pub(super) fn keepers(&self) -> impl Iterator<Item = &Keeper> {
         let kept = |at: usize| self.keepers.iter().any(|keeper| usize::from(*keeper) == at);
-        self.peers.iter().enumerate().filter(move |(at, _)| kept(*at)).map(|(_, peer)| peer)
+        self.masters.iter().enumerate().filter(move |(at, _)| kept(*at)).map(|(_, keeper)| keeper)
+    }
+
+    /// The addresses of all nodes that keep a slot.
+    pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.keepers().map(|keeper| &keeper.peer)
     }
 
     /// How many slots nobody keeps.
@@ -72,11 +140,26 @@ impl SlotMap {
         self.keepers.iter().filter(|keeper| **keeper == NOBODY).count()
     }
 
-    fn number_of(&mut self, peer: &Peer) -> u16 {
-        let at = self.peers.iter().position(|known| known == peer).unwrap_or_else(|| {
-            self.peers.push(peer.clone());
-            self.peers.len() - 1
+    /// Whether both maps name the same keeper of every slot.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        let here = |theirs: &Keeper| self.masters.iter().position(|ours| ours.is(theirs));
+        let here: Vec<Option<usize>> = other.masters.iter().map(here).collect();
+        let both = self.keepers.iter().zip(&other.keepers);
+        both.map(|(ours, theirs)| (usize::from(*ours), here.get(usize::from(*theirs)))).all(
+            |(ours, theirs)| match theirs {
+                Some(theirs) => *theirs == Some(ours),
+                None => ours == usize::from(NOBODY),
+            },
+        )
+    }
+
+    /// The number of a master; the highest epoch that was said of it counts.
+    fn number_of(&mut self, keeper: &Keeper) -> u16 {
+        let at = self.masters.iter().position(|known| known.is(keeper)).unwrap_or_else(|| {
+            self.masters.push(keeper.clone());
+            self.masters.len() - 1
         });
+        self.masters[at].epoch = self.masters[at].epoch.max(keeper.epoch);
         u16::try_from(at).unwrap_or(NOBODY)
     }
 }
@@ -121,7 +204,7 @@ mod tests {
     }
 
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
-        let node = Value::Array(vec![host, Value::Int(port), bulk("id")]);
+        let node = Value::Array(vec![host, Value::Int(port), bulk(&format!("id-{port}"))]);
         let replica = Value::Array(vec![bulk("10.0.0.9"), Value::Int(1), bulk("id")]);
         Value::Array(vec![Value::Int(first), Value::Int(last), node, replica])
     }
@@ -155,15 +238,16 @@ mod tests {
             range(100, 16_000, bulk(""), 7001),
             range(16_001, 16_382, bulk("10.0.0.1"), 7000),
         ]);
-        let mut map = SlotMap::read(&answer, "here").unwrap();
+        let mut map = SlotMap::read(&answer, "here", |_| 0).unwrap();
         let (first, second) = (("10.0.0.1".to_owned(), 7000), ("here".to_owned(), 7001));
-        assert_eq!(map.keeper(99), Some(&first));
-        assert_eq!(map.keeper(100), Some(&second));
+        let keeper = |map: &SlotMap, slot| map.keeper(slot).map(|keeper| keeper.peer.clone());
+        assert_eq!(keeper(&map, 99), Some(first.clone()));
+        assert_eq!(keeper(&map, 100), Some(second.clone()));
         assert_eq!((map.keeper(16_383), map.uncovered()), (None, 1));
-        assert_eq!(map.keepers().collect::<Vec<_>>(), [&first, &second]);
+        assert_eq!(map.peers().collect::<Vec<_>>(), [&first, &second]);
         let third = ("10.0.0.3".to_owned(), 1);
         map.moved(99, &third);
-        assert_eq!(map.keeper(99), Some(&third));
+        assert_eq!(keeper(&map, 99), Some(third));
         assert_ne!(map.keeper_number(98), map.keeper_number(99));
     }
 
@@ -176,7 +260,7 @@ mod tests {
             Value::Array(vec![range(9, 3, bulk("h"), 1)]),
             Value::Array(vec![range(0, 1, bulk("h"), 99_999)]),
         ] {
-            assert_eq!(SlotMap::read(&answer, "h"), None, "{answer:?}");
+            assert_eq!(SlotMap::read(&answer, "h", |_| 0), None, "{answer:?}");
         }
     }
 }

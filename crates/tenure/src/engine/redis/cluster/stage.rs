@@ -15,19 +15,19 @@ use crate::engine::redis::manner::Manner;
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::stage::Staged;
 use crate::engine::redis::wire::{Outcome, Reply};
+use crate::engine::runtime::Own;
 use crate::time::Clock;
 
 impl ClusterEngine {
     /// Opens a cluster whose scripts go by this clock.
     pub(in super::super) fn on_stage(
-        location: Location,
+        location: &Location,
         terms: &Terms,
-        clock: Arc<dyn Clock>,
+        clock: &Arc<dyn Clock>,
     ) -> Result<Self, Error> {
-        let manner = Manner::in_cluster(terms.max_lease).with_clock(clock);
-        let engine = Self::open(location, terms, manner)?;
-        engine.inner.own.handle().block_on(engine.greet())?;
-        Ok(engine)
+        let manner = || Manner::in_cluster(terms.max_lease).with_clock(Arc::clone(clock));
+        let own = Own::start("tenure-stage")?;
+        own.handle().block_on(Self::connect(location, terms, manner, true))
     }
 }
 

@@ -92,7 +92,7 @@ fn a_bad_url_is_refused_without_repeating_any_of_it() {
     for url in BAD.split_whitespace().chain(["redis://h h"]) {
         let error = read(url, None).map(|ok| panic!("{url}: {ok}")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidOption, "{url}");
-        assert!(!error.next_step().is_empty(), "{url}");
+        assert!(!error.help().is_empty(), "{url}");
     }
     for url in LEAKY.split_whitespace().map(|url| url.replace("PIN", CANARY)) {
         let error = read(&url, None).map(|ok| panic!("{url}: {ok}")).unwrap_err();

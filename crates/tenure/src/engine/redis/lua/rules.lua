@@ -375,6 +375,8 @@ function F.settle(claim, tell)
     local S = F.peek(part.key)
     local hold = S and F.hold_of(S, claim.id)
     if hold then held[#held + 1] = { S, hold } end
+    -- No part is over here: all parts of a claim have one expiry, since they are made and renewed
+    -- together, and a slot drops dead tickets before it serves its line. Compared as in the ledger.
     if not (hold and now < F.expiry(S, hold)) then complete = false end
   end
   for _, one in ipairs(held) do

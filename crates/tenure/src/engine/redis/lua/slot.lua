@@ -24,6 +24,8 @@ call('SET', KEYS[1], raw or fmt('%.0f %.0f %.0f', top, tombs, grace), 'KEEPTTL')
 -- Fields of one table, not locals: to make a function in Lua costs by the locals it can see.
 local F = {
   HOLDERS = 10000, WAITERS = 10000, NAMED = 8,
+  -- The capacity of a lock, and the weight of its writer.
+  ALL = 2147483647,
   -- So many come in by one call at most: others wait for the store meanwhile.
   GRANTS = 512,
   -- Places ahead of the line are this much lower.
@@ -62,6 +64,12 @@ function F.mint()
   return top
 end
 
+-- A weight as claims write it: 0 is all of a lock, so that the text of a mutex stays short.
+function F.weight(text)
+  local weight = tonumber(text)
+  return weight == 0 and F.ALL or weight
+end
+
 -- The claim that a text at this slot speaks of.
 function F.claim_of(text, key)
   local lease, id, mode, session, owners, delay, replaces, parts =
@@ -75,7 +83,7 @@ function F.claim_of(text, key)
   claim.replaces = replaces ~= '-' and replaces or nil
   for shape, weight, slot in gmatch(parts, '([^:;]+):(%d+):([^;]+)') do
     if slot == '.' then slot = key end
-    claim.parts[#claim.parts + 1] = { shape = shape, weight = tonumber(weight), key = slot }
+    claim.parts[#claim.parts + 1] = { shape = shape, weight = F.weight(weight), key = slot }
   end
   return claim
 end
@@ -112,7 +120,7 @@ function F.hold_view(S, hold) return F.number(F.expiry(S, hold)) .. ' ' .. F.hol
 
 function F.take_shape(S, shape)
   S.shape, S.reentrant = shape, sub(shape, 1, 1) ~= 's'
-  S.capacity = shape == 'm' and 1 or shape == 'rw' and 2147483647 or tonumber(sub(shape, 2))
+  S.capacity = shape == 'l' and F.ALL or tonumber(sub(shape, 2))
   if not S.capacity then F.corrupt(S.key) end
 end
 

@@ -1,6 +1,7 @@
 //! Connections that break, are refused, come back, or are closed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::Value;
 use tokio::runtime::{Builder, Handle};
@@ -13,6 +14,7 @@ use crate::engine::redis::pack::pack;
 use crate::engine::redis::trouble::Trouble;
 use crate::engine::redis::wire::{Home, Wire};
 use crate::engine::runtime::Own;
+use crate::time::{Clock, SystemClock};
 
 /// Never to be seen in an error.
 const CANARY: &str = "c4n4ry";
@@ -114,6 +116,34 @@ async fn a_caller_hears_soon_that_nobody_listens() {
     }
 }
 
+/// The caller calls again whenever it hears that there is no connection, as a keeper does. It once
+/// made the connection come back every 20 ms for as long as the server was away.
+#[tokio::test]
+async fn a_server_that_is_away_is_tried_less_often_with_each_failure_however_often_it_is_called() {
+    let fake = Fake::start().await;
+    let wire = plain(&fake.url());
+    let calls = tokio::spawn(async move {
+        loop {
+            assert!(wire.call(&ping()).await.is_err(), "nobody answers");
+        }
+    });
+    let mut pauses = Vec::new();
+    let clock = SystemClock;
+    let mut failed = clock.now();
+    for _ in 0..12 {
+        let connection = fake.tcp().await;
+        pauses.push(clock.now().since(failed));
+        // The client cannot know of the failure before this, so its pause begins later.
+        failed = clock.now();
+        drop(connection);
+    }
+    // After eight failures a pause is half a second or more, of which a quarter is always waited.
+    for pause in &pauses[9..] {
+        assert!(*pause >= Duration::from_millis(125), "{pauses:?}");
+    }
+    calls.abort();
+}
+
 #[tokio::test]
 async fn a_wrong_password_stays_the_answer_until_it_is_right() {
     let fake = Fake::start().await;
@@ -127,7 +157,7 @@ async fn a_wrong_password_stays_the_answer_until_it_is_right() {
     for call in [waiting, wire.call(&ping()), wire.call(&ping())] {
         let error = call.await.unwrap_err().into_error();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::InvalidOption, Effect::None));
-        assert!(!error.is_retryable());
+        assert!(!error.is_transient());
         assert!(!format!("{error} {error:?} {wire:?}").contains(CANARY), "{error}");
     }
     let peer = fake.greeted().await;
@@ -176,7 +206,7 @@ async fn the_engine_is_not_greeted_in_the_wrong_database() {
 async fn a_verdict_of_the_engine_is_what_callers_hear() {
     let fake = Fake::start().await;
     let (notes, _told) = Notes::new(Vec::new());
-    let verdict = Error::new(ErrorKind::InvalidOption, "another max_lease").next("agree");
+    let verdict = Error::new(ErrorKind::InvalidOption, "another max_lease").with_help("agree");
     *notes.verdict.lock().unwrap() = Err(verdict);
     let wire = open(&fake.url(), &notes);
     let call = wire.call(&ping());

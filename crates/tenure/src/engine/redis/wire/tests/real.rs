@@ -54,7 +54,7 @@ async fn patient(wire: &super::Wire, command: &[&[u8]]) -> Result<Value, Trouble
     let answered = async {
         loop {
             match wire.call(&pack(command)).await {
-                Err(Trouble::NotConnected(error)) if error.is_retryable() => {}
+                Err(Trouble::NotConnected(error)) if error.is_transient() => {}
                 outcome => return outcome,
             }
         }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::follower::Follower;
+use super::isolation;
 use crate::contract::{Finding, Health};
 use crate::engine::redis::reception::Server;
 
@@ -25,6 +26,8 @@ pub(super) struct Facts {
     pub(super) link: Link,
     /// For how long nobody comes in after a loss of memory, where that was asked for.
     pub(super) grace: Option<Duration>,
+    /// Whether sentinels may put a replica in the server's place.
+    pub(super) watched: bool,
 }
 
 /// How far the server's clock is ahead of ours, in microseconds, and how sure that is.
@@ -70,7 +73,9 @@ impl Facts {
             let (state, what) = judge(self);
             Finding::new(check, state, what)
         });
-        found.collect()
+        let isolation = self.isolation();
+        let isolation = isolation.map(|(state, what)| Finding::new("isolation", state, what));
+        found.chain(isolation).collect()
     }
 
     fn setting(&self, name: &str) -> Option<&str> {
@@ -270,19 +275,24 @@ impl Facts {
         let listed: Vec<String> = followers.iter().map(ToString::to_string).collect();
         let listed = if listed.is_empty() { String::new() } else { listed.join("; ") + ": " };
         let late = followers.iter().any(Follower::is_late);
-        let advice = match least {
-            _ if late => "one of them does not keep up; look at its log",
-            0 => {
-                "set min-replicas-to-write to 1, so that a primary which is cut off stops, and \
-                 rely on fences"
-            }
-            _ => "rely on fences where that matters",
+        let advice = if late {
+            "one of them does not keep up; look at its log"
+        } else {
+            "rely on fences where that matters"
         };
         let what = format!(
             "{connected}: {listed}a lock is granted before they know of it, so a fail-over may \
              forget the latest; {advice}"
         );
         (Health::Note, what)
+    }
+
+    /// What becomes of locks when the primary is cut off, if it is one that can be replaced.
+    fn isolation(&self) -> Option<(Health, String)> {
+        let is_primary = self.server.field("role") != Some("slave");
+        let followed = self.count("connected_slaves").is_some_and(|connected| connected > 0);
+        let replaceable = is_primary && (followed || self.watched);
+        replaceable.then(|| isolation::judge(self.setting("min-replicas-to-write")))
     }
 
     /// What the server says of each replica that it serves.
@@ -306,6 +316,7 @@ mod tests {
             clock: Offset::new(1_000, 1_050, 1_100),
             link: Link::Loopback,
             grace: None,
+            watched: false,
         }
     }
 
@@ -388,7 +399,7 @@ mod tests {
         for (info, least, state, words) in [
             ("role:master connected_slaves:0", Some("0"), Health::Fine, "without any"),
             ("role:master connected_slaves:2", None, Health::Note, "2: a lock is granted"),
-            ("role:master connected_slaves:1", None, Health::Note, "min-replicas-to-write to 1"),
+            ("role:master connected_slaves:1", None, Health::Note, "rely on fences where"),
             ("role:master connected_slaves:1", Some("1"), Health::Note, "rely on fences where"),
             ("role:master connected_slaves:0", Some("1"), Health::Bad, "locks are refused"),
             (
@@ -400,6 +411,19 @@ mod tests {
             (replica, None, Health::Bad, "replica of db-1:6379"),
         ] {
             finds(&facts(info, [None, None, least]), "replicas", state, words);
+        }
+    }
+
+    #[test]
+    fn a_primary_that_could_go_on_alone_is_told_how_to_stop() {
+        let (alone, followed) =
+            ("role:master connected_slaves:0", "role:master connected_slaves:1");
+        let with = |info, least, watched| Facts { watched, ..facts(info, [None, None, least]) };
+        for facts in [with(followed, Some("0"), false), with(alone, Some("0"), true)] {
+            finds(&facts, "isolation", Health::Note, "is 0; set it to 1 on all servers");
+        }
+        for facts in [with(alone, Some("0"), false), with("role:slave", Some("0"), true)] {
+            assert!(facts.judge().iter().all(|finding| finding.check != "isolation"));
         }
     }
 

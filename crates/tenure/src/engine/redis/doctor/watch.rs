@@ -7,6 +7,7 @@ use redis::Value;
 
 use super::words_of;
 use crate::contract::{Finding, Health};
+use crate::engine::redis::sentinel::vote::{self, Peer, Vote};
 
 /// Below this a busy server may be taken for a dead one.
 const HASTY: Duration = Duration::from_secs(1);
@@ -23,13 +24,15 @@ pub(in super::super) struct Heard {
 /// What a sentinel thinks of the primary. Only its address is known to everybody who may ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Opinion {
-    primary: String,
+    primary: Peer,
     detail: Option<Detail>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Detail {
     flags: String,
+    /// The number of the fail-over that its configuration is from.
+    epoch: Option<u64>,
     quorum: u64,
     others: u64,
     replicas: u64,
@@ -37,46 +40,76 @@ struct Detail {
 }
 
 impl Opinion {
-    /// The answer to `SENTINEL MASTER`.
-    pub(in super::super) fn read(reply: &Value) -> Option<Self> {
+    /// The server that a sentinel names, and its answer to `SENTINEL MASTER`, which may be a
+    /// refusal.
+    pub(in super::super) fn new(primary: Peer, reply: Option<&Value>) -> Self {
+        Self { primary, detail: reply.and_then(Detail::read) }
+    }
+
+    pub(in super::super) fn epoch(&self) -> Option<u64> {
+        self.detail.as_ref()?.epoch
+    }
+}
+
+impl Detail {
+    fn read(reply: &Value) -> Option<Self> {
         let Value::Map(pairs) = reply else { return None };
         let field = |name: &str| {
             let pair = pairs.iter().find(|(key, _)| words_of(key) == Some(name))?;
             words_of(&pair.1)
         };
         let number = |name: &str| field(name)?.parse::<u64>().ok();
-        let detail = Detail {
+        Some(Self {
             flags: field("flags")?.escape_debug().to_string(),
+            epoch: number("config-epoch"),
             quorum: number("quorum")?,
             others: number("num-other-sentinels")?,
             replicas: number("num-slaves")?,
             down_after: Duration::from_millis(number("down-after-milliseconds")?),
-        };
-        let primary = (field("ip")?, number("port")?);
-        Some(Self { detail: Some(detail), ..Self::at(primary.0, primary.1) })
-    }
-
-    /// From somebody who may say no more than where the primary is.
-    pub(in super::super) fn at(host: &str, port: u64) -> Self {
-        Self { primary: format!("{}:{port}", host.escape_debug()), detail: None }
+        })
     }
 }
 
 /// One finding for each sentinel, and one for all of them.
 pub(super) fn judge(name: &str, heard: &[Heard]) -> Vec<Finding> {
+    let votes = votes(heard);
+    let best = vote::best(&votes);
     let one = |heard: &Heard| {
-        let (state, what) = one(name, heard);
+        let (state, what) = one(name, heard, &best);
         Finding::new("sentinel", state, what)
     };
-    let (state, what) = together(heard);
+    let (state, what) = together(heard, &votes);
     heard.iter().map(one).chain([Finding::new("fail-over", state, what)]).collect()
 }
 
-fn one(name: &str, Heard { sentinel, answer }: &Heard) -> (Health, String) {
+fn votes(heard: &[Heard]) -> Vec<Vote> {
+    let vote = |Heard { sentinel, answer }: &Heard| {
+        let opinion = answer.as_ref().ok()?;
+        let (primary, epoch) = (opinion.primary.clone(), opinion.epoch());
+        Some(Vote { sentinel: sentinel.clone(), primary, epoch })
+    };
+    heard.iter().filter_map(vote).collect()
+}
+
+/// What one of them says. `best` is what the votes of all are for: several servers in a tie.
+fn one(name: &str, Heard { sentinel, answer }: &Heard, best: &[&Peer]) -> (Health, String) {
     let Opinion { primary, detail } = match answer {
         Ok(opinion) => opinion,
         Err(why) => return (Health::Note, format!("{sentinel} does not answer: {why}")),
     };
+    if let [elected] = best
+        && *elected != primary
+    {
+        let what = format!(
+            "{sentinel} is out of date: it says that {name} is {}, which is {} by now; it may be \
+             cut off from the servers (network, auth-pass) or from the other sentinels; look at \
+             its log, then restart it",
+            vote::place(primary),
+            vote::place(elected)
+        );
+        return (Health::Bad, what);
+    }
+    let primary = vote::place(primary);
     let Some(Detail { flags, quorum, others, replicas, .. }) = detail else {
         let what = format!(
             "{sentinel}: {name} is {primary}; what it thinks of it cannot be seen (SENTINEL MASTER \
@@ -96,16 +129,18 @@ fn one(name: &str, Heard { sentinel, answer }: &Heard) -> (Health, String) {
 }
 
 /// What they can do together.
-fn together(heard: &[Heard]) -> (Health, String) {
+fn together(heard: &[Heard], votes: &[Vote]) -> (Health, String) {
     let opinions: Vec<&Opinion> = heard.iter().filter_map(|one| one.answer.as_ref().ok()).collect();
-    let mut primaries: Vec<&str> = opinions.iter().map(|opinion| &*opinion.primary).collect();
-    primaries.sort_unstable();
-    primaries.dedup();
-    if let [_, _, ..] = primaries[..] {
+    if vote::differ(votes) {
+        let goes = match vote::best(votes)[..] {
+            [elected] => format!("Tenure goes by {}", vote::place(elected)),
+            _ => "Tenure tries one after the other".to_owned(),
+        };
         let what = format!(
-            "the sentinels name different primaries ({}): clients may lock at both; look at their \
-             logs, and wait until they agree",
-            primaries.join(", ")
+            "the sentinels name different primaries: {}. {goes}; clients that ask one sentinel \
+             alone may lock at another; look at the sentinels' logs, and restart the one that is \
+             out of date",
+            vote::listed(votes)
         );
         return (Health::Bad, what);
     }
@@ -161,16 +196,17 @@ mod tests {
     fn opinion(primary: &str, flags: &str, (quorum, others): (u64, u64)) -> Opinion {
         let detail = Detail {
             flags: flags.to_owned(),
+            epoch: Some(1),
             quorum,
             others,
             replicas: 2,
             down_after: Duration::from_secs(30),
         };
-        Opinion { primary: primary.to_owned(), detail: Some(detail) }
+        Opinion { primary: (primary.to_owned(), 6379), detail: Some(detail) }
     }
 
     fn good() -> Opinion {
-        opinion("db:6379", "master", (2, 2))
+        opinion("db", "master", (2, 2))
     }
 
     fn heard(answers: impl IntoIterator<Item = Result<Opinion, String>>) -> Vec<Heard> {
@@ -197,15 +233,28 @@ mod tests {
 
     #[test]
     fn two_primaries_are_bad_whatever_else_is_said() {
-        let other = opinion("old:6379", "master", (2, 2));
+        let other = opinion("old", "master", (2, 2));
         let all = heard([Ok(good()), Ok(other), Err("gone".to_owned())]);
-        finds(&all, "fail-over", Health::Bad, "(db:6379, old:6379)");
+        let words = "s0:26379 names db:6379 (epoch 1); s1:26379 names old:6379 (epoch 1)";
+        finds(&all, "fail-over", Health::Bad, words);
+        finds(&all, "fail-over", Health::Bad, "one after the other");
         finds(&all, "sentinel", Health::Note, "s2:26379 does not answer: gone");
     }
 
     #[test]
+    fn a_sentinel_that_is_out_of_date_is_named_with_what_to_do() {
+        let mut old = opinion("old", "s_down,master", (2, 2));
+        old.detail.as_mut().expect("a detail").epoch = Some(0);
+        let all = heard([Ok(old), Ok(good())]);
+        let words = "s0:26379 is out of date: it says that mine is old:6379, which is db:6379";
+        finds(&all, "sentinel", Health::Bad, words);
+        finds(&all, "sentinel", Health::Fine, "s1:26379: mine is db:6379");
+        finds(&all, "fail-over", Health::Bad, "Tenure goes by db:6379");
+    }
+
+    #[test]
     fn a_primary_that_a_sentinel_takes_for_dead_is_bad() {
-        let all = heard([Ok(opinion("db:6379", "s_down,o_down,master", (2, 2)))]);
+        let all = heard([Ok(opinion("db", "s_down,o_down,master", (2, 2)))]);
         finds(&all, "sentinel", Health::Bad, "s_down,o_down,master");
     }
 
@@ -243,9 +292,10 @@ mod tests {
 
     #[test]
     fn who_may_say_little_is_understood() {
-        let all = heard([Ok(Opinion::at("db", 6379))]);
+        let db = || ("db".to_owned(), 6379);
+        let all = heard([Ok(Opinion::new(db(), None))]);
         finds(&all, "sentinel", Health::Note, "SENTINEL MASTER is refused");
         finds(&all, "fail-over", Health::Note, "cannot be seen");
-        assert_eq!(Opinion::read(&Value::Nil), None);
+        assert_eq!(Opinion::new(db(), Some(&Value::Nil)).epoch(), None);
     }
 }

@@ -2,6 +2,7 @@
 //! `judge.rs` and `watch.rs` know what the answers mean for locks.
 
 mod follower;
+mod isolation;
 mod judge;
 mod watch;
 
@@ -57,6 +58,7 @@ impl RedisEngine {
                 _ => Link::Plain,
             },
             grace: location.grace().then_some(self.inner.reception.max_lease),
+            watched: location.primary().is_some(),
         };
         let mut findings = facts.judge();
         if let Some(primary) = location.primary() {

@@ -6,16 +6,19 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::slots::{SLOTS, slot_of};
+use super::survey::Asked;
+use super::views::{Witnesses, names};
 use super::{ClusterEngine, Node};
 use crate::contract::{Error, ErrorKind, Finding, Health, SessionId, short};
-use crate::engine::redis::examine::{seen, setting_in, time_in, words_in, words_of};
+use crate::engine::redis::doctor::{seen, setting_in, time_in, words_in, words_of};
 use crate::engine::redis::location::is_near;
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::reception::Server;
 
 /// What we call outside of scripts.
-const CALLED: [&str; 10] = [
+const CALLED: [&str; 11] = [
     "ASKING",
+    "CLUSTER|NODES",
     "CLUSTER|SLOTS",
     "EVAL",
     "EVALSHA",
@@ -44,6 +47,7 @@ struct Master {
 struct Picture {
     masters: Vec<Master>,
     uncovered: usize,
+    witnesses: Witnesses,
     /// As a node says it.
     state: Option<String>,
     timeout: Option<Duration>,
@@ -55,7 +59,7 @@ struct Picture {
 impl ClusterEngine {
     /// Asks all masters what there is to ask, and judges the answers.
     pub(super) async fn ask_all_nodes(&self) -> Result<Vec<Finding>, Error> {
-        self.inner.survey().await?;
+        self.inner.survey(Asked::All).await?;
         let mut masters = Vec::new();
         for node in self.inner.keepers()? {
             masters.push(self.ask_master(&node).await?);
@@ -75,6 +79,7 @@ impl ClusterEngine {
         let picture = Picture {
             masters,
             uncovered: self.uncovered(),
+            witnesses: self.witnesses(),
             state: info.and_then(|info| info.field("cluster_state").map(str::to_owned)),
             timeout: timeout.and_then(|text| text.parse().ok()).map(Duration::from_millis),
             full_coverage: coverage.map(|text| text == "yes"),
@@ -96,6 +101,10 @@ impl ClusterEngine {
 
     fn uncovered(&self) -> usize {
         self.inner.map.read().unwrap_or_else(PoisonError::into_inner).uncovered()
+    }
+
+    fn witnesses(&self) -> Witnesses {
+        self.inner.witnesses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     async fn ask_master(&self, node: &Node) -> Result<Master, Error> {
@@ -184,12 +193,20 @@ impl Picture {
     }
 
     fn slots(&self) -> (Health, String) {
+        let lost = match self.uncovered {
+            0 => String::new(),
+            some => format!("{some} of {SLOTS} slots are kept by nobody: locks there fail; "),
+        };
+        if let Some((what, next)) = self.witnesses.trouble(self.uncovered) {
+            let health = if self.uncovered > 0 { Health::Bad } else { Health::Note };
+            return (health, format!("{lost}{what}; {next}"));
+        }
         if self.uncovered > 0 {
-            let what = format!(
-                "{} of {SLOTS} slots are kept by nobody: locks there fail; redis-cli --cluster fix",
-                self.uncovered
+            let at = self.witnesses.members.first().map(std::slice::from_ref).map(names);
+            return (
+                Health::Bad,
+                format!("{lost}redis-cli --cluster fix {}", at.unwrap_or_default()),
             );
-            return (Health::Bad, what);
         }
         match self.state.as_deref() {
             Some("ok") | None => (Health::Fine, format!("all {SLOTS} are kept")),
@@ -296,6 +313,10 @@ fn lags(line: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn peer(port: u16) -> (String, u16) {
+        ("h".to_owned(), port)
+    }
+
     fn picture(infos: &[&str]) -> Picture {
         let master = |(n, info): (usize, &&str)| Master {
             at: format!("h:{n}"),
@@ -305,6 +326,7 @@ mod tests {
         Picture {
             masters: infos.iter().enumerate().map(master).collect(),
             uncovered: 0,
+            witnesses: Witnesses { members: vec![peer(1), peer(2)], apart: Vec::new() },
             state: Some("ok".to_owned()),
             timeout: Some(Duration::from_secs(15)),
             full_coverage: Some(false),
@@ -345,6 +367,12 @@ mod tests {
         let mut bad = picture(&[SOUND, SOUND]);
         (bad.uncovered, bad.full_coverage) = (7, Some(true));
         finds(&bad, "slots", Health::Bad, "7 of 16384");
+        finds(&bad, "slots", Health::Bad, "--cluster fix h:1");
+        bad.witnesses.apart = vec![peer(3)];
+        finds(&bad, "slots", Health::Bad, "h:3 answers, but is not in the cluster as h:1, h:2");
+        (bad.uncovered, bad.witnesses.members) = (9_000, vec![peer(3)]);
+        bad.witnesses.apart.clear();
+        finds(&bad, "slots", Health::Bad, "do not run redis-cli --cluster fix on h:3");
         finds(&bad, "fail-over", Health::Note, "cluster-require-full-coverage no");
         (bad.uncovered, bad.state) = (0, Some("fail".to_owned()));
         finds(&bad, "slots", Health::Bad, "state fail");

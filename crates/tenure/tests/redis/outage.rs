@@ -1,0 +1,105 @@
+//! A server that is killed and started again: waits and connects with a limit go on through it, a
+//! try and a connect without one answer at once.
+
+use std::thread::{JoinHandle, spawn};
+use std::time::Duration;
+
+use servers::{Redis, eventually};
+use tenure::block_on;
+use tenure::{Effect, Error, ErrorKind, MutexGuard, Query, Tenure};
+
+use crate::host::PATIENCE;
+
+/// Long enough for any restart on any machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn locks(tenure: &Tenure, name: &str) -> JoinHandle<Result<MutexGuard, Error>> {
+    let mutex = tenure.mutex(name).unwrap().timeout(LIMIT);
+    spawn(move || block_on(mutex.lock()))
+}
+
+#[test]
+fn a_lock_with_a_limit_waits_until_the_server_is_back() {
+    let redis = Redis::start();
+    let tenure = block_on(Tenure::connect(&redis.url())).unwrap();
+    redis.kill();
+    let locking = locks(&tenure, "a");
+    let error = block_on(tenure.mutex("b").unwrap().try_lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(!locking.is_finished(), "it waits");
+    redis.restart();
+    let guard = locking.join().unwrap().unwrap();
+    guard.check().unwrap();
+    block_on(guard.release()).unwrap();
+}
+
+#[test]
+fn a_waiter_in_line_is_served_by_the_server_that_was_started_again() {
+    let redis = Redis::start();
+    let builder = Tenure::builder().lease(Duration::from_secs(2));
+    let (one, two) = (
+        block_on(builder.clone().connect(&redis.url())).unwrap(),
+        block_on(builder.connect(&redis.url())).unwrap(),
+    );
+    let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
+    let waiting = locks(&two, "a");
+    let line = || {
+        let seen = block_on(one.inspect(&Query::Slot("a".parse().unwrap())));
+        seen.map_or(0, |seen| seen.slots.first().map_or(0, |slot| slot.line.len()))
+    };
+    eventually("it stands in line", || line() == 1);
+    redis.kill();
+    // Holder and waiter are cut off for longer than their lease.
+    block_on(guard.lost());
+    assert!(!waiting.is_finished(), "its place is gone, its wait is not over");
+    redis.restart();
+    let guard = waiting.join().unwrap().unwrap();
+    guard.check().unwrap();
+    block_on(guard.release()).unwrap();
+}
+
+#[test]
+fn a_limit_that_passes_first_tells_the_cause_and_how_often_it_was_tried() {
+    let redis = Redis::start();
+    let tenure = block_on(Tenure::connect(&redis.url())).unwrap();
+    redis.kill();
+    // The first call may meet a connection whose end was not noticed yet.
+    eventually("the end was noticed", || {
+        block_on(tenure.mutex("a").unwrap().try_lock()).is_err_and(|e| e.effect() == Effect::None)
+    });
+    let mutex = tenure.mutex("a").unwrap().timeout(Duration::from_secs(2));
+    let error = block_on(mutex.lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let said = error.to_string();
+    assert!(said.contains("tried ") && said.contains(" times in "), "{said}");
+}
+
+#[test]
+fn a_connect_with_a_limit_waits_until_the_server_is_there() {
+    let redis = Redis::start();
+    let url = redis.url();
+    redis.kill();
+    let error = block_on(Tenure::connect(&url)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "without a limit at once: {error}");
+    let short = Tenure::builder().connect_timeout(Duration::from_millis(500));
+    let error = block_on(short.connect(&url)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("tried "), "{error}");
+    let connecting =
+        spawn(move || block_on(Tenure::builder().connect_timeout(LIMIT).connect(&url)));
+    redis.restart();
+    let tenure = connecting.join().unwrap().unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().timeout(PATIENCE).lock()).unwrap().release())
+        .unwrap();
+}
+
+#[test]
+fn what_is_no_outage_is_told_at_once_whatever_the_limit() {
+    let redis = Redis::builder().password("secret").start();
+    let wrong = [redis.url_as("default", "wrong"), "redis://127.0.0.1:port".to_owned()];
+    for url in wrong {
+        let error = block_on(Tenure::builder().connect_timeout(LIMIT).connect(&url)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+        assert!(!error.to_string().contains("tried"), "{error}");
+    }
+}
