@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use servers::{Proxy, Redis};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{ErrorKind, Owner, Tenure};
 
 use crate::host::{Book, Nodes, url_of};
@@ -11,7 +11,7 @@ use crate::host::{Book, Nodes, url_of};
 /// Why a URL is refused.
 #[track_caller]
 fn refusal(url: &str) -> (ErrorKind, String) {
-    let error = wait(Tenure::builder().connect(url)).unwrap_err();
+    let error = block_on(Tenure::builder().connect(url)).unwrap_err();
     (error.kind(), error.to_string())
 }
 
@@ -58,8 +58,8 @@ fn nodes_are_reached_by_tls_and_no_stranger_is_believed() {
     let all = nodes.iter().map(|node| std::fs::read_to_string(node.certificates().ca()).unwrap());
     let bundle = std::env::temp_dir().join(format!("redlock-{}.pem", std::process::id()));
     std::fs::write(&bundle, all.collect::<String>()).unwrap();
-    let tenure = wait(Tenure::builder().connect(&url(&bundle))).unwrap();
-    let guard = wait(tenure.mutex("a").unwrap().try_lock()).unwrap();
+    let tenure = block_on(Tenure::builder().connect(&url(&bundle))).unwrap();
+    let guard = block_on(tenure.mutex("a").unwrap().try_lock()).unwrap();
     guard.expect("it is free").check().unwrap();
     std::fs::remove_file(&bundle).unwrap();
 }
@@ -67,25 +67,25 @@ fn nodes_are_reached_by_tls_and_no_stranger_is_believed() {
 #[test]
 fn a_new_set_waits_unless_it_is_declared_new() {
     let nodes = Nodes::start(3, 0);
-    let tenure = wait(Tenure::builder().connect(&nodes.url())).unwrap();
-    let error = wait(tenure.mutex("a").unwrap().try_lock()).unwrap_err();
+    let tenure = block_on(Tenure::builder().connect(&nodes.url())).unwrap();
+    let error = block_on(tenure.mutex("a").unwrap().try_lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("?new=yes"), "{error}");
-    let declared = wait(Tenure::builder().connect(&nodes.new_url())).unwrap();
-    let guard = wait(declared.mutex("a").unwrap().try_lock()).unwrap();
+    let declared = block_on(Tenure::builder().connect(&nodes.new_url())).unwrap();
+    let guard = block_on(declared.mutex("a").unwrap().try_lock()).unwrap();
     guard.expect("it is free").check().unwrap();
 }
 
 #[test]
 fn a_set_with_a_past_is_not_new_whatever_the_url_says() {
     let nodes = Nodes::start(3, 0);
-    let tenure = wait(Tenure::builder().connect(&nodes.new_url())).unwrap();
+    let tenure = block_on(Tenure::builder().connect(&nodes.new_url())).unwrap();
     nodes.servers[0].restart();
-    let again = wait(Tenure::builder().connect(&nodes.new_url())).unwrap();
-    let findings = wait(again.examine()).unwrap();
+    let again = block_on(Tenure::builder().connect(&nodes.new_url())).unwrap();
+    let findings = block_on(again.doctor()).unwrap();
     let closed = findings.iter().filter(|finding| finding.what.contains("lost its memory"));
     assert_eq!(closed.count(), 1, "{findings:?}");
-    let guard = wait(again.mutex("a").unwrap().try_lock()).unwrap();
+    let guard = block_on(again.mutex("a").unwrap().try_lock()).unwrap();
     guard.expect("two nodes are enough").check().unwrap();
     drop(tenure);
 }
@@ -94,28 +94,28 @@ fn a_set_with_a_past_is_not_new_whatever_the_url_says() {
 fn a_set_that_was_used_and_restarted_cannot_be_declared_new() {
     // It remembers, though perhaps not the last moments: somebody from then may still hold.
     let nodes = Nodes::start(3, 3);
-    let tenure = wait(Tenure::builder().connect(&nodes.url())).unwrap();
+    let tenure = block_on(Tenure::builder().connect(&nodes.url())).unwrap();
     drop(tenure);
     for server in &nodes.servers {
         server.restart();
     }
-    let declared = wait(Tenure::builder().connect(&nodes.new_url())).unwrap();
-    let error = wait(declared.mutex("a").unwrap().try_lock()).unwrap_err();
+    let declared = block_on(Tenure::builder().connect(&nodes.new_url())).unwrap();
+    let error = block_on(declared.mutex("a").unwrap().try_lock()).unwrap_err();
     assert!(error.to_string().contains("lost their memory"), "{error}");
 }
 
 #[test]
 fn a_server_is_a_store_of_its_own_or_a_node_and_never_both() {
     let nodes = Nodes::start(3, 0);
-    let tenure = wait(Tenure::builder().connect(&nodes.new_url())).unwrap();
+    let tenure = block_on(Tenure::builder().connect(&nodes.new_url())).unwrap();
     let (kind, why) = refusal(&nodes.servers[0].url());
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(why.contains("layout quorum-1"), "{why}");
     drop(tenure);
     let plain = Tenure::builder().namespace("plain");
-    let plain = wait(plain.connect(&nodes.servers[0].url())).unwrap();
+    let plain = block_on(plain.connect(&nodes.servers[0].url())).unwrap();
     let quorum = Tenure::builder().namespace("plain");
-    let error = wait(quorum.connect(&nodes.new_url())).unwrap_err();
+    let error = block_on(quorum.connect(&nodes.new_url())).unwrap_err();
     assert!(error.to_string().contains("either a store of its own"), "{error}");
     drop(plain);
 }
@@ -127,8 +127,8 @@ fn what_a_quorum_cannot_promise_is_refused_with_who_can() {
     let lease = Duration::from_secs(10);
     let (one, two) = (one.session(&nodes.new_url(), lease), two.session(&nodes.url(), lease));
     let refusals = [
-        wait(one.rwlock("a").unwrap().read()).unwrap_err(),
-        wait(one.semaphore("a", 3).unwrap().acquire(1)).unwrap_err(),
+        block_on(one.rwlock("a").unwrap().read()).unwrap_err(),
+        block_on(one.semaphore("a", 3).unwrap().acquire()).unwrap_err(),
     ];
     for error in refusals {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -137,10 +137,10 @@ fn what_a_quorum_cannot_promise_is_refused_with_who_can() {
     }
     // Inside a process an owner enters again; through another session it would wait for itself.
     let owner = Owner::new();
-    let outer = wait(one.mutex("b").unwrap().owner(&owner).lock()).unwrap();
-    let inner = wait(one.mutex("b").unwrap().owner(&owner).lock()).unwrap();
+    let outer = block_on(one.mutex("b").unwrap().owner(&owner).lock()).unwrap();
+    let inner = block_on(one.mutex("b").unwrap().owner(&owner).lock()).unwrap();
     assert_eq!(outer.fence().unwrap(), inner.fence().unwrap());
-    let error = wait(two.mutex("b").unwrap().owner(&owner).lock()).unwrap_err();
+    let error = block_on(two.mutex("b").unwrap().owner(&owner).lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("holds the name already"), "{error}");
 }

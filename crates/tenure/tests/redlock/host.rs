@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use servers::{Fsync, Proxy, Redis};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::conformance::audit::{Recorder, Rules, judge};
 use tenure::time::SystemClock;
 use tenure::{Builder, Tenure, Witness};
@@ -68,7 +68,7 @@ impl Book {
 
     /// A session that is written down here, on the engine's own thread.
     pub(crate) fn session(&self, url: &str, lease: Duration) -> Tenure {
-        wait(self.builder(lease).connect(url)).unwrap()
+        block_on(self.builder(lease).connect(url)).unwrap()
     }
 
     /// The auditor finds nothing: two holders at once, a fence that is equal or goes back, a use

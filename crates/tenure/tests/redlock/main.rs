@@ -2,6 +2,7 @@
 //! on the real clock.
 #![cfg(feature = "redlock")]
 
+mod crowds;
 mod doors;
 mod faults;
 mod host;

@@ -1,14 +1,14 @@
 //! The program on the engine's page is this one, and it runs.
 
-use tenure::blocking::Tenure;
+use tenure::Tenure;
 
 use crate::host::Nodes;
 
 fn report(url: &str) -> Result<(), tenure::Error> {
-    let tenure = Tenure::connect(url)?; // redlock://h1:6379,h2:6379,h3:6379
-    let guard = tenure.mutex("reports")?.lock()?;
+    let tenure = Tenure::blocking_connect(url)?; // redlock://h1:6379,h2:6379,h3:6379
+    let guard = tenure.mutex("reports")?.blocking_lock()?;
     println!("a majority of nodes says that we hold, with fence {}", guard.fence()?);
-    guard.release()
+    guard.blocking_release()
 }
 
 #[test]

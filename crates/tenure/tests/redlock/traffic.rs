@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use servers::Direction;
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{Error, ErrorKind, Tenure};
 
 use crate::host::{Book, Nodes};
@@ -54,8 +54,8 @@ fn flow(tenure: &Tenure, book: &Book, mut dice: Dice, rounds: u64) {
 
 fn round(tenure: &Tenure, book: &Book, dice: &mut Dice) -> Result<(), Error> {
     let name = ["a", "b", "c"][dice.pick(3)];
-    let mutex = tenure.mutex(name)?.wait(Duration::from_millis(500 + dice.throw(4_000)));
-    let guard = wait(mutex.lock())?;
+    let mutex = tenure.mutex(name)?.timeout(Duration::from_millis(500 + dice.throw(4_000)));
+    let guard = block_on(mutex.lock())?;
     // Now and then for longer than a lease, so that a fault finds somebody in the middle of it.
     let pieces = if dice.throw(12) == 0 { dice.throw(300) } else { 2 };
     for _ in 0..=pieces {
@@ -68,7 +68,7 @@ fn round(tenure: &Tenure, book: &Book, dice: &mut Dice) -> Result<(), Error> {
         drop(guard);
         return Ok(());
     }
-    wait(guard.release())
+    block_on(guard.release())
 }
 
 /// Whether the clocks of nodes jump.
@@ -128,7 +128,8 @@ fn run(seed: u64, rounds: u64, clocks: Clocks) {
     let (nodes, book, mut dice) = (Nodes::start(5, KEPT), Book::new(), Dice(seed));
     let url = nodes.new_url();
     let builder = || book.builder(LEASE).max_lease(LEASE).call_limit(Duration::from_secs(1));
-    let sessions: Vec<_> = (0..SESSIONS).map(|_| wait(builder().connect(&url)).unwrap()).collect();
+    let sessions: Vec<_> =
+        (0..SESSIONS).map(|_| block_on(builder().connect(&url)).unwrap()).collect();
     let over = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
         let tormentor = scope.spawn(|| {
@@ -152,7 +153,7 @@ fn run(seed: u64, rounds: u64, clocks: Clocks) {
         assert_eq!(failed, 0, "seed {seed}: flows failed");
     });
     for tenure in &sessions {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     let context = format!("seed {seed}, clocks {clocks:?}");
     match clocks {

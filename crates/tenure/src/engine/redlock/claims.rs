@@ -14,13 +14,17 @@ pub(super) struct Claims(Mutex<IdMap<ClaimId, Standing>>);
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     pub(super) claim: Arc<Claim>,
-    /// Its latest attempt.
+    /// Its latest attempt; 0 if nothing was sent yet.
     pub(super) attempt: u32,
     /// The fence it holds with, if that attempt was won.
     pub(super) fence: Option<u64>,
 }
 
 impl Standing {
+    fn new(claim: &Arc<Claim>) -> Self {
+        Self { claim: Arc::clone(claim), attempt: 0, fence: None }
+    }
+
     pub(super) fn token(&self) -> Token {
         Token { claim: self.claim.id, attempt: self.attempt }
     }
@@ -30,14 +34,15 @@ impl Claims {
     /// Begins another attempt.
     pub(super) fn begin(&self, claim: &Arc<Claim>) -> Token {
         let mut claims = self.lock();
-        let standing = claims.entry(claim.id).or_insert_with(|| Standing {
-            claim: Arc::clone(claim),
-            attempt: 0,
-            fence: None,
-        });
+        let standing = claims.entry(claim.id).or_insert_with(|| Standing::new(claim));
         standing.attempt += 1;
         standing.fence = None;
         standing.token()
+    }
+
+    /// The claim waits for its turn. Returns its latest attempt.
+    pub(super) fn wait(&self, claim: &Arc<Claim>) -> u32 {
+        self.lock().entry(claim.id).or_insert_with(|| Standing::new(claim)).attempt
     }
 
     /// An attempt was won. Not if the claim was given back or tried anew meanwhile.

@@ -1,51 +1,45 @@
-//! Who waits for which name, and whom to wake when a node tells that it is free. Knows sessions and
-//! names, not nodes.
+//! The waiters of this process, a queue for each name, and the listeners of its sessions. Knows
+//! sessions and names, not nodes.
 //!
-//! Nothing rests on these hints: whoever hears none asks again when its pause is over.
+//! Nodes publish when a name is free. That is only a hint: a waiter that receives none tries again
+//! when its pause is over.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::keys::Keys;
-use crate::contract::{Claim, ClaimId, Ear, IdMap, Name, SessionId, Signal};
+use super::queue::{Admission, Departure, Notice, Queue, pause_alone};
+use super::trying::Taken;
+use crate::contract::{Claim, ClaimId, Ear, IdMap, Name, SessionId};
 use crate::engine::redis::answers::signal;
-use crate::sync::random_bytes;
+use crate::time::{Clock, Tick};
 
-/// The first pause of whoever found a name taken; each is twice as long as the one before.
-const PAUSE: Duration = Duration::from_millis(8);
-/// The longest pause.
-const LONGEST: Duration = Duration::from_secs(1);
-
-/// Who waits, and who hears.
+/// The waiters of this process, and the listeners of its sessions.
 pub(super) struct Hints {
     /// How many nodes are a majority.
     majority: usize,
+    clock: Arc<dyn Clock>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
     ears: IdMap<SessionId, Weak<dyn Ear>>,
-    waiting: HashMap<Name, Waiting>,
+    queues: HashMap<Name, Queue>,
 }
 
-#[derive(Default)]
-struct Waiting {
-    claims: Vec<One>,
-    /// The claim whose end was told last, and by how many nodes: every node tells the same.
-    told: (Vec<u8>, usize),
-}
-
-struct One {
-    claim: ClaimId,
-    session: SessionId,
-    tries: u32,
+/// What a waiter is told whose attempt was lost, or that has to wait for its turn.
+pub(super) struct Pause {
+    pub(super) length: Option<Duration>,
+    /// The nodes are not asked yet to publish when the name is free.
+    pub(super) subscribe: bool,
 }
 
 impl Hints {
-    pub(super) fn new(majority: usize) -> Self {
-        Self { majority, inner: Mutex::default() }
+    pub(super) fn new(majority: usize, clock: &Arc<dyn Clock>) -> Self {
+        Self { majority, clock: Arc::clone(clock), inner: Mutex::default() }
     }
 
     /// Sends a session's signals to this ear.
@@ -55,50 +49,112 @@ impl Hints {
         inner.ears.insert(session, ear);
     }
 
-    /// The claim waits. How long to pause before it asks again, and whether it is the first to wait
-    /// for its name.
-    pub(super) fn wait(&self, claim: &Claim) -> (Duration, bool) {
-        let Some(session) = claim.session else { return (pause(4), false) };
+    /// Whether a waiter may try now, with an attempt that takes no longer than `limit`; otherwise
+    /// how long it pauses.
+    pub(super) fn ask(&self, claim: &Arc<Claim>, limit: Duration) -> Result<(), Pause> {
+        let now = self.clock.now();
         let mut inner = self.lock();
-        let name = claim.parts.first_name();
-        let first = !inner.waiting.contains_key(name);
-        let waiting = inner.waiting.entry(name.clone()).or_default();
-        let known = waiting.claims.iter().position(|one| one.claim == claim.id);
-        let at = known.unwrap_or_else(|| {
-            waiting.claims.push(One { claim: claim.id, session, tries: 0 });
-            waiting.claims.len() - 1
-        });
-        let tries = waiting.claims[at].tries;
-        waiting.claims[at].tries = tries.saturating_add(1);
-        (pause(tries), first)
-    }
-
-    /// The claim waits no longer. Whether it was the last to wait for the name.
-    pub(super) fn leave(&self, name: &Name, claim: ClaimId) -> bool {
-        let mut inner = self.lock();
-        let Some(waiting) = inner.waiting.get_mut(name) else { return false };
-        waiting.claims.retain(|one| one.claim != claim);
-        let last = waiting.claims.is_empty();
-        if last {
-            inner.waiting.remove(name);
+        let queue = match inner.queues.entry(claim.parts.first_name().clone()) {
+            Entry::Occupied(queue) => queue.into_mut(),
+            Entry::Vacant(free) => {
+                free.insert(Queue::new(claim, now, limit));
+                return Ok(());
+            }
+        };
+        match queue.ask(claim, now, limit) {
+            Admission::Try => Ok(()),
+            Admission::Wait(length) => Err(subscribing(queue, length)),
         }
-        last
     }
 
-    /// Whether anybody waits for the name.
+    /// An attempt has found the name taken: how long its waiter pauses.
+    pub(super) fn lost(&self, claim: &Claim, taken: &Taken) -> Pause {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let Some(queue) = inner.queues.get_mut(claim.parts.first_name()) else {
+            // It has left meanwhile, or it belongs to no session and nothing can wake it.
+            return Pause { length: Some(pause_alone()), subscribe: false };
+        };
+        let length = queue.lost(claim.id, taken.by.first(), taken.free_in, now);
+        subscribing(queue, length)
+    }
+
+    /// Too few nodes answered an attempt for this name.
+    pub(super) fn failed(&self, name: &Name) {
+        if let Some(queue) = self.lock().queues.get_mut(name) {
+            queue.failed();
+        }
+    }
+
+    /// An attempt was won: its waiter has left. Returns whether the nodes need not publish any more
+    /// when the name is free.
+    pub(super) fn won(&self, claim: &Claim) -> bool {
+        let name = claim.parts.first_name();
+        self.depart(name, |queue, now| queue.won(claim, now))
+    }
+
+    /// A waiter has left. Returns whether the nodes need not publish any more when the name is
+    /// free.
+    pub(super) fn leave(&self, name: &Name, claim: ClaimId) -> bool {
+        self.depart(name, |queue, now| queue.leave(claim, now))
+    }
+
+    fn depart(&self, name: &Name, leave: impl FnOnce(&mut Queue, Tick) -> Departure) -> bool {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let Inner { ears, queues } = &mut *inner;
+        let Some(queue) = queues.get_mut(name) else { return false };
+        let mut departure = leave(queue, now);
+        loop {
+            let notice = match departure {
+                Departure::Others(None) => return false,
+                Departure::Others(Some(notice)) => notice,
+                Departure::Last => {
+                    return queues.remove(name).is_some_and(|queue| queue.subscribed);
+                }
+            };
+            let Some(ear) = ear_of(ears, &notice) else {
+                // Its session is gone.
+                departure = queue.leave(notice.claim, now);
+                continue;
+            };
+            drop(inner);
+            ear.hear(notice.signal());
+            return false;
+        }
+    }
+
+    /// This process has released a lock. The waiter that has the turn tries, at once unless other
+    /// processes are `contended` with.
+    pub(super) fn released(&self, name: &Name, claim: ClaimId, contended: bool) {
+        let now = self.clock.now();
+        let mut inner = self.lock();
+        let Inner { ears, queues } = &mut *inner;
+        let Some(queue) = queues.get_mut(name) else { return };
+        let notice = queue.released(claim, contended, now);
+        let ear = ear_of(ears, &notice);
+        drop(inner);
+        if let Some(ear) = ear {
+            ear.hear(notice.signal());
+        }
+    }
+
+    /// Whether a waiter wants to know when the name is free.
     pub(super) fn is_waited_for(&self, name: &Name) -> bool {
-        self.lock().waiting.contains_key(name)
+        self.lock().queues.get(name).is_some_and(|queue| queue.subscribed)
     }
 
-    /// All channels to hear. Nobody publishes on the last one: it only shows whether we may listen.
+    /// All channels to hear. No client publishes on the last one: it only shows whether this client
+    /// may listen.
     pub(super) fn channels(&self, keys: &Keys) -> Vec<String> {
         let inner = self.lock();
         let sessions = inner.ears.keys().map(|session| keys.channel(*session));
-        let names = inner.waiting.keys().map(|name| keys.free(name));
+        let waited_for = inner.queues.iter().filter(|(_, queue)| queue.subscribed);
+        let names = waited_for.map(|(name, _)| keys.free(name));
         sessions.chain(names).chain([keys.channels() + "nobody"]).collect()
     }
 
-    /// Somebody published this.
+    /// A message has arrived.
     pub(super) fn message(&self, keys: &Keys, channel: &[u8], payload: &[u8]) {
         if let Some(session) = keys.session_of(channel) {
             let ear = self.lock().ears.get(&session).and_then(Weak::upgrade);
@@ -107,33 +163,31 @@ impl Hints {
             }
             return;
         }
-        let Some(name) = keys.freed(channel) else { return };
+        let claim = std::str::from_utf8(payload).ok().and_then(|text| text.parse().ok());
+        let (Some(name), Some(claim)) = (keys.freed(channel), claim) else { return };
+        let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { ears, waiting } = &mut *inner;
-        let Some(waiting) = waiting.get_mut(&name) else { return };
-        let (told, nodes) = &mut waiting.told;
-        if told != payload {
-            payload.clone_into(told);
-            *nodes = 0;
-        }
-        *nodes += 1;
-        // The first is early notice. With the last that makes a majority it can be had, which may
-        // be long after, and whoever came too early pauses by then.
-        if *nodes != 1 && *nodes != self.majority {
-            return;
-        }
-        let woken = wake(ears, waiting);
+        let Inner { ears, queues } = &mut *inner;
+        let notice = queues.get_mut(&name).and_then(|q| q.published(claim, self.majority, now));
+        let told = notice.and_then(|notice| Some((ear_of(ears, &notice)?, notice)));
         drop(inner);
-        tell(woken);
+        if let Some((ear, notice)) = told {
+            ear.hear(notice.signal());
+        }
     }
 
-    /// Messages may have been missed: everybody who waits asks again.
+    /// Messages may have been missed: a waiter of each name tries again.
     pub(super) fn missed(&self) {
+        let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { ears, waiting } = &mut *inner;
-        let woken: Vec<_> = waiting.values_mut().flat_map(|one| wake(ears, one)).collect();
+        let Inner { ears, queues } = &mut *inner;
+        let notices = queues.values_mut().map(|queue| queue.retry(now));
+        let told: Vec<_> =
+            notices.filter_map(|notice| Some((ear_of(ears, &notice)?, notice))).collect();
         drop(inner);
-        tell(woken);
+        for (ear, notice) in told {
+            ear.hear(notice.signal());
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -141,51 +195,11 @@ impl Hints {
     }
 }
 
-type Woken = Vec<(Arc<dyn Ear>, Signal)>;
-
-/// Whom to wake for a name, each at another moment: all at once would only split the votes. By then
-/// the other nodes are free as well.
-fn wake(ears: &IdMap<SessionId, Weak<dyn Ear>>, waiting: &mut Waiting) -> Woken {
-    let crowd = u32::try_from(waiting.claims.len()).unwrap_or(u32::MAX).min(16);
-    let one = |one: &mut One| {
-        // Who has lost often competes with many, of whom most are in other processes.
-        let after = Duration::from_millis(4) * (crowd + one.tries.min(16));
-        one.tries /= 2;
-        let after = Duration::from_millis(1) + chance(after);
-        let signal = Signal::Again { claim: one.claim, after };
-        Some((ears.get(&one.session)?.upgrade()?, signal))
-    };
-    waiting.claims.iter_mut().filter_map(one).collect()
+fn ear_of(ears: &IdMap<SessionId, Weak<dyn Ear>>, notice: &Notice) -> Option<Arc<dyn Ear>> {
+    ears.get(&notice.session?)?.upgrade()
 }
 
-/// No lock of ours is held here.
-fn tell(woken: Woken) {
-    for (ear, signal) in woken {
-        ear.hear(signal);
-    }
-}
-
-/// How long to pause after so many tries: between a half and the whole of a length that doubles.
-fn pause(tries: u32) -> Duration {
-    let whole = PAUSE.saturating_mul(1 << tries.min(10)).min(LONGEST);
-    whole / 2 + chance(whole / 2)
-}
-
-/// Some length up to this one.
-fn chance(most: Duration) -> Duration {
-    let [byte, ..] = random_bytes();
-    most * u32::from(byte) / 255
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_a_second_with_chance_in_their_second_half() {
-        for (tries, least, most) in [(0, 4, 8), (3, 32, 64), (7, 500, 1000), (99, 500, 1000)] {
-            let millis = pause(tries).as_millis();
-            assert!((least..=most).contains(&millis), "{tries}: {millis}");
-        }
-    }
+/// The pause of a waiter. The first that pauses subscribes.
+fn subscribing(queue: &mut Queue, length: Option<Duration>) -> Pause {
+    Pause { length, subscribe: !std::mem::replace(&mut queue.subscribed, true) }
 }

@@ -32,6 +32,11 @@ impl Keys {
         &self.plain.terms
     }
 
+    /// The names that a plain engine uses, which are the same here for clients.
+    pub(super) fn plain(&self) -> &Plain {
+        &self.plain
+    }
+
     /// The key of a lock.
     pub(super) fn lock(&self, name: &Name) -> String {
         let mut key = self.plain.slot(name);

@@ -52,17 +52,17 @@ fn check(nodes: &[Arc<Location>]) -> Result<(), Error> {
     if count < LEAST {
         let what = format!("a quorum takes at least {LEAST} nodes, this URL names {count}");
         return Err(Error::new(ErrorKind::InvalidOption, what)
-            .next("name independent servers, or use redis:// for one server"));
+            .with_help("name independent servers, or use redis:// for one server"));
     }
     if count > MOST {
         let what = format!("a quorum has at most {MOST} nodes, this URL names {count}");
-        return Err(Error::new(ErrorKind::Limit, what).next("5 nodes survive the loss of 2"));
+        return Err(Error::new(ErrorKind::Limit, what).with_help("5 nodes survive the loss of 2"));
     }
     for (at, node) in nodes.iter().enumerate() {
         if nodes[..at].iter().any(|other| other.address() == node.address()) {
             let what = format!("the URL names one address twice ({node})");
             return Err(Error::new(ErrorKind::InvalidOption, what)
-                .next("name each server once: two votes of one server are one failure"));
+                .with_help("name each server once: two votes of one server are one failure"));
         }
     }
     Ok(())
@@ -106,8 +106,9 @@ fn percent(value: &str) -> Result<u32, Error> {
 }
 
 fn wrong(what: &'static str) -> Error {
-    Error::new(ErrorKind::InvalidOption, what)
-        .next("use redlock://[user:password@]host:port,host:port,host:port[/db][?option=value]")
+    Error::new(ErrorKind::InvalidOption, what).with_help(
+        "use redlock://[user:password@]host:port,host:port,host:port[/db][?option=value]",
+    )
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl Quorum {
             let closed = closed.len().checked_sub(quorum(nodes)).map(|at| closed[at]);
             (holder.is_some() || closed.is_some()).then(|| SlotView {
                 name: name.clone(),
-                shape: Shape::Mutex,
+                shape: Shape::Lock,
                 holders: holder.into_iter().collect(),
                 line: Vec::new(),
                 closed_for: closed,
@@ -112,7 +112,7 @@ impl Quorum {
     }
 
     /// The answers of all nodes that give one, a majority at least.
-    async fn ask_all(&self, lane: Lane, calling: Calling) -> Result<Vec<Value>, Error> {
+    pub(super) async fn ask_all(&self, lane: Lane, calling: Calling) -> Result<Vec<Value>, Error> {
         let nodes = self.nodes.len();
         let limit = self.site.node_limit(LOOK * 14);
         let mut round = Round::begin(self, lane, &Arc::new(calling), 0..nodes, limit);

@@ -8,36 +8,43 @@
 //! ```
 //!
 //! An engine made of engines: it uses the connections of the `redis` room, and none of its rules.
-//! No node knows another, so there is no line, no counting and no sharing; whoever finds a name
-//! taken pauses and asks again, earlier if a node tells that it is free.
+//! No node knows another, so there is no queue, no counting and no sharing. A waiter that finds a
+//! name taken pauses and tries again, earlier if a node publishes that the name is free; of the
+//! waiters of one process only one tries at a time (`queue.rs`).
 
 #[cfg(all(test, feature = "conformance"))]
 mod agreement;
+mod change_terms;
 mod claims;
-mod examine;
+mod doctor;
 mod hints;
 mod keys;
 mod location;
 mod looking;
 mod node;
 mod patience;
+// Not part of the API: the model in the project's tests is made of it.
+#[doc(hidden)]
 pub mod protocol;
+mod queue;
+mod raise_fences;
 mod record;
 mod refusals;
 mod releasing;
 mod renewing;
 mod round;
+// Not part of the API: the model in the project's tests is made of it.
+#[doc(hidden)]
 pub mod rules;
 mod scripts;
 mod site;
 #[cfg(feature = "conformance")]
 mod stage;
 mod trying;
+mod waiting;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-use tokio::runtime::{Handle, Id};
 
 use self::claims::Claims;
 use self::hints::Hints;
@@ -45,20 +52,19 @@ use self::location::Set;
 use self::node::{Lane, Node};
 use self::patience::Patience;
 use self::protocol::quorum;
-use self::renewing::{Hold, grant};
+use self::renewing::Hold;
 use self::round::together;
 use self::site::Site;
 #[cfg(feature = "conformance")]
 pub(crate) use self::stage::WeakEngine;
-use self::trying::{Came, Taken};
 use super::Terms;
 use super::redis::trouble::Trouble;
 use super::redis::wire::Reply;
-use super::runtime::Own;
+use super::runtime::{Callers, Own};
 use crate::contract::{
-    Arrival, Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
-    Fencing, Finding, Loss, Name, Patience as Wish, Pending, Promises, Query, Queued, Refusal,
-    Release, Released, Renewed, SessionId, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence, Fencing,
+    Finding, Loss, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
+    Snapshot, Survives, Verb, Verdict, Wake,
 };
 
 /// What the quorum engine promises.
@@ -67,6 +73,7 @@ pub const PROMISES: Promises = Promises {
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "counters at a majority of nodes; for nodes that keep no append-only file, \
                        after a restart the nodes' clocks",
+    fence_floor: true,
     queue: false,
     sharing: false,
     counting: false,
@@ -94,8 +101,8 @@ struct Quorum {
     hints: Arc<Hints>,
     claims: Claims,
     patience: Patience,
-    /// The callers' runtime, and whether it has threads of its own.
-    front: Option<(Id, bool)>,
+    /// The runtime that the front lanes live on, if there are any.
+    callers: Option<Callers>,
     /// The thread of the back lanes. Last, so that the connections end first.
     own: Own,
 }
@@ -111,25 +118,21 @@ impl std::fmt::Debug for RedlockEngine {
 pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
     let during = |error: Error| error.during(Verb::Connect);
     let set = Set::parse(url).map_err(during)?;
-    let quorum = Quorum::open(&set, terms, false).map_err(during)?;
-    quorum.greet(set.new).await.map_err(during)?;
+    let quorum = Quorum::connect(&set, terms, false).await.map_err(during)?;
     Ok(Arc::new(RedlockEngine { quorum: Arc::new(quorum) }))
 }
 
 impl Quorum {
-    fn open(set: &Set, terms: &Terms, staged: bool) -> Result<Self, Error> {
-        let own = Own::start("tenure-redlock")?;
-        let site = Arc::new(Site::new(set, terms, staged));
-        let hints = Arc::new(Hints::new(quorum(set.nodes.len())));
-        let here = Handle::try_current().ok();
-        let open = |at| Arc::new(Node::open(at, &site, &hints, here.as_ref(), own.handle()));
+    fn open(set: &Set, site: Site, own: Own, callers: Option<Callers>) -> Self {
+        let site = Arc::new(site);
+        let hints = Arc::new(Hints::new(quorum(set.nodes.len()), &site.clock));
+        let open = |at| Arc::new(Node::open(at, &site, &hints, callers.as_ref(), own.handle()));
         let nodes = (0..set.nodes.len()).map(open).collect();
-        let front = here.as_ref().map(|here| (here.id(), Site::always_runs(here)));
         let mut promises = PROMISES;
         promises.drift_percent = set.drift.unwrap_or(promises.drift_percent);
         let patience = Patience::start(own.handle());
         let claims = Claims::default();
-        Ok(Self { site, nodes, promises, hints, claims, patience, front, own })
+        Self { site, nodes, promises, hints, claims, patience, callers, own }
     }
 
     /// Waits until a majority of nodes has been greeted. What no node may be is refused at once.
@@ -139,7 +142,7 @@ impl Quorum {
         for (at, outcome) in greeted.into_iter().enumerate() {
             match outcome {
                 Ok(()) => {}
-                Err(error) if error.is_retryable() => {
+                Err(error) if error.is_transient() => {
                     tracing::warn!("{} is away: {error}", self.nodes[at].location);
                     away.push((at, Trouble::NotConnected(error)));
                 }
@@ -198,21 +201,13 @@ impl Quorum {
 
     /// The lane that suits whoever calls.
     fn lane(&self) -> Lane {
-        let here = || Handle::try_current().ok().map(|here| here.id());
-        match self.front {
-            Some((_, true)) if here().is_some() => Lane::Front,
-            Some((runtime, false)) if here() == Some(runtime) => Lane::Front,
-            _ => Lane::Back,
-        }
+        if self.callers.as_ref().is_some_and(Callers::serves) { Lane::Front } else { Lane::Back }
     }
 
     /// The lane that hears what is published.
     fn hearing(&self) -> Lane {
-        if self.front.is_some_and(|(_, always_runs)| always_runs) {
-            Lane::Front
-        } else {
-            Lane::Back
-        }
+        let in_front = self.callers.as_ref().is_some_and(Callers::has_threads);
+        if in_front { Lane::Front } else { Lane::Back }
     }
 
     /// Too few nodes answered: says which did not, and why.
@@ -220,7 +215,11 @@ impl Quorum {
         let (nodes, needed) = (self.nodes.len(), quorum(self.nodes.len()));
         let mut reasons: Vec<String> = Vec::new();
         for (at, trouble) in why {
-            reasons.push(format!("{}: {}", self.nodes[at].location, trouble.into_error()));
+            reasons.push(format!(
+                "{}: {}",
+                self.nodes[at].location,
+                trouble.into_error().without_help()
+            ));
         }
         let silent = nodes.saturating_sub(answered + reasons.len());
         if silent > 0 {
@@ -229,89 +228,7 @@ impl Quorum {
         let reasons = reasons.join("; ");
         let what = format!("only {answered} of {nodes} nodes answered, {needed} must: {reasons}");
         Error::new(ErrorKind::Unavailable, what)
-            .next("check the nodes; `tenure doctor` looks at each")
-    }
-
-    /// Makes another attempt for a claim, and says how it stands then.
-    async fn advance(self: &Arc<Self>, lane: Lane, claim: &Arc<Claim>) -> Result<Verdict, Error> {
-        let token = self.claims.begin(claim);
-        let came = self.attempt(lane, claim, token).await?;
-        let name = claim.parts.first_name();
-        match came {
-            Came::Won(fence) => {
-                self.stop_waiting(name, claim.id);
-                if !self.claims.won(token, fence) {
-                    // Given back while it was under way: that release went out before or behind it.
-                    self.withdraw(lane, claim, token);
-                    return Ok(Verdict::Refused(Refusal::Withdrawn));
-                }
-                Ok(Verdict::Granted(grant(token, fence)))
-            }
-            Came::Withdrawn => {
-                self.claims.end(claim.id);
-                self.stop_waiting(name, claim.id);
-                Ok(Verdict::Refused(Refusal::Withdrawn))
-            }
-            Came::Taken(others) => {
-                self.refuse_kin(claim, &others)?;
-                if claim.patience == Wish::Try {
-                    self.claims.end(claim.id);
-                    return Ok(Verdict::Refused(Refusal::Held { by: others.by, waiting: 0 }));
-                }
-                let pause = self.pause(claim, &others);
-                let arrival = Arrival(token.attempt.into());
-                Ok(Verdict::Queued(Queued { place: 0, first_expiry: Some(pause), arrival }))
-            }
-        }
-    }
-
-    /// An owner that asks for what it or an ancestor holds through another process would wait for
-    /// itself.
-    fn refuse_kin(&self, claim: &Claim, taken: &Taken) -> Result<(), Error> {
-        let kin = taken.by.iter().find(|holder| {
-            let theirs = holder.lineage.owner();
-            let elsewhere = holder.session != claim.session;
-            let above = claim.lineage.ancestors().contains(&theirs);
-            let standing = elsewhere || self.claims.get(holder.claim).is_some();
-            (above && standing) || (theirs == claim.lineage.owner() && elsewhere)
-        });
-        let Some(holder) = kin else { return Ok(()) };
-        self.claims.end(claim.id);
-        self.stop_waiting(claim.parts.first_name(), claim.id);
-        Err(refusals::reentry(holder).on(claim.parts.first_name()))
-    }
-
-    /// How long to pause: longer each time, but not beyond the instant when all may be free.
-    fn pause(&self, claim: &Claim, taken: &Taken) -> Duration {
-        let (pause, first) = self.hints.wait(claim);
-        if first {
-            self.hear_of(claim.parts.first_name());
-        }
-        let free = taken.free_in.map(|free| free + Duration::from_millis(1) + pause / 16);
-        free.map_or(pause, |free| free.min(pause))
-    }
-
-    fn stop_waiting(&self, name: &Name, claim: ClaimId) {
-        if !self.hints.leave(name, claim) {
-            return;
-        }
-        let channel = self.site.keys.free(name);
-        for node in &self.nodes {
-            drop(node.wire(self.hearing()).unsubscribe(channel.as_bytes()));
-        }
-        // Somebody who came meanwhile may have subscribed before we left.
-        if self.hints.is_waited_for(name) {
-            self.hear_of(name);
-        }
-    }
-
-    /// Asks all nodes to tell when the name is free.
-    fn hear_of(&self, name: &Name) {
-        let channel = self.site.keys.free(name);
-        for node in &self.nodes {
-            let wire = node.wire(self.hearing());
-            wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
-        }
+            .with_help("check the nodes; `tenure doctor` looks at each")
     }
 
     async fn claim(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Verdict, Error> {
@@ -341,7 +258,7 @@ impl Quorum {
             Ok(Verdict::Granted(grant)) => Renewed::Held(grant),
             Ok(Verdict::Queued(queued)) => Renewed::Waiting(queued),
             Ok(Verdict::Refused(_)) => Renewed::Gone(Loss::Forgotten),
-            Err(error) => Renewed::Unanswered(error.to_string()),
+            Err(error) => Renewed::Unanswered(error.without_help()),
         }
     }
 
@@ -355,7 +272,7 @@ impl Quorum {
                 self.extend(lane, &[hold]).await.pop().unwrap_or_else(silence)
             }
             Ok(None) => Renewed::Gone(Loss::Forgotten),
-            Err(error) => Renewed::Unanswered(error.to_string()),
+            Err(error) => Renewed::Unanswered(error.without_help()),
         }
     }
 
@@ -448,7 +365,14 @@ impl Engine for RedlockEngine {
         })
     }
 
-    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(async move {
+            let raised = self.quorum.raise_fences(self.quorum.lane(), to).await;
+            raised.map_err(|error| error.during(Verb::RaiseFences))
+        })
+    }
+
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(async move { Ok(self.quorum.ask_the_nodes().await) })
     }
 

@@ -17,6 +17,7 @@ use crate::engine::redis::pack::pack;
 use crate::engine::redis::reception::Server;
 use crate::engine::redis::trouble::{Trouble, judged};
 use crate::engine::redis::wire::{Greeter, Home, Outcome, Outgoing, Reply, Wire};
+use crate::engine::runtime::Callers;
 use crate::time::Tick;
 
 /// The version of what scripts keep at a node. A plain client knows none like it, and refuses.
@@ -64,17 +65,17 @@ impl State {
 }
 
 impl Node {
-    /// Opens the connections to the node with this number. `front` is the callers' runtime.
+    /// Opens the connections to the node with this number.
     pub(super) fn open(
         at: usize,
         site: &Arc<Site>,
         hints: &Arc<Hints>,
-        front: Option<&Handle>,
+        callers: Option<&Callers>,
         own: &Handle,
     ) -> Self {
         let location = Arc::clone(&site.nodes[at]);
         let known = Arc::clone(&site.known[at]);
-        let hears_in_front = front.is_some_and(Site::always_runs);
+        let hears_in_front = callers.is_some_and(Callers::has_threads);
         let wire = |lane: Lane, first: &Handle| {
             let hears = (lane == Lane::Front) == hears_in_front;
             let (site, hints) = (Arc::clone(site), Arc::clone(hints));
@@ -83,7 +84,7 @@ impl Node {
             let gather = Box::new(|_: &mut Outgoing| {});
             Wire::open(Arc::clone(&location), Arc::new(clerk), gather, home)
         };
-        let front = front.map(|home| wire(Lane::Front, home));
+        let front = callers.map(|callers| wire(Lane::Front, callers.handle()));
         let back = wire(Lane::Back, own);
         Self { location, front, back, known, site: Arc::clone(site) }
     }
@@ -162,18 +163,14 @@ impl Clerk {
                     word(1)?,
                     self.site.nodes[self.at]
                 );
-                return Err(Error::new(ErrorKind::Unsupported, what).next(
+                return Err(Error::new(ErrorKind::Unsupported, what).with_help(
                     "a server is either a store of its own (redis://) or a node of a quorum; use \
                      another namespace, or one version of Tenure everywhere",
                 ));
             }
             "lease" => {
-                let theirs = Duration::from_micros(word(1)?.parse().unwrap_or_default());
-                let ours = self.site.max_lease;
-                let what =
-                    format!("this namespace was opened with max_lease {theirs:?}, not {ours:?}");
-                return Err(Error::new(ErrorKind::InvalidOption, what)
-                    .next("state the same max_lease in every client of a namespace"));
+                let stands = Duration::from_micros(word(1)?.parse().unwrap_or_default());
+                return Err(self.site.other_lease(stands));
             }
             _ => return Err(strange(&reply)),
         }
@@ -185,6 +182,7 @@ impl Clerk {
 
     fn judge_all(&self, replies: Vec<Value>) -> Result<(), Error> {
         let mut replies = replies.into_iter();
+        let subscribed = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         let report = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         let report = judged(report).map_err(Trouble::into_error)?;
         let server = Server::new(info_text(&report).ok_or_else(|| strange(&report))?);
@@ -197,27 +195,24 @@ impl Clerk {
             tracing::warn!("{node} may have lost its memory; it grants nothing for {closed:?}");
         }
         self.site.learn(self.at, state)?;
-        for reply in replies {
-            judged(reply).map_err(|trouble| {
-                let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
-                trouble.into_error().next(next)
-            })?;
-        }
-        Ok(())
+        judged(subscribed).map(drop).map_err(|trouble| {
+            let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
+            trouble.into_error().with_help(next)
+        })
     }
 }
 
 impl Greeter for Clerk {
     fn greeting(&self) -> Vec<Vec<u8>> {
-        // The report first: a server that is refused shall not be marked.
-        let mut commands = vec![pack(&[b"INFO"]), self.site.connect().packed(true)];
+        // First of all, so that whoever would change the terms after us knows that we are there.
+        let mut channels = vec![self.site.client()];
         if self.hears {
-            let channels = self.hints.channels(&self.site.keys);
-            let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
-            words.extend(channels.iter().map(String::as_bytes));
-            commands.push(pack(&words));
+            channels.extend(self.hints.channels(&self.site.keys));
         }
-        commands
+        let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
+        words.extend(channels.iter().map(String::as_bytes));
+        // The report before the marks: a server that is refused shall have none.
+        vec![pack(&words), pack(&[b"INFO"]), self.site.connect().packed(true)]
     }
 
     fn judge(&self, replies: Vec<Value>) -> Result<(), Error> {

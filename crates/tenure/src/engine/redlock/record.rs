@@ -8,6 +8,7 @@ use redis::Value;
 use crate::contract::{ClaimId, Fence, HolderView, Lineage, OwnerId, SessionId};
 use crate::engine::redis::answers::text;
 use crate::engine::redis::codec::about;
+use crate::limits;
 
 use super::protocol::quorum;
 
@@ -98,7 +99,7 @@ impl Record {
             claim: self.claim,
             session: self.session,
             lineage: self.lineage.clone(),
-            weight: 1,
+            weight: limits::FULL_WEIGHT,
             fence: Fence::new(self.fence),
             reserved: false,
             held_for: self.held_for,

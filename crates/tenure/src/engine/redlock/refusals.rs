@@ -8,26 +8,25 @@ use crate::contract::{
 /// Where the rest is promised.
 const ELSEWHERE: &str = "use one store that all agree on: redis://, or embedded: on one host";
 
-/// Refuses a claim for anything but one mutex.
+/// Refuses a claim for anything but one exclusive lock.
 pub(super) fn unless_plain(claim: &Claim) -> Result<(), Error> {
     let parts = claim.parts.as_slice();
-    let shape = parts.iter().map(Part::shape).find(|shape| *shape != Shape::Mutex);
-    let what = match shape {
-        Some(Shape::ReadWrite) => {
-            "a quorum has no read-write locks: each node would have to know all readers, and no \
-             majority can tell that the last of them has left"
-        }
-        Some(_) => {
-            "a quorum has no semaphores: permits counted at different majorities do not add up"
-        }
-        None if parts.len() > 1 => "a quorum takes one name at a time",
-        None if claim.replaces.is_some() => "a quorum has nothing to upgrade or downgrade",
-        None => return Ok(()),
+    let what = if parts.iter().any(Part::is_shared) {
+        "a quorum has no shared locks: each node would have to know all readers, and no majority \
+         can tell that the last of them has left"
+    } else if parts.iter().any(|part| part.shape() != Shape::Lock) {
+        "a quorum has no semaphores: permits counted at different majorities do not add up"
+    } else if parts.len() > 1 {
+        "a quorum takes one name at a time"
+    } else if claim.replaces.is_some() {
+        "a quorum has nothing to upgrade or downgrade"
+    } else {
+        return Ok(());
     };
     Err(Error::new(ErrorKind::Unsupported, what)
         .during(Verb::Claim)
         .on(claim.parts.first_name())
-        .next(ELSEWHERE))
+        .with_help(ELSEWHERE))
 }
 
 /// Refuses to enter again what is held through another process or by an outer owner.
@@ -39,7 +38,7 @@ pub(super) fn reentry(holder: &HolderView) -> Error {
     );
     Error::new(ErrorKind::Unsupported, what)
         .during(Verb::Claim)
-        .next("take it once, in the outermost process; redis:// and embedded: re-enter")
+        .with_help("take it once, in the outermost process; redis:// and embedded: re-enter")
 }
 
 /// The cells of a quorum: none.
@@ -47,7 +46,7 @@ pub(super) struct NoCells;
 
 fn none<T: Send + 'static>() -> Pending<'static, T> {
     let what = "a quorum keeps no cells: values need one order of all writes";
-    let error = Error::new(ErrorKind::Unsupported, what).during(Verb::Cell).next(ELSEWHERE);
+    let error = Error::new(ErrorKind::Unsupported, what).during(Verb::Cell).with_help(ELSEWHERE);
     Box::pin(std::future::ready(Err(error)))
 }
 

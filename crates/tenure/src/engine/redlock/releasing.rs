@@ -13,7 +13,7 @@ use super::protocol::quorum;
 use super::round::{Event, Round};
 use super::rules::Token;
 use super::scripts::Calling;
-use crate::contract::{Claim, Error, Release, Released};
+use crate::contract::{Claim, ClaimRef, Error, Release, Released};
 use crate::engine::redis::answers::list;
 use crate::time::{Clock, SystemClock, Tick};
 
@@ -37,6 +37,33 @@ impl Again {
     }
 }
 
+/// What nodes answered to the release of one claim.
+struct Tally<'a> {
+    claim: &'a ClaimRef,
+    /// It was no hold.
+    waited: bool,
+    /// How many nodes it held at.
+    yes: usize,
+    /// To how many clients nodes have published that the name is free, at most.
+    listeners: i64,
+    /// A waiter of this process was told.
+    told: bool,
+}
+
+impl Tally<'_> {
+    fn count(&mut self, answer: &Value) {
+        if let Value::Int(number @ 1..) = answer {
+            self.yes += 1;
+            self.listeners = self.listeners.max(number - 1);
+        }
+    }
+
+    /// Whether it held or waited, when so many nodes did not answer.
+    fn is_done(&self, silent: usize, nodes: usize) -> bool {
+        self.waited || self.yes + silent >= quorum(nodes) && self.yes > 0
+    }
+}
+
 impl Quorum {
     /// Gives claims back everywhere. One answer for each, in their order.
     pub(super) async fn release(
@@ -47,26 +74,47 @@ impl Quorum {
         let Some(shortest) = batch.iter().map(|one| one.claim.lease).min() else {
             return Ok(Vec::new());
         };
-        let mut waited = Vec::with_capacity(batch.len());
+        let mut tallies = Vec::with_capacity(batch.len());
         let mut items = Vec::with_capacity(batch.len());
         for Release { claim, .. } in batch {
             // From here on no attempt of it counts, whatever nodes say.
             let ended = self.claims.end(claim.id);
             self.stop_waiting(claim.parts.first_name(), claim.id);
-            waited.push(ended.is_some_and(|standing| standing.fence.is_none()));
+            let waited = ended.as_ref().is_some_and(|standing| standing.fence.is_none());
+            if ended.is_some_and(|standing| standing.attempt == 0) {
+                // It waited for its turn all the time: no node has heard of it.
+                continue;
+            }
             let token = Token { claim: claim.id, attempt: ALL };
             items.push((self.site.lock(&claim.parts), token, claim.lease, true));
+            tallies.push(Tally { claim, waited, yes: 0, listeners: 0, told: false });
         }
-        let nodes = self.nodes.len();
+        if items.is_empty() {
+            return Ok(vec![Released::Done; batch.len()]);
+        }
         let calling = Arc::new(self.release_calling(items));
-        let limit = self.site.node_limit(shortest);
         let again = Again::within(batch.iter().map(|one| one.claim.lease));
-        let mut round = Round::insisting(self, lane, &calling, again, limit);
-        let mut held = vec![0; batch.len()];
+        let limit = self.site.node_limit(shortest);
+        let round = Round::insisting(self, lane, &calling, again, limit);
+        let answered = self.count(round, &mut tallies).await?;
+        let silent = self.nodes.len() - answered;
+        let mut tallies = tallies.iter().peekable();
+        let answer = |one: &Release| {
+            let sent = tallies.next_if(|tally| tally.claim.id == one.claim.id);
+            let done = sent.is_none_or(|tally| tally.is_done(silent, self.nodes.len()));
+            if done { Released::Done } else { Released::Gone }
+        };
+        Ok(batch.iter().map(answer).collect())
+    }
+
+    /// Counts the answers to a release, and lets a waiter of this process try as soon as a majority
+    /// has released. Returns how many nodes answered.
+    async fn count(&self, mut round: Round, tallies: &mut [Tally<'_>]) -> Result<usize, Error> {
+        let nodes = self.nodes.len();
         let (mut answered, mut troubles) = (0, Vec::new());
         while answered + troubles.len() < nodes {
-            let enough = answered >= quorum(nodes) && held.iter().all(|yes| *yes >= quorum(nodes));
-            if enough {
+            let all = tallies.iter().all(|tally| tally.yes >= quorum(nodes));
+            if answered >= quorum(nodes) && all {
                 break;
             }
             match round.next().await {
@@ -75,8 +123,11 @@ impl Quorum {
                 Event::Answer(_, Ok(value)) => {
                     answered += 1;
                     let answers = list(&value).unwrap_or_default();
-                    for (yes, answer) in held.iter_mut().zip(answers) {
-                        *yes += usize::from(*answer == Value::Int(1));
+                    for (tally, answer) in tallies.iter_mut().zip(answers) {
+                        tally.count(answer);
+                        if tally.yes >= quorum(nodes) {
+                            self.tell_released(tally);
+                        }
                     }
                 }
             }
@@ -84,12 +135,20 @@ impl Quorum {
         if answered < quorum(nodes) {
             return Err(self.too_few(answered, troubles.into_iter()).effect_unknown());
         }
-        let silent = nodes - answered;
-        let answer = |(yes, waited): (usize, bool)| {
-            let done = waited || yes + silent >= quorum(nodes) && yes > 0;
-            if done { Released::Done } else { Released::Gone }
-        };
-        Ok(held.into_iter().zip(waited).map(answer).collect())
+        for tally in tallies.iter_mut() {
+            self.tell_released(tally);
+        }
+        Ok(answered)
+    }
+
+    /// A waiter of this process may try, if the claim was a hold.
+    fn tell_released(&self, tally: &mut Tally<'_>) {
+        if tally.waited || std::mem::replace(&mut tally.told, true) {
+            return;
+        }
+        // Every process with a waiter listens at every node, this one too.
+        let contended = tally.listeners > 1;
+        self.hints.released(tally.claim.parts.first_name(), tally.claim.id, contended);
     }
 
     /// Withdraws an attempt everywhere, in the background. Nobody is told: whoever else asked at

@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use crate::engine::redis::pack::pack;
+use crate::engine::texts::text;
 
 /// One script.
 #[derive(Clone, Debug)]
@@ -21,7 +22,9 @@ pub(super) struct Scripts {
     pub(super) release: Script,
     pub(super) look: Script,
     pub(super) evict: Script,
+    pub(super) raise_fences: Script,
     pub(super) connect: Script,
+    pub(super) change_terms: Script,
     pub(super) open: Script,
     #[cfg(feature = "conformance")]
     pub(super) end_session: Script,
@@ -30,7 +33,7 @@ pub(super) struct Scripts {
 /// The scripts on the node's own clock.
 pub(super) fn on_node_clock() -> &'static Scripts {
     static SCRIPTS: LazyLock<Scripts> =
-        LazyLock::new(|| Scripts::new(include_str!("lua/clock.lua")));
+        LazyLock::new(|| Scripts::new(text!("redlock/lua/clock.lua").get()));
     &SCRIPTS
 }
 
@@ -46,14 +49,16 @@ impl Scripts {
     fn new(clock: &str) -> Self {
         let make = |text: &str| Script::new(text, clock);
         Self {
-            acquire: make(include_str!("lua/acquire.lua")),
-            raise: make(include_str!("lua/raise.lua")),
-            extend: make(include_str!("lua/extend.lua")),
-            release: make(include_str!("lua/release.lua")),
-            look: make(include_str!("lua/look.lua")),
-            evict: make(include_str!("lua/evict.lua")),
-            connect: make(include_str!("lua/connect.lua")),
-            open: make(include_str!("lua/open.lua")),
+            acquire: make(text!("redlock/lua/acquire.lua").get()),
+            raise: make(text!("redlock/lua/raise.lua").get()),
+            extend: make(text!("redlock/lua/extend.lua").get()),
+            release: make(text!("redlock/lua/release.lua").get()),
+            look: make(text!("redlock/lua/look.lua").get()),
+            evict: make(text!("redlock/lua/evict.lua").get()),
+            raise_fences: make(text!("redlock/lua/raise_fences.lua").get()),
+            connect: make(text!("redlock/lua/connect.lua").get()),
+            change_terms: make(text!("redlock/lua/change_terms.lua").get()),
+            open: make(text!("redlock/lua/open.lua").get()),
             #[cfg(feature = "conformance")]
             end_session: make(include_str!("../../conformance/lua/end_quorum_session.lua")),
         }
@@ -66,7 +71,7 @@ impl Script {
         for line in verb.lines() {
             match line {
                 "--#include clock" => push(&mut text, clock),
-                "--#include head" => push(&mut text, include_str!("lua/head.lua")),
+                "--#include head" => push(&mut text, text!("redlock/lua/head.lua").get()),
                 line => push(&mut text, line),
             }
         }

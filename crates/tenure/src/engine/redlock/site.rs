@@ -1,19 +1,17 @@
 //! What all nodes have in common: their names, the terms of the namespace, and who may be a node.
 //! Knows rules about servers, not connections.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::keys::Keys;
 use super::location::Set;
 use super::node::{Known, LAYOUT, State};
 use super::scripts::{self, Calling, Script, Scripts};
 use crate::contract::{Error, ErrorKind, Parts};
-use crate::engine::Terms;
 use crate::engine::redis::location::Location;
 use crate::engine::redis::reception::Server;
+use crate::engine::{Terms, max_lease};
 use crate::time::Clock;
 
 /// How far the clocks of nodes may be apart, and clients' from theirs: a node clamps what a client
@@ -30,6 +28,12 @@ pub(super) struct Site {
     pub(super) known: Vec<Arc<Known>>,
     pub(super) keys: Keys,
     pub(super) max_lease: Duration,
+    /// What this client states; all nodes have to agree.
+    stated: Duration,
+    /// It makes no claims, and agrees to any terms.
+    looks: bool,
+    /// The longest lease that stands at a node, where another one is stated.
+    stands: Mutex<Option<Duration>>,
     pub(super) clock: Arc<dyn Clock>,
     /// The suite plays: scripts go by the clock of the suite.
     #[cfg(feature = "conformance")]
@@ -47,6 +51,9 @@ impl Site {
             known: set.nodes.iter().map(|_| Arc::default()).collect(),
             keys: Keys::new(&terms.namespace),
             max_lease: terms.max_lease,
+            stated: terms.max_lease,
+            looks: false,
+            stands: Mutex::default(),
             clock: Arc::clone(&terms.clock),
             #[cfg(feature = "conformance")]
             staged,
@@ -55,9 +62,25 @@ impl Site {
         }
     }
 
-    /// Whether a runtime has threads of its own, which go on whatever a caller does.
-    pub(super) fn always_runs(home: &Handle) -> bool {
-        home.runtime_flavor() != RuntimeFlavor::CurrentThread
+    /// The same for a client that makes no claims where this longest lease stands.
+    pub(super) fn only_looks(self, stands: Duration) -> Self {
+        Self { looks: true, max_lease: self.stated.max(stands), ..self }
+    }
+
+    /// The longest lease of the namespace, if a node refused us because we state another one.
+    pub(super) fn stands(&self) -> Option<Duration> {
+        *self.stands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A node has another longest lease than we state.
+    pub(super) fn other_lease(&self, stands: Duration) -> Error {
+        *self.stands.lock().unwrap_or_else(PoisonError::into_inner) = Some(stands);
+        max_lease::refused(stands, self.stated, "a client has changed it since")
+    }
+
+    /// The channel that says that this client is connected.
+    pub(super) fn client(&self) -> String {
+        self.keys.plain().client(self.stated)
     }
 
     /// For how long a node that may have lost its memory grants nothing: until every lease from
@@ -118,7 +141,7 @@ impl Site {
         let keys = vec![self.keys.node.clone(), self.keys.terms().to_owned()];
         self.calling(&self.scripts().connect, keys)
             .with(LAYOUT)
-            .with(self.max_lease.as_micros().to_string())
+            .with(if self.looks { 0 } else { self.stated.as_micros() }.to_string())
             .with(self.quarantine().as_micros().to_string())
     }
 
@@ -126,7 +149,7 @@ impl Site {
     pub(super) fn check_server(&self, at: usize, server: &Server) -> Result<(), Error> {
         let node = &self.nodes[at];
         let refuse = |what: String, next: &'static str| {
-            Err(Error::new(ErrorKind::Unsupported, format!("{node} {what}")).next(next))
+            Err(Error::new(ErrorKind::Unsupported, format!("{node} {what}")).with_help(next))
         };
         let (major, minor) = server.version();
         if (major, minor) < OLDEST {
@@ -166,7 +189,7 @@ impl Site {
             let (one, other) = (&self.nodes[other], &self.nodes[at]);
             let what = format!("{one} and {other} are the same server");
             return Err(Error::new(ErrorKind::InvalidOption, what)
-                .next("name each server once: two votes of one server are one failure"));
+                .with_help("name each server once: two votes of one server are one failure"));
         }
         self.known[at].set(state);
         Ok(())

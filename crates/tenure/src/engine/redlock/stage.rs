@@ -13,13 +13,15 @@ use crate::engine::Terms;
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::trouble::Trouble;
 use crate::engine::redis::wire::Call;
+use crate::engine::runtime::Own;
 
 impl RedlockEngine {
     /// Opens a set of nodes whose scripts go by the clock of the terms.
     pub(crate) fn on_stage(url: &str, terms: &Terms) -> Result<Self, Error> {
         let set = Set::parse(url)?;
-        let quorum = Quorum::open(&set, terms, true)?;
-        quorum.own.handle().block_on(quorum.greet(set.new))?;
+        let own = Own::start("tenure-stage")?;
+        let connecting = Quorum::connect(&set, terms, true);
+        let quorum = own.handle().block_on(connecting)?;
         Ok(Self { quorum: Arc::new(quorum) })
     }
 

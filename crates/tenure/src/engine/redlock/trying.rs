@@ -14,7 +14,7 @@ use super::round::{Event, Round};
 use super::rules::Token;
 use super::scripts::Calling;
 use super::site::Site;
-use crate::contract::{Claim, Error, ErrorKind, HolderView, OwnerId, SessionId};
+use crate::contract::{Claim, Effect, Error, ErrorKind, HolderView, OwnerId, SessionId};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::codec::push_about;
 use crate::engine::redis::trouble::Trouble;
@@ -87,14 +87,17 @@ impl Trying<'_> {
         let calling = self.acquire();
         let began = SystemClock.now();
         let mut round = self.begin(calling, 0..self.quorum.nodes.len());
-        let mut hurried = false;
+        let (mut hurried, mut late) = (false, false);
         loop {
             let step = match round.next().await {
                 Event::Answer(at, outcome) => {
                     let vote = self.heard.acquire(at, outcome);
                     self.attempt.acquired(at, vote)
                 }
-                Event::TimeIsUp => self.attempt.time_is_up(),
+                Event::TimeIsUp => {
+                    late = true;
+                    self.attempt.time_is_up()
+                }
             };
             match step {
                 // The others may spare us the second round trip, if they take no longer than one.
@@ -109,7 +112,8 @@ impl Trying<'_> {
             }
         }
         // Lost, but to whom? A name that is held is waited for; nodes that are away are an error.
-        while !self.heard.is_clear(self.quorum.nodes.len()) {
+        // A node that is silent beyond its time is not waited for.
+        while !late && !self.heard.is_clear(self.quorum.nodes.len()) {
             match round.next().await {
                 Event::Answer(at, outcome) => drop(self.heard.acquire(at, outcome)),
                 Event::TimeIsUp => break,
@@ -254,6 +258,13 @@ impl Heard {
         self.withdrawn || self.is_taken(nodes) || away > nodes - quorum(nodes)
     }
 
+    /// Whether no node can have recorded the attempt: all have answered, and none has granted it.
+    fn is_void(&self, nodes: usize) -> bool {
+        let answered = self.held.len() + self.closed.len() + self.troubles.len();
+        let untouched = |(_, trouble): &(usize, Trouble)| trouble.effect() == Effect::None;
+        self.granted == 0 && answered >= nodes && self.troubles.iter().all(untouched)
+    }
+
     /// Why the attempt was lost.
     fn verdict(&mut self, site: &Quorum) -> Result<Came, Error> {
         if self.withdrawn {
@@ -262,7 +273,8 @@ impl Heard {
         let (nodes, needed) = (site.nodes.len(), quorum(site.nodes.len()));
         let answered = self.granted + self.held.len();
         if !self.is_taken(nodes) {
-            return Err(self.unavailable(site, answered));
+            let error = self.unavailable(site, answered);
+            return Err(if self.is_void(nodes) { error } else { error.effect_unknown() });
         }
         let mut left: Vec<u64> = self.held.iter().map(|(left, _)| *left).collect();
         left.sort_unstable();
@@ -283,7 +295,7 @@ impl Heard {
                 "{closed} of {nodes} nodes may have lost their memory and grant nothing for \
                  another {longest:.0?}, because locks from before may still be held"
             );
-            return Error::new(ErrorKind::Unavailable, what).next(
+            return Error::new(ErrorKind::Unavailable, what).with_help(
                 "wait; or, if nobody has ever used this set of nodes, connect with ?new=yes",
             );
         }

@@ -8,7 +8,7 @@
 --#include clock
 --#include head
 local lock = call('HMGET', KEYS[1], 'c', 'i', 'n', 'g', 'x', 'd')
-local node = call('HMGET', KEYS[2], 'ready', 'top')
+local node = call('HMGET', KEYS[2], 'ready', 'top', 'floor')
 local withdrawn = tomb_of(KEYS[1], ARGV[2])
 local claim, attempt, closed = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[7])
 if not node[1] then
@@ -40,7 +40,7 @@ end
 -- A broken clock must not push the numbers out of their range for ever.
 local clock = math.min(now, 4503599627370496)
 local hint = math.max(clock - 1000000, math.min(clock + 1000000, tonumber(ARGV[4])))
-local counter = tonumber(lock[1] or '0')
+local counter = math.max(tonumber(lock[1] or '0'), tonumber(node[3] or '0'))
 -- Forgotten because nobody used it for long, while the clock has been put back since.
 if not lock[1] and top - now > 3600000000 then counter = top + 60000000 end
 local fence = math.max(counter + 1, hint)

@@ -2,15 +2,16 @@
 -- namespace, and notices a node that may have lost its memory.
 --
 -- KEYS   the node, the terms
--- ARGV   the clock of the suite; the version of this layout, the longest lease, and for how long a
---        suspect node stays closed (both in microseconds)
+-- ARGV   the clock of the suite; the version of this layout, the longest lease (0 for a client that makes
+--        no claims and agrees to any), and for how long a suspect node stays closed (both in microseconds)
 -- out    {"ok", how much longer the node is closed, "1" if it has no past, its run, now};
 --        {"version", theirs}; {"lease", theirs}
 --#include clock
 --#include head
 local terms = call('HMGET', KEYS[2], 'version', 'max_lease')
 if terms[1] and terms[1] ~= ARGV[2] then return { 'version', terms[1] } end
-if terms[2] and terms[2] ~= ARGV[3] then return { 'lease', terms[2] } end
+local looks = ARGV[3] == '0'
+if terms[2] and terms[2] ~= ARGV[3] and not looks then return { 'lease', terms[2] } end
 local node = call('HMGET', KEYS[1], 'run', 'ready', 'top', 'fresh')
 local run = string.match(call('INFO', 'server'), 'run_id:(%x+)') or '-'
 local closed = tonumber(ARGV[4])
@@ -24,7 +25,9 @@ if changed and node[1] then fresh = '0' end
 if ready - now > closed then
   changed, ready = true, now + closed
 end
-if not terms[1] then call('HSET', KEYS[2], 'version', ARGV[2], 'max_lease', ARGV[3]) end
+if not terms[1] and not looks then call('HSET', KEYS[2], 'version', ARGV[2], 'max_lease', ARGV[3]) end
+-- How often clients agreed: see change_terms.
+if not looks then call('HINCRBY', KEYS[1], 'agreed', 1) end
 if changed or now > top then
   call('HSET', KEYS[1], 'run', run, 'ready', text(ready), 'top', text(math.max(top, now)), 'fresh', fresh)
 end

@@ -3,7 +3,7 @@
 -- KEYS   their locks
 -- ARGV   the clock of the suite; then for each the claim, the latest attempt that is meant, its lease in
 --        microseconds, and "1" if others who wait shall be told
--- out    for each 1 if it held, otherwise 0
+-- out    for each 0 if it did not hold, otherwise 1 and, if others are told, one more for each client that is
 --#include clock
 --#include head
 local answers = {}
@@ -15,8 +15,9 @@ for at, key in ipairs(KEYS) do
   answers[at] = 0
   if lock[1] == claim and tonumber(lock[2]) <= tonumber(attempt) then
     call('HDEL', key, 'i', 'n', 'g', 'x', 'd', 't', 's', 'o', 'a')
-    if now < tonumber(lock[3]) then answers[at] = 1 end
-    if tell == '1' then call('PUBLISH', key .. ':free', claim) end
+    local listeners = 0
+    if tell == '1' then listeners = call('PUBLISH', key .. ':free', claim) end
+    if now < tonumber(lock[3]) then answers[at] = 1 + listeners end
   end
 end
 return answers

@@ -1,0 +1,23 @@
+-- change_terms: gives the namespace another longest lease at this node, unless a client is connected
+-- here that relies on the one that stands. Every connection of a client is subscribed to a channel that
+-- names the longest lease which the client states, before it agrees on the terms: see connect.
+--
+-- KEYS   the node, the terms
+-- ARGV   the clock of the suite; the new lease in microseconds; what the channels of clients begin with;
+--        how often clients had agreed on the terms before the caller found no claim, or "" to be told
+-- out    {"there", channel..} if clients are connected that state another lease; {"top", how often};
+--        {"again"} if another client has agreed since; {"denied", message}; {"ok"}
+--#include clock
+--#include head
+local channels = redis.pcall('PUBSUB', 'CHANNELS', ARGV[3] .. '*')
+if channels.err then return { 'denied', channels.err } end
+local there, own = { 'there' }, ARGV[3] .. ARGV[2] .. ':'
+for _, channel in ipairs(channels) do
+  if string.sub(channel, 1, #own) ~= own then there[#there + 1] = channel end
+end
+if #there > 1 then return there end
+local agreed = call('HGET', KEYS[1], 'agreed') or '0'
+if ARGV[4] == '' then return { 'top', agreed } end
+if agreed ~= ARGV[4] then return { 'again' } end
+call('HSET', KEYS[2], 'max_lease', ARGV[2])
+return { 'ok' }
