@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use servers::Postgres;
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{ErrorKind, Tenure};
 
 use crate::host::session;
@@ -23,21 +23,21 @@ fn the_rights_on_the_page_are_enough_and_the_schema_is_not_made_without() {
     server.done("CREATE ROLE pw; CREATE ROLE app LOGIN PASSWORD 'c4n4ry' IN ROLE pw");
     server.done("REVOKE CREATE ON DATABASE postgres FROM PUBLIC");
     let url = server.url_as("app", "c4n4ry");
-    let error = wait(Tenure::connect(&url)).unwrap_err();
+    let error = block_on(Tenure::connect(&url)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("tenure migrate"), "{error}");
-    wait(tenure::engine::postgres::migrate(&server.url())).unwrap();
-    wait(tenure::engine::postgres::migrate(&server.url())).unwrap();
-    let error = wait(Tenure::connect(&url)).unwrap_err();
+    block_on(tenure::engine::postgres::migrate(&server.url())).unwrap();
+    block_on(tenure::engine::postgres::migrate(&server.url())).unwrap();
+    let error = block_on(Tenure::connect(&url)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     server.done(&grants());
     let tenure = session(&url);
-    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
-    assert!(wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none());
-    wait(guard.release()).unwrap();
+    let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
+    assert!(block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none());
+    block_on(guard.release()).unwrap();
     let name = "cell".parse().unwrap();
-    wait(tenure.cells().put(&tenure::contract::Put::new(name, "x"))).unwrap();
-    let wrong = wait(Tenure::connect(&server.url_as("app", "other"))).unwrap_err();
+    block_on(tenure.cells().put(&tenure::contract::Put::new(name, "x"))).unwrap();
+    let wrong = block_on(Tenure::connect(&server.url_as("app", "other"))).unwrap_err();
     assert_eq!(wrong.kind(), ErrorKind::InvalidOption, "{wrong}");
     assert!(!format!("{wrong:?} {tenure:?}").contains("c4n4ry"));
 }
@@ -48,7 +48,7 @@ fn the_printed_statements_make_the_schema() {
     let url = format!("{}?schema=my%20locks", server.url());
     server.done(&tenure::engine::postgres::statements(&url).unwrap());
     let tenure = session(&url);
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     assert_eq!(server.done("SELECT count(*) FROM \"my locks\".migrations"), "1\n");
 }
 
@@ -57,13 +57,14 @@ fn a_newer_schema_and_other_terms_are_refused() {
     let server = Postgres::start();
     let _first = session(&server.url());
     let other = Tenure::builder().max_lease(Duration::from_secs(90));
-    let error = wait(other.connect(&server.url())).unwrap_err();
+    let error = block_on(other.connect(&server.url())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
-    let error = wait(Tenure::connect(&format!("{}?durability=grace", server.url()))).unwrap_err();
+    let error =
+        block_on(Tenure::connect(&format!("{}?durability=grace", server.url()))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     assert!(error.to_string().contains("durability=commit"), "{error}");
     server.done("INSERT INTO tenure.migrations (version) VALUES (99)");
-    let error = wait(Tenure::connect(&server.url())).unwrap_err();
+    let error = block_on(Tenure::connect(&server.url())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("version 99"), "{error}");
 }
@@ -73,10 +74,10 @@ fn tls_is_spoken_and_the_certificate_is_checked() {
     let server = Postgres::builder().tls().start();
     let ca = server.certificates().ca().display().to_string();
     let url = format!("postgres://postgres@localhost:{}/postgres?sslmode=require", server.port());
-    let error = wait(Tenure::connect(&url)).unwrap_err();
+    let error = block_on(Tenure::connect(&url)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "a stranger's certificate: {error}");
     let tenure = session(&format!("{url}&sslrootcert={ca}"));
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     let spoken = server.done(
         "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity \
                               USING (pid) WHERE application_name = 'tenure'",
@@ -88,11 +89,11 @@ fn tls_is_spoken_and_the_certificate_is_checked() {
 fn a_table_that_is_away_is_named_and_had_no_effect() {
     let server = Postgres::start();
     let tenure = session(&server.url());
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     server.done("ALTER TABLE tenure.slots RENAME TO slots_away");
-    let error = wait(tenure.mutex("b").unwrap().lock()).unwrap_err();
+    let error = block_on(tenure.mutex("b").unwrap().lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert_eq!(error.effect(), tenure::Effect::None, "{error}");
     server.done("ALTER TABLE tenure.slots_away RENAME TO slots");
-    wait(wait(tenure.mutex("b").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("b").unwrap().lock()).unwrap().release()).unwrap();
 }

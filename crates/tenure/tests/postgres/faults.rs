@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use servers::{Postgres, eventually};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{Effect, ErrorKind, Tenure};
 
 use crate::host::{Waiter, assert_empty, builder, give_back, session};
@@ -13,7 +13,7 @@ use crate::host::{Waiter, assert_empty, builder, give_back, session};
 fn a_crash_of_one_backend_restarts_the_server_and_costs_nobody_a_lock() {
     let server = Postgres::start();
     let (one, two) = (session(&server.url()), session(&server.url()));
-    let guard = wait(one.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
     let fence = guard.fence().unwrap();
     let waiter = Waiter::behind(&two, "a", 0);
     let backends =
@@ -24,13 +24,13 @@ fn a_crash_of_one_backend_restarts_the_server_and_costs_nobody_a_lock() {
     eventually("the server is back", || server.sql("SELECT 1").is_ok());
     assert_eq!(guard.fence().unwrap(), fence);
     eventually("the lock is given back", || {
-        wait(two.inspect(&tenure::Query::Slot("a".parse().unwrap())))
+        block_on(two.inspect(&tenure::Query::Slot("a".parse().unwrap())))
             .is_ok_and(|seen| seen.slots.iter().any(|slot| slot.line.len() == 1))
     });
     give_back(guard);
     let next = waiter.served();
     assert!(next.fence().unwrap() > fence);
-    wait(next.release()).unwrap();
+    block_on(next.release()).unwrap();
     assert_empty(&one);
 }
 
@@ -46,8 +46,8 @@ fn a_default_isolation_of_another_choice_does_not_matter() {
         .map(|tenure| {
             std::thread::spawn(move || {
                 for _ in 0..30 {
-                    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
-                    wait(guard.release()).unwrap();
+                    let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
+                    block_on(guard.release()).unwrap();
                 }
             })
         })
@@ -62,19 +62,19 @@ fn a_default_isolation_of_another_choice_does_not_matter() {
 fn a_transaction_that_the_server_ends_for_another_is_an_error_without_effect() {
     let server = Postgres::start();
     let tenure = session(&server.url());
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     // As serializable transactions of others may bring about.
     server.done(
         "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
            RAISE EXCEPTION 'could not serialize' USING ERRCODE = '40001'; END $$; \
          CREATE TRIGGER fail BEFORE INSERT ON tenure.slots FOR EACH ROW EXECUTE FUNCTION fail()",
     );
-    let error = wait(tenure.mutex("a").unwrap().try_lock()).unwrap_err();
+    let error = block_on(tenure.mutex("a").unwrap().try_lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(error.effect(), Effect::None, "{error}");
     assert!(error.to_string().contains("40001"), "{error}");
     server.done("DROP TRIGGER fail ON tenure.slots");
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     assert_empty(&tenure);
 }
 
@@ -82,18 +82,18 @@ fn a_transaction_that_the_server_ends_for_another_is_an_error_without_effect() {
 fn a_statement_that_takes_too_long_is_ended_and_said() {
     let server = Postgres::start();
     let tenure =
-        wait(builder().call_limit(Duration::from_secs(30)).connect(&server.url())).unwrap();
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+        block_on(builder().call_limit(Duration::from_secs(30)).connect(&server.url())).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     server.done(
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
            PERFORM pg_sleep(600); RETURN NEW; END $$; \
          CREATE TRIGGER slow BEFORE INSERT ON tenure.slots FOR EACH ROW EXECUTE FUNCTION slow()",
     );
-    let error = wait(tenure.mutex("a").unwrap().try_lock()).unwrap_err();
+    let error = block_on(tenure.mutex("a").unwrap().try_lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("57014"), "{error}");
     server.done("DROP TRIGGER slow ON tenure.slots");
-    wait(wait(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_server_that_takes_no_writes_is_said_and_found_again() {
     server.done("ALTER SYSTEM SET default_transaction_read_only = on");
     server.done("SELECT pg_reload_conf()");
     eventually("the server takes no writes", || {
-        wait(tenure.mutex("a").unwrap().try_lock())
+        block_on(tenure.mutex("a").unwrap().try_lock())
             .is_err_and(|error| error.kind() == ErrorKind::Unavailable)
     });
     server.done(
@@ -111,6 +111,6 @@ fn a_server_that_takes_no_writes_is_said_and_found_again() {
     );
     server.done("SELECT pg_reload_conf()");
     eventually("it takes writes again", || {
-        wait(tenure.mutex("a").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
+        block_on(tenure.mutex("a").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
     });
 }

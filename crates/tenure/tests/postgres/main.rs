@@ -3,12 +3,14 @@
 #![cfg(feature = "postgres")]
 
 mod crashes;
+mod crowds;
 mod disk;
 mod doors;
 mod faults;
 mod host;
 mod page;
 mod pooler;
+mod rows;
 mod space;
 mod standby;
 mod traffic;

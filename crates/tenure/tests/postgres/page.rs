@@ -1,13 +1,13 @@
 //! The program on the engine's page is this one, and it runs.
 
 use servers::Postgres;
-use tenure::blocking::Tenure;
+use tenure::Tenure;
 
 fn report(url: &str) -> Result<(), tenure::Error> {
-    let tenure = Tenure::connect(url)?; // postgres://user:password@host/database
-    let guard = tenure.mutex("reports")?.lock()?;
+    let tenure = Tenure::blocking_connect(url)?; // postgres://user:password@host/database
+    let guard = tenure.mutex("reports")?.blocking_lock()?;
     println!("one process of all hosts is here, with fence {}", guard.fence()?);
-    guard.release()
+    guard.blocking_release()
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Behind a pooler that lends connections for one transaction at a time.
 
+use std::time::Duration;
+
 use servers::{PgBouncer, Postgres};
-use tenure::blocking::wait;
+use tenure::ErrorKind;
+use tenure::block_on;
 use tenure::conformance::{Case, Harness, PostgresHarness, Standing, cases};
 use tenure::contract::{Health, Wake};
 
@@ -15,16 +18,37 @@ fn it_is_noticed_and_whoever_waits_asks_again() {
     assert_eq!(direct.promises().wake, Wake::Push);
     let (one, two) = (session(&bouncer.url()), session(&bouncer.url()));
     assert_eq!((one.promises().wake, two.promises().wake), (Wake::Poll, Wake::Poll));
-    let seen = wait(one.examine()).unwrap();
+    let seen = block_on(one.doctor()).unwrap();
     let pooler = seen.iter().find(|finding| finding.check == "pooler").unwrap();
     assert!(pooler.state == Health::Note && pooler.what.contains("whoever waits asks"));
-    let guard = wait(one.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
     let waiter = Waiter::behind(&two, "a", 0);
     let other = Waiter::behind(&direct, "a", 1);
-    wait(guard.release()).unwrap();
-    wait(waiter.served().release()).unwrap();
-    wait(other.served().release()).unwrap();
+    block_on(guard.release()).unwrap();
+    block_on(waiter.served().release()).unwrap();
+    block_on(other.served().release()).unwrap();
     assert_empty(&direct);
+}
+
+/// Nobody sees a client without claims there, so it is refused if the longest lease was changed.
+#[test]
+fn an_idle_client_is_refused_after_the_longest_lease_was_changed() {
+    let server = Postgres::start();
+    let bouncer = PgBouncer::before(&server, 3);
+    let connect = |seconds: u64| {
+        let builder = tenure::Tenure::builder().max_lease(Duration::from_secs(seconds));
+        block_on(builder.connect(&bouncer.url()))
+    };
+    let idle = connect(60).unwrap();
+    let guard = block_on(idle.mutex("a").unwrap().lock()).unwrap();
+    let error = connect(40).unwrap_err();
+    assert!(error.to_string().contains("holds \"a\""), "{error}");
+    block_on(guard.release()).unwrap();
+    let other = connect(40).unwrap();
+    let error = block_on(idle.mutex("a").unwrap().try_lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    assert!(error.to_string().contains("max_lease"), "{error}");
+    assert!(block_on(other.mutex("a").unwrap().try_lock()).unwrap().is_some());
 }
 
 /// One scenario of so many is played, across all groups; by night all are, which takes ten minutes.

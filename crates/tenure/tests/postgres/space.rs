@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use servers::{Postgres, eventually};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::conformance::audit::{Recorder, Rules, judge};
 use tenure::time::SystemClock;
-use tenure::{Effect, Error, ErrorKind, Guard, Tenure};
+use tenure::{Effect, Error, ErrorKind, MutexGuard, Tenure};
 
 use crate::disk::{Disk, may_mount, play_limited, play_on_small};
 use crate::host::{Waiter, assert_empty, builder, session};
@@ -54,7 +54,7 @@ fn server() -> Postgres {
 
 fn no_room(server: &Postgres, disk: &Disk) {
     let (one, two) = (session(&server.url()), session(&server.url()));
-    let kept = wait(one.mutex("kept").unwrap().lock()).unwrap();
+    let kept = block_on(one.mutex("kept").unwrap().lock()).unwrap();
     let fence = kept.fence().unwrap();
     let waiter = Waiter::behind(&two, "kept", 0);
     let contest = Contest::begin(&server.url());
@@ -67,25 +67,25 @@ fn no_room(server: &Postgres, disk: &Disk) {
     assert_eq!(kept.fence().unwrap(), fence, "what was held is held");
     for (nth, guard) in taken.into_iter().chain(others).enumerate() {
         assert!(guard.check().is_ok(), "lock {nth} was taken on the full disk");
-        wait(guard.release()).unwrap_or_else(|error| panic!("lock {nth}: {error}"));
+        block_on(guard.release()).unwrap_or_else(|error| panic!("lock {nth}: {error}"));
     }
     disk.free(server);
     eventually("claims find room", || {
-        wait(one.mutex("new").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
+        block_on(one.mutex("new").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
     });
     contest.end();
     assert_eq!(kept.fence().unwrap(), fence);
-    wait(kept.release()).unwrap();
+    block_on(kept.release()).unwrap();
     let next = waiter.served();
     assert!(next.fence().unwrap() > fence);
-    wait(next.release()).unwrap();
+    block_on(next.release()).unwrap();
     assert_empty(&one);
 }
 
 /// The server cannot even write down that it did nothing: it dies, and again whenever it starts.
 fn no_room_for_the_log_of_writes(server: &Postgres, disk: &Disk) {
     let (one, two) = (session(&server.url()), session(&server.url()));
-    let kept = wait(one.mutex("kept").unwrap().lock()).unwrap();
+    let kept = block_on(one.mutex("kept").unwrap().lock()).unwrap();
     let fence = kept.fence().unwrap();
     disk.fill(server);
     // Each turn uses up a piece that was made ahead, until one would have to be made.
@@ -98,13 +98,13 @@ fn no_room_for_the_log_of_writes(server: &Postgres, disk: &Disk) {
     disk.free(server);
     server.restart();
     eventually("the server is back", || {
-        let seen = wait(two.mutex("kept").unwrap().try_lock());
+        let seen = block_on(two.mutex("kept").unwrap().try_lock());
         assert!(!matches!(seen, Ok(Some(_))), "it is held");
         seen.is_ok()
     });
     assert_eq!(kept.fence().unwrap(), fence);
-    wait(kept.release()).unwrap();
-    let next = wait(two.mutex("kept").unwrap().lock()).unwrap();
+    block_on(kept.release()).unwrap();
+    let next = block_on(two.mutex("kept").unwrap().lock()).unwrap();
     assert!(next.fence().unwrap() > fence);
     drop((next, taken));
     assert_empty(&one);
@@ -112,11 +112,11 @@ fn no_room_for_the_log_of_writes(server: &Postgres, disk: &Disk) {
 
 /// Takes locks until one is refused.
 #[track_caller]
-fn claim_until_refused(tenure: &Tenure, kind: &str) -> (Vec<Guard>, Error) {
+fn claim_until_refused(tenure: &Tenure, kind: &str) -> (Vec<MutexGuard>, Error) {
     let mut guards = Vec::new();
     while guards.len() < MANY {
         let name = format!("{kind}-number-{}", guards.len());
-        match wait(tenure.mutex(&name).unwrap().try_lock()) {
+        match block_on(tenure.mutex(&name).unwrap().try_lock()) {
             Ok(guard) => guards.push(guard.expect("nobody has it")),
             Err(error) => {
                 println!("after {} locks: {error}", guards.len());
@@ -140,7 +140,7 @@ fn assert_full(error: &Error) {
 struct Contest {
     recorder: Arc<Recorder>,
     sessions: [Tenure; 2],
-    guard: Guard,
+    guard: MutexGuard,
 }
 
 impl Contest {
@@ -148,9 +148,9 @@ impl Contest {
         let recorder = Recorder::new(Arc::new(SystemClock));
         let sessions = [(); 2].map(|()| {
             let witness = Arc::clone(&recorder);
-            wait(builder().lease(SHORT).witness(witness as _).connect(url)).unwrap()
+            block_on(builder().lease(SHORT).witness(witness as _).connect(url)).unwrap()
         });
-        let guard = wait(sessions[0].mutex("contested").unwrap().lock()).unwrap();
+        let guard = block_on(sessions[0].mutex("contested").unwrap().lock()).unwrap();
         Self { recorder, sessions, guard }
     }
 
@@ -159,7 +159,7 @@ impl Contest {
         let (pause, rounds) = (SHORT / 30, 90);
         for _ in 0..rounds {
             self.recorder.used(&self.guard);
-            let got = wait(self.sessions[1].mutex("contested").unwrap().try_lock());
+            let got = block_on(self.sessions[1].mutex("contested").unwrap().try_lock());
             if let Ok(Some(other)) = got {
                 self.recorder.used(&other);
             }
@@ -170,7 +170,7 @@ impl Contest {
     fn end(self) {
         drop(self.guard);
         for tenure in &self.sessions {
-            wait(tenure.close());
+            block_on(tenure.close());
         }
         let wake_within = Duration::from_secs(60);
         let rules = Rules { queue: true, wake_within, lossy: true, at_rest: true };

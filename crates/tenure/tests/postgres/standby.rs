@@ -1,20 +1,20 @@
 //! Standbys, and the next host of a URL.
 
 use servers::{Postgres, eventually};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::{ErrorKind, Tenure};
 
-use crate::host::session;
+use crate::host::{AHEAD, micros, session};
 
 #[test]
 fn a_standby_is_refused_and_found_once_it_is_promoted() {
     let first = Postgres::start();
     let warm = session(&first.url());
-    let held = wait(warm.mutex("a").unwrap().lock()).unwrap();
+    let held = block_on(warm.mutex("a").unwrap().lock()).unwrap();
     let before = held.fence().unwrap();
     let second = first.standby();
     second.wait_until_caught_up(&first);
-    let error = wait(Tenure::connect(&second.url())).unwrap_err();
+    let error = block_on(Tenure::connect(&second.url())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let url = format!(
         "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres",
@@ -23,15 +23,26 @@ fn a_standby_is_refused_and_found_once_it_is_promoted() {
     );
     let tenure = session(&url);
     assert!(
-        wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none(),
+        block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none(),
         "the first one answers"
     );
     first.kill();
     second.promote();
+    let promoted = micros(&second);
     eventually("the other host is found", || {
-        wait(tenure.mutex("b").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
+        block_on(tenure.mutex("b").unwrap().try_lock()).is_ok_and(|guard| guard.is_some())
     });
-    assert!(wait(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none(), "the lock came along");
-    let fence = wait(tenure.mutex("c").unwrap().lock()).unwrap().fence().unwrap();
+    assert!(
+        block_on(tenure.mutex("a").unwrap().try_lock()).unwrap().is_none(),
+        "the lock came along"
+    );
+    let fence = block_on(tenure.mutex("c").unwrap().lock()).unwrap().fence().unwrap();
     assert!(fence > before, "fences go on");
+    // What the standby never heard of may have had numbers up to two seconds ahead of the clock.
+    assert!(fence.get() > promoted + AHEAD, "fences leap: {fence}, not above {promoted}");
+    // Once: a promotion that is not remembered would take numbers with every connection.
+    let last = || second.done("SELECT last_value FROM tenure.numbers");
+    let before = last();
+    block_on(session(&second.url()).close());
+    assert_eq!(last(), before, "the promotion is known");
 }

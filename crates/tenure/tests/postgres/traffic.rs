@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use servers::{Faults, PgBouncer, Postgres, Proxy};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::conformance::audit::{Recorder, Rules, judge};
 use tenure::time::SystemClock;
-use tenure::{Error, ErrorKind, Held, Tenure};
+use tenure::{Error, ErrorKind, LockStatus, Tenure};
 
 use crate::host::assert_empty;
 
@@ -51,23 +51,24 @@ impl Flow {
         let patience = Duration::from_millis(500 + self.dice.throw(4_000));
         match self.dice.throw(7) {
             0..3 => {
-                let guard = self.tenure.mutex("m")?.wait(patience).lock().await?;
+                let guard = self.tenure.mutex("m")?.timeout(patience).lock().await?;
                 self.act(&guard);
                 guard.release().await
             }
             3 => {
-                let guard = self.tenure.rwlock("rw")?.wait(patience).write().await?;
+                let guard = self.tenure.rwlock("rw")?.timeout(patience).write().await?;
                 self.act(&guard);
                 guard.release().await
             }
             4 => {
-                let permit = self.tenure.semaphore("s", 3)?.wait(patience).acquire(2).await?;
+                let permit =
+                    self.tenure.semaphore("s", 3)?.timeout(patience).acquire_many(2).await?;
                 self.act(&permit);
                 permit.release().await
             }
             5 => {
                 let parts = ["m", "x"].map(|name| self.tenure.mutex(name).unwrap().part());
-                let set = self.tenure.all(parts)?.wait(patience).lock().await?;
+                let set = self.tenure.lock_set(parts)?.timeout(patience).lock().await?;
                 self.act(&set);
                 set.release().await
             }
@@ -82,7 +83,7 @@ impl Flow {
     }
 
     /// Does things that must not overlap; now and then for about as long as a lease lasts.
-    fn act(&mut self, held: &Held) {
+    fn act(&mut self, held: &LockStatus) {
         let pieces = if self.dice.throw(25) == 0 { self.dice.throw(400) } else { 2 };
         for _ in 0..=pieces {
             if !self.recorder.used(held) {
@@ -96,7 +97,7 @@ impl Flow {
 
     fn play(mut self, rounds: u64, seed: u64) {
         for _ in 0..rounds {
-            let Err(error) = wait(self.round()) else { continue };
+            let Err(error) = block_on(self.round()) else { continue };
             let expected = matches!(
                 error.kind(),
                 ErrorKind::TimedOut | ErrorKind::Unavailable | ErrorKind::Lost
@@ -153,7 +154,7 @@ fn run(server: &Postgres, port: u16, url: &str, seed: u64, rounds: u64) {
         let url = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
         let witness = Arc::clone(&recorder);
         let builder = Tenure::builder().lease(LEASE).witness(witness as _);
-        wait(builder.call_limit(Duration::from_secs(1)).connect(&url)).unwrap()
+        block_on(builder.call_limit(Duration::from_secs(1)).connect(&url)).unwrap()
     };
     let sessions: Vec<_> = proxies.iter().map(connect).collect();
     let ended = Arc::<AtomicUsize>::default();
@@ -175,7 +176,7 @@ fn run(server: &Postgres, port: u16, url: &str, seed: u64, rounds: u64) {
     let failed = flows.into_iter().filter_map(|flow| flow.join().err()).count();
     assert_eq!(failed, 0, "seed {seed}: flows failed");
     for tenure in &sessions {
-        wait(tenure.close());
+        block_on(tenure.close());
     }
     let wake_within = Duration::from_secs(10);
     let rules = Rules { queue: true, wake_within, lossy: true, at_rest: true };
@@ -183,7 +184,7 @@ fn run(server: &Postgres, port: u16, url: &str, seed: u64, rounds: u64) {
     println!("seed {seed}: {verdicts}");
     assert!(verdicts.violations.is_empty(), "seed {seed}: {verdicts}");
     assert!(verdicts.grants > 0, "seed {seed}: {verdicts}");
-    assert_empty(&wait(Tenure::connect(&server.url())).unwrap());
+    assert_empty(&block_on(Tenure::connect(&server.url())).unwrap());
 }
 
 #[test]

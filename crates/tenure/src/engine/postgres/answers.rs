@@ -9,8 +9,8 @@ use uuid::Uuid;
 
 use crate::contract::{
     About, Arrival, ClaimId, Error, ErrorKind, Evicted, Fence, Grant, HolderView, Label, Lineage,
-    Loss, Name, OwnerId, Place, Queued, Refusal, Released, Renewed, SessionId, Shape, Signal,
-    SlotView, Snapshot, Verdict, WaiterView,
+    Loss, Name, OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape,
+    Signal, SlotView, Snapshot, Verdict, WaiterView,
 };
 use crate::limits;
 
@@ -135,6 +135,15 @@ impl Answer {
         }
     }
 
+    /// What a request to raise fences came to.
+    pub(super) fn raised(&self) -> Result<Raised, Error> {
+        match (self.kind, self.place.and_then(number)) {
+            ('d', _) => Ok(Raised::Done),
+            ('n', Some(highest)) => Ok(Raised::NotAbove(Fence::new(highest))),
+            _ => Err(strange()),
+        }
+    }
+
     fn grant(&self) -> Result<Grant, Error> {
         let fences = self.fences.iter().map(|fence| number(*fence).map(Fence::new));
         let fences = fences.collect::<Option<_>>().ok_or_else(strange)?;
@@ -209,16 +218,14 @@ pub(super) fn signal(text: &str) -> Option<Signal> {
 /// A shape as the store keeps it.
 pub(super) fn shape_number(shape: Shape) -> i32 {
     match shape {
-        Shape::Mutex => -1,
-        Shape::ReadWrite => -2,
+        Shape::Lock => -1,
         Shape::Semaphore(permits) => i32::try_from(permits).unwrap_or(i32::MAX),
     }
 }
 
 fn shape_of(number: i32) -> Option<Shape> {
     match number {
-        -1 => Some(Shape::Mutex),
-        -2 => Some(Shape::ReadWrite),
+        -1 => Some(Shape::Lock),
         permits => u32::try_from(permits).ok().filter(|some| *some > 0).map(Shape::Semaphore),
     }
 }
@@ -226,7 +233,9 @@ fn shape_of(number: i32) -> Option<Shape> {
 /// An answer that makes no sense.
 pub(super) fn strange() -> Error {
     Error::new(ErrorKind::Corrupt, "the database answers what Tenure does not understand")
-        .next("look whether somebody changed Tenure's functions, or use one version everywhere")
+        .with_help(
+            "look whether somebody changed Tenure's functions, or use one version everywhere",
+        )
         .effect_unknown()
 }
 
@@ -326,7 +335,7 @@ mod tests {
 
     #[test]
     fn shapes_survive_the_store() {
-        for shape in [Shape::Mutex, Shape::ReadWrite, Shape::Semaphore(limits::PERMITS)] {
+        for shape in [Shape::Lock, Shape::Semaphore(limits::PERMITS)] {
             assert_eq!(shape_of(shape_number(shape)), Some(shape));
         }
         assert_eq!(shape_of(0), None);

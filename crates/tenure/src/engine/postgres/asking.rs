@@ -5,75 +5,84 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::PostgresEngine;
 use super::answers::{Answer, shape_number, strange};
 use super::call::Call;
 use super::ready::Parameters;
+use super::unsent::Sending;
+use super::{PostgresEngine, unanswered};
 use crate::contract::{
-    Claim, ClaimRef, Error, Evicted, Eviction, OwnerId, Part, Patience, Release, Released, Renewed,
-    Verb, Verdict,
+    Claim, ClaimRef, Error, Evicted, Eviction, Fence, OwnerId, Part, Patience, Raised, Release,
+    Released, Renewed, Verb, Verdict,
 };
 
 impl PostgresEngine {
     /// claim: by the short call for one name, by the long one for a set.
-    pub(super) async fn ask_for(&self, claim: &Claim) -> Result<Verdict, Error> {
-        let is_async = self.inner.setup.is_async();
-        let answers = match claim.parts.as_slice() {
-            [part] => {
-                self.ask(Verb::Claim, Call::ClaimOne, |ns| {
-                    vec![
-                        Box::new(ns),
-                        Box::new(is_async),
-                        Box::new(uuid(claim.id.as_u128())),
-                        Box::new(part.name().as_str().to_owned()),
-                        Box::new(shape_number(part.shape())),
-                        Box::new(weight(part)),
-                        Box::new(micros(claim.lease)),
-                        Box::new(micros(claim.lock_delay)),
-                        Box::new(claim.patience == Patience::Wait),
-                        Box::new(claim.replaces.map(|id| uuid(id.as_u128()))),
-                        Box::new(claim.session.map(|id| uuid(id.as_u128()))),
-                        Box::new(lineage(claim)),
-                        Box::new(claim.about.host.to_string()),
-                        Box::new(i64::from(claim.about.pid)),
-                        Box::new(claim.about.place.as_ref().map(ToString::to_string)),
-                        Box::new(claim.about.label.as_ref().map(ToString::to_string)),
-                    ]
-                })
-                .await
-            }
-            parts => self.ask_for_set(claim, parts).await,
-        };
+    pub(super) async fn ask_for(
+        &self,
+        claim: &Claim,
+        sending: &Sending<'_>,
+    ) -> Result<Verdict, Error> {
         let first = claim.parts.first_name();
-        let answer = answers.map_err(|error| error.on(first))?.pop();
-        answer.ok_or_else(strange)?.verdict().map_err(|error| error.during(Verb::Claim).on(first))
+        let room = self.room(Verb::Claim).await.map_err(|error| error.on(first))?;
+        sending.sent();
+        let (call, parameters) = match claim.parts.as_slice() {
+            [part] => (Call::ClaimOne, self.claim_of_one(claim, part, room.ns())),
+            parts => (Call::Claim, self.claim_of_set(claim, parts, room.ns())),
+        };
+        let rows = room.call(call, parameters).await;
+        let rows =
+            rows.map_err(|error| unanswered(error.as_ref()).during(Verb::Claim).on(first))?;
+        let answers = self.read(&rows).map_err(|error| error.during(Verb::Claim).on(first));
+        let answer = answers?.pop().ok_or_else(strange)?;
+        answer.verdict().map_err(|error| error.during(Verb::Claim).on(first))
     }
 
-    async fn ask_for_set(&self, claim: &Claim, parts: &[Part]) -> Result<Vec<Answer>, Error> {
+    /// What goes with a claim on one name.
+    fn claim_of_one(&self, claim: &Claim, part: &Part, ns: i32) -> Parameters {
+        let is_async = self.inner.setup.is_async();
+        vec![
+            Box::new(ns),
+            Box::new(is_async),
+            Box::new(uuid(claim.id.as_u128())),
+            Box::new(part.name().as_str().to_owned()),
+            Box::new(shape_number(part.shape())),
+            Box::new(weight(part)),
+            Box::new(micros(claim.lease)),
+            Box::new(micros(claim.lock_delay)),
+            Box::new(claim.patience == Patience::Wait),
+            Box::new(claim.replaces.map(|id| uuid(id.as_u128()))),
+            Box::new(claim.session.map(|id| uuid(id.as_u128()))),
+            Box::new(lineage(claim)),
+            Box::new(claim.about.host.to_string()),
+            Box::new(i64::from(claim.about.pid)),
+            Box::new(claim.about.place.as_ref().map(ToString::to_string)),
+            Box::new(claim.about.label.as_ref().map(ToString::to_string)),
+        ]
+    }
+
+    /// What goes with a claim on several names.
+    fn claim_of_set(&self, claim: &Claim, parts: &[Part], ns: i32) -> Parameters {
         let is_async = self.inner.setup.is_async();
         let owners: Vec<String> = lineage(claim).iter().map(ToString::to_string).collect();
-        self.ask(Verb::Claim, Call::Claim, |ns| {
-            vec![
-                Box::new(ns),
-                Box::new(is_async),
-                Box::new(vec![uuid(claim.id.as_u128())]),
-                Box::new(vec![count(parts.len())]),
-                Box::new(names(claim.parts.names())),
-                Box::new(parts.iter().map(|part| shape_number(part.shape())).collect::<Vec<_>>()),
-                Box::new(parts.iter().map(weight).collect::<Vec<_>>()),
-                Box::new(vec![micros(claim.lease)]),
-                Box::new(vec![micros(claim.lock_delay)]),
-                Box::new(vec![claim.patience == Patience::Wait]),
-                Box::new(vec![claim.replaces.map(|id| uuid(id.as_u128()))]),
-                Box::new(vec![claim.session.map(|id| uuid(id.as_u128()))]),
-                Box::new(vec![format!("{{{}}}", owners.join(","))]),
-                Box::new(vec![claim.about.host.to_string()]),
-                Box::new(vec![i64::from(claim.about.pid)]),
-                Box::new(vec![claim.about.place.as_ref().map(ToString::to_string)]),
-                Box::new(vec![claim.about.label.as_ref().map(ToString::to_string)]),
-            ]
-        })
-        .await
+        vec![
+            Box::new(ns),
+            Box::new(is_async),
+            Box::new(vec![uuid(claim.id.as_u128())]),
+            Box::new(vec![count(parts.len())]),
+            Box::new(names(claim.parts.names())),
+            Box::new(parts.iter().map(|part| shape_number(part.shape())).collect::<Vec<_>>()),
+            Box::new(parts.iter().map(weight).collect::<Vec<_>>()),
+            Box::new(vec![micros(claim.lease)]),
+            Box::new(vec![micros(claim.lock_delay)]),
+            Box::new(vec![claim.patience == Patience::Wait]),
+            Box::new(vec![claim.replaces.map(|id| uuid(id.as_u128()))]),
+            Box::new(vec![claim.session.map(|id| uuid(id.as_u128()))]),
+            Box::new(vec![format!("{{{}}}", owners.join(","))]),
+            Box::new(vec![claim.about.host.to_string()]),
+            Box::new(vec![i64::from(claim.about.pid)]),
+            Box::new(vec![claim.about.place.as_ref().map(ToString::to_string)]),
+            Box::new(vec![claim.about.label.as_ref().map(ToString::to_string)]),
+        ]
     }
 
     /// renew: one call for all.
@@ -95,8 +104,22 @@ impl PostgresEngine {
         in_order(answers.await?, batch.len(), Verb::Renew, Answer::renewed)
     }
 
-    /// release: by the short call for one name, by the long one for more.
-    pub(super) async fn give_back(&self, batch: &[Release]) -> Result<Vec<Released>, Error> {
+    /// release. What never went out needs no call: nothing of it can be in the database.
+    pub(super) async fn give_back_sent(&self, batch: &[Release]) -> Result<Vec<Released>, Error> {
+        if self.inner.unsent.is_empty() {
+            return self.give_back(batch).await;
+        }
+        let unsent = |release: &Release| self.inner.unsent.take(release.claim.id);
+        let sent: Vec<bool> = batch.iter().map(|release| !unsent(release)).collect();
+        let rest = batch.iter().zip(&sent).filter(|(_, sent)| **sent);
+        let rest: Vec<Release> = rest.map(|(release, _)| release.clone()).collect();
+        let mut answers = self.give_back(&rest).await?.into_iter();
+        let next = |sent| if sent { answers.next() } else { Some(Released::Done) };
+        Ok(sent.into_iter().filter_map(next).collect())
+    }
+
+    /// release of what went out: by the short call for one name, by the long one for more.
+    async fn give_back(&self, batch: &[Release]) -> Result<Vec<Released>, Error> {
         let is_async = self.inner.setup.is_async();
         let claims = || batch.iter().map(|release| &release.claim);
         let answers = match batch {
@@ -164,6 +187,14 @@ impl PostgresEngine {
         });
         let answer = answers.await?.pop().ok_or_else(strange)?;
         answer.evicted().map_err(|error| error.during(Verb::Evict))
+    }
+
+    /// Raises the sequence that fences come from.
+    pub(super) async fn lift_sequence(&self, to: Fence) -> Result<Raised, Error> {
+        let to = i64::try_from(to.get()).unwrap_or(i64::MAX);
+        let answers = self.ask(Verb::RaiseFences, Call::RaiseFences, |_| vec![Box::new(to)]);
+        let answer = answers.await?.pop().ok_or_else(strange)?;
+        answer.raised().map_err(|error| error.during(Verb::RaiseFences))
     }
 }
 

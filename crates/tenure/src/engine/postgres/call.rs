@@ -54,6 +54,7 @@ pub(super) enum Call {
     ReleaseOne,
     Release,
     Evict,
+    RaiseFences,
     Inspect,
     Reach,
     Names,
@@ -66,13 +67,14 @@ pub(super) enum Call {
 
 impl Call {
     /// All of them, in the order of their numbers.
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::ClaimOne,
         Self::Claim,
         Self::Renew,
         Self::ReleaseOne,
         Self::Release,
         Self::Evict,
+        Self::RaiseFences,
         Self::Inspect,
         Self::Reach,
         Self::Names,
@@ -96,6 +98,7 @@ impl Call {
             Self::ReleaseOne => "release_one",
             Self::Release => "release",
             Self::Evict => "evict",
+            Self::RaiseFences => "raise_fences",
             Self::Inspect => "inspect",
             Self::Reach => "reach",
             Self::Names => "names",
@@ -139,6 +142,7 @@ impl Call {
                 Type::BOOL_ARRAY,
             ],
             Self::Evict => &[Type::INT4, Type::BOOL, Type::TEXT, Type::INT8, Type::TEXT],
+            Self::RaiseFences => &[Type::INT8],
             Self::Inspect => &[Type::INT4, Type::BOOL, Type::TEXT_ARRAY],
             Self::Reach => &[Type::INT4, Type::BOOL, Type::UUID, Type::INT4],
             Self::Names => &[Type::INT4, Type::TEXT, Type::INT4],

@@ -95,7 +95,7 @@ impl PostgresEngine {
             return Err(Error::new(ErrorKind::InvalidOption, what)
                 .during(Verb::Cell)
                 .on(name)
-                .next("pass the number exactly as it was handed out"));
+                .with_help("pass the number exactly as it was handed out"));
         };
         // A time too long to be counted is as good as for ever.
         let ttl = ttl.and_then(|time| i64::try_from(time.as_micros().max(1)).ok());

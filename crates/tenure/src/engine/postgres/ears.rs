@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::answers::signal;
 use crate::contract::{Ear, IdMap, SessionId, Signal};
+use crate::sync::random_bytes;
 
 /// The sessions of an engine, each with who hears for it.
 pub(super) struct Ears {
@@ -28,7 +29,7 @@ impl Default for Ears {
     fn default() -> Self {
         Self {
             all: RwLock::default(),
-            probe: format!("tenure:{}", Uuid::new_v4()),
+            probe: format!("tenure:{}", Uuid::from_bytes(random_bytes())),
             probed: AtomicBool::new(false),
             heard: AtomicU64::new(0),
         }

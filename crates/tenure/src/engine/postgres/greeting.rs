@@ -16,6 +16,7 @@ use super::schema;
 use super::tls::{Encrypted, Tls};
 use super::trouble::{self, Sent};
 use crate::contract::{Error, ErrorKind, Namespace};
+use crate::engine::max_lease;
 use crate::limits;
 #[cfg(feature = "conformance")]
 use crate::time::Clock;
@@ -95,7 +96,7 @@ impl Setup {
             }
             let what = format!("no connection to {}: {}", self.location, chain(&error));
             Error::new(ErrorKind::Unavailable, what)
-                .next("check that the server runs, can be reached and takes writes")
+                .with_help("check that the server runs, can be reached and takes writes")
         })
     }
 
@@ -119,7 +120,12 @@ impl Setup {
         let schema = self.location.quoted_schema();
         let texts: Vec<String> = Call::ALL.iter().map(|call| call.text(&schema)).collect();
         let manner = if wrapped {
-            Manner::Wrapped { begin: self.begin(), texts }
+            let mut begin = self.begin();
+            if self.is_pooled() {
+                let lease = self.max_lease.as_micros();
+                begin = format!("{begin} SELECT {schema}.here({ns}, {lease})");
+            }
+            Manner::Wrapped { begin, texts }
         } else {
             let mut statements = Vec::with_capacity(texts.len());
             for (call, text) in Call::ALL.iter().zip(&texts) {
@@ -205,7 +211,8 @@ impl Setup {
     /// Agrees with all other clients on the terms of the namespace. Returns its number.
     async fn agree(&self, client: &Client) -> Result<i32, Error> {
         let schema = self.location.quoted_schema();
-        let text = format!("SELECT kind, ns, closed_for, stands FROM {schema}.connect($1, $2, $3)");
+        let columns = "kind, ns, closed_for, stands, there";
+        let text = format!("SELECT {columns} FROM {schema}.connect($1, $2, $3, $4)");
         let lease = i64::try_from(self.max_lease.as_micros()).unwrap_or(i64::MAX);
         let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
         #[cfg(feature = "conformance")]
@@ -213,7 +220,7 @@ impl Setup {
             let set = format!("SET tenure.clock = '{}'", clock.wall_micros());
             client.batch_execute(&set).await.map_err(failed)?;
         }
-        let durability = self.location.durability.word();
+        let (durability, pooled) = (self.location.durability.word(), self.is_pooled());
         let rows = client
             .query_typed(
                 &text,
@@ -221,6 +228,7 @@ impl Setup {
                     (&self.namespace.as_str(), Type::TEXT),
                     (&lease, Type::INT8),
                     (&durability, Type::TEXT),
+                    (&pooled, Type::BOOL),
                 ],
             )
             .await
@@ -231,7 +239,10 @@ impl Setup {
             "ok" => {}
             "lease" => {
                 let theirs = stands.and_then(|text| text.parse().ok()).unwrap_or_default();
-                return Err(self.other_lease(Duration::from_micros(theirs)));
+                let there: Option<Vec<String>> = row.try_get(4).map_err(failed)?;
+                let there = there.unwrap_or_default().join(", ");
+                let stands = Duration::from_micros(theirs);
+                return Err(max_lease::refused(stands, self.max_lease, &there));
             }
             _ => return Err(other_durability(stands.unwrap_or_default(), durability)),
         }
@@ -244,19 +255,12 @@ impl Setup {
         }
         row.try_get(1).map_err(failed)
     }
-
-    fn other_lease(&self, theirs: Duration) -> Error {
-        let ours = self.max_lease;
-        let what = format!("this namespace was opened with max_lease {theirs:?}, not {ours:?}");
-        Error::new(ErrorKind::InvalidOption, what)
-            .next("state the same max_lease in every client of a namespace")
-    }
 }
 
 fn other_durability(theirs: &str, ours: &str) -> Error {
     let what = format!("this namespace was opened with durability={theirs}, not {ours}");
     Error::new(ErrorKind::InvalidOption, what)
-        .next("state the same durability in every client of a namespace")
+        .with_help("state the same durability in every client of a namespace")
 }
 
 /// The backend that answers on a connection.

@@ -64,7 +64,7 @@ impl Line {
             *self.stage() = Stage::Down;
         }
         let what = "the thread that keeps the connection is gone";
-        Err(Error::new(ErrorKind::Closed, what).next("connect anew"))
+        Err(Error::new(ErrorKind::Closed, what).with_help("connect anew"))
     }
 
     /// The connection, or an attempt to make it: one that is under way, or a new one.
@@ -119,7 +119,8 @@ async fn attempt(setup: &Setup) -> Outcome {
     };
     tokio::time::timeout(GREETING, greeted).await.unwrap_or_else(|_| {
         let what = format!("{} did not greet us within {GREETING:?}", setup.location);
-        Err(Error::new(ErrorKind::Unavailable, what).next("check that the server is not stuck"))
+        Err(Error::new(ErrorKind::Unavailable, what)
+            .with_help("check that the server is not stuck"))
     })
 }
 

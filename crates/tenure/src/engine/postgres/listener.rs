@@ -166,7 +166,7 @@ async fn open(setup: &Arc<Setup>) -> Result<(Client, oneshot::Receiver<()>), Err
     let late = |_| {
         let what = format!("{} does not answer", setup.location);
         Err(Error::new(crate::contract::ErrorKind::Unavailable, what)
-            .next("check that the server runs and can be reached"))
+            .with_help("check that the server runs and can be reached"))
     };
     tokio::time::timeout(limits::CALL * 4, opening).await.unwrap_or_else(late)
 }

@@ -126,7 +126,7 @@ impl fmt::Debug for Location {
 fn password_in(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
-            .next(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
+            .with_help(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
             .caused_by(error)
     })?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -275,7 +275,7 @@ fn decode(text: &str) -> Result<String, Error> {
 }
 
 fn wrong(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidOption, format!("this URL cannot be used: {what}")).next(
+    Error::new(ErrorKind::InvalidOption, format!("this URL cannot be used: {what}")).with_help(
         "write postgres://user:password@host:5432/database?schema=tenure&durability=commit, and \
          / ? # @ : % in a password as %2F %3F %23 %40 %3A %25; other options are those of libpq",
     )
@@ -339,7 +339,7 @@ mod tests {
         {
             let error = read(url, None).map(|ok| panic!("{url}: {ok}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{url}");
-            assert!(!error.next_step().is_empty(), "{url}");
+            assert!(!error.help().is_empty(), "{url}");
         }
         for url in "
             postgres://u:a?PIN@h/d postgres://u:PIN@h:x/d postgres://h/d?PIN=1 postgres://PIN:x/d

@@ -13,12 +13,14 @@
 
 mod answers;
 mod asking;
+// Not part of the API: for the crate `tenure-postgres`.
+#[doc(hidden)]
+pub mod beside;
 mod call;
 mod cells;
 mod crowds;
-mod door;
+mod doctor;
 mod ears;
-mod examine;
 mod greeting;
 mod line;
 mod listener;
@@ -30,35 +32,36 @@ mod schema;
 mod stage;
 mod tls;
 mod trouble;
+mod unsent;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Id, RuntimeFlavor};
+use tokio::runtime::Handle;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use self::answers::Answer;
 use self::call::Call;
 use self::crowds::Crowds;
-pub(crate) use self::door::{Door, Messages, to_error as trouble_of};
 use self::greeting::Setup;
 use self::line::Line;
 use self::listener::Listener;
 use self::location::Location;
-use self::ready::Parameters;
+use self::ready::{Parameters, Room};
 pub use self::schema::{MIGRATIONS, Migration};
 #[cfg(feature = "conformance")]
 pub(crate) use self::stage::{WeakEngine, furnish};
 use self::trouble::{Sent, to_error};
+use self::unsent::Unsent;
 use super::Terms;
-use super::runtime::Own;
+use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing,
-    Finding, Namespace, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot,
-    Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
+    Fencing, Finding, Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed,
+    SessionId, Snapshot, Survives, Verb, Verdict, Wake,
 };
 use crate::limits;
 
@@ -67,6 +70,7 @@ pub const PROMISES: Promises = Promises {
     engine: "postgres",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a sequence in the database; where commits are lost the server's wall clock",
+    fence_floor: true,
     queue: true,
     sharing: true,
     counting: true,
@@ -103,7 +107,8 @@ pub struct PostgresEngine {
 
 struct Inner {
     setup: Arc<Setup>,
-    front: Option<Front>,
+    /// On the callers' runtime.
+    front: Option<(Callers, Line)>,
     back: Line,
     /// None behind a pooler.
     listener: Option<Listener>,
@@ -111,20 +116,13 @@ struct Inner {
     /// Claims that wait, where nobody tells them: whoever has any asks again.
     waiting: Mutex<BTreeSet<ClaimId>>,
     crowds: Crowds,
+    unsent: Unsent,
     /// How many calls were made, and how often sessions of others are being and were told.
     calls: AtomicU64,
     telling: AtomicU64,
     told: AtomicU64,
     /// The thread that connections live on. Last, so that they end first.
     own: Own,
-}
-
-/// A line on the runtime of the callers.
-struct Front {
-    line: Line,
-    runtime: Id,
-    /// Its runtime has threads of its own, which go on whatever a caller does.
-    always_runs: bool,
 }
 
 impl std::fmt::Debug for PostgresEngine {
@@ -140,8 +138,9 @@ pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>,
     let setup = Location::parse(url)
         .and_then(|location| Setup::new(location, terms.namespace.clone(), terms.max_lease));
     let own = Own::start("tenure-postgres").map_err(during)?;
-    let here = Handle::try_current().ok();
-    let engine = PostgresEngine::open(setup.map_err(during)?, own, here).await.map_err(during)?;
+    let callers = Callers::find(&own).await;
+    let opened = PostgresEngine::open(setup.map_err(during)?, own, callers).await;
+    let engine = opened.map_err(during)?;
     engine.keep_house();
     Ok(Arc::new(engine))
 }
@@ -177,7 +176,7 @@ pub async fn migrate(url: &str) -> Result<(), Error> {
 }
 
 impl PostgresEngine {
-    async fn open(setup: Setup, own: Own, here: Option<Handle>) -> Result<Self, Error> {
+    async fn open(setup: Setup, own: Own, callers: Option<Callers>) -> Result<Self, Error> {
         let setup = Arc::new(setup);
         let listener = Listener::start(Arc::clone(&setup), own.handle()).await?;
         let line =
@@ -185,13 +184,12 @@ impl PostgresEngine {
         let back = line(own.handle());
         // Tells whether there is a pooler.
         back.ready().await?;
-        let front = here.map(|here| Front {
-            line: line(&here),
-            runtime: here.id(),
-            always_runs: here.runtime_flavor() != RuntimeFlavor::CurrentThread,
+        let front = callers.map(|callers| {
+            let line = line(callers.handle());
+            (callers, line)
         });
-        if let Some(front) = &front {
-            front.line.ready().await?;
+        if let Some((_, line)) = &front {
+            line.ready().await?;
         }
         let pooled = setup.is_pooled();
         let promises = match (pooled, setup.is_async()) {
@@ -208,6 +206,7 @@ impl PostgresEngine {
             promises,
             waiting: Mutex::default(),
             crowds: Crowds::default(),
+            unsent: Unsent::default(),
             calls: AtomicU64::new(0),
             telling: AtomicU64::new(0),
             told: AtomicU64::new(0),
@@ -247,14 +246,9 @@ impl PostgresEngine {
 
     /// The line that suits whoever calls.
     fn line(&self) -> &Line {
-        let here = || Handle::try_current().ok().map(|here| here.id());
         match &self.inner.front {
-            Some(front) => match here() {
-                Some(_) if front.always_runs => &front.line,
-                Some(runtime) if runtime == front.runtime => &front.line,
-                _ => &self.inner.back,
-            },
-            None => &self.inner.back,
+            Some((callers, line)) if callers.serves() => line,
+            _ => &self.inner.back,
         }
     }
 
@@ -265,11 +259,17 @@ impl PostgresEngine {
         call: Call,
         parameters: impl FnOnce(i32) -> Parameters,
     ) -> Result<Vec<Row>, Error> {
+        let room = self.room(verb).await?;
+        let parameters = parameters(room.ns());
+        let answer = room.call(call, parameters).await;
+        answer.map_err(|error| unanswered(error.as_ref()).during(verb))
+    }
+
+    /// Room for a call, on the line that suits whoever calls.
+    async fn room(&self, verb: Verb) -> Result<Room, Error> {
         self.inner.calls.fetch_add(1, Ordering::SeqCst);
         let ready = self.line().ready().await.map_err(|error| error.during(verb))?;
-        let parameters = parameters(ready.ns);
-        let answer = ready.call(call, parameters).await;
-        answer.map_err(|error| unanswered(error.as_ref()).during(verb))
+        Ok(ready.room(verb).await)
     }
 
     /// Makes a call, and right behind it has told whoever it leaves to be told.
@@ -279,10 +279,10 @@ impl PostgresEngine {
         call: Call,
         parameters: impl FnOnce(i32) -> Parameters,
     ) -> Result<Vec<Row>, Error> {
-        self.inner.calls.fetch_add(1, Ordering::SeqCst);
-        let ready = self.line().ready().await.map_err(|error| error.during(verb))?;
-        let answer = ready.call_and_tell(call, &parameters(ready.ns)).await;
-        answer.map_err(|error| unanswered(Some(&error)).during(verb))
+        let room = self.room(verb).await?;
+        let parameters = parameters(room.ns());
+        let answer = room.call_and_tell(call, parameters).await;
+        answer.map_err(|error| unanswered(error.as_ref()).during(verb))
     }
 
     /// Makes a call whose answers are rows of one kind, and tells whom they say is to be told.
@@ -324,7 +324,8 @@ impl PostgresEngine {
         self.inner.own.handle().spawn(async move {
             let parameters: Parameters = vec![Box::new(sessions), Box::new(texts)];
             if let Ok(ready) = inner.back.ready().await
-                && let Err(error) = ready.call(Call::Notify, parameters).await
+                && let Err(error) =
+                    ready.room(Verb::Release).await.call(Call::Notify, parameters).await
             {
                 tracing::debug!("sessions were not told: {error:?}");
             }
@@ -337,7 +338,7 @@ impl PostgresEngine {
         let ready = self.inner.back.ready().await?;
         let is_async = self.inner.setup.is_async();
         let parameters: Parameters = vec![Box::new(ready.ns), Box::new(is_async)];
-        let answer = ready.call(Call::Sweep, parameters).await;
+        let answer = ready.room(Verb::Release).await.call(Call::Sweep, parameters).await;
         answer.map(drop).map_err(|error| unanswered(error.as_ref()))
     }
 }
@@ -347,7 +348,7 @@ fn unanswered(error: Option<&tokio_postgres::Error>) -> Error {
     error.map_or_else(
         || {
             Error::new(ErrorKind::Unavailable, "the runtime of the connection ended")
-                .next("call again: Tenure goes on with a thread of its own")
+                .with_help("call again: Tenure goes on with a thread of its own")
                 .effect_unknown()
         },
         |error| to_error(error, Sent::Yes),
@@ -384,12 +385,16 @@ impl Engine for PostgresEngine {
 
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
         Box::pin(async move {
+            let sending = self.inner.unsent.begin(claim.id);
             if let (Some(listener), Some(session)) = (&self.inner.listener, claim.session) {
                 // A grant that is told before anybody listens is told to nobody.
                 self.inner.calls.fetch_add(1, Ordering::SeqCst);
                 listener.listens(session).await;
             }
-            let verdict = self.ask_for(claim).await;
+            let verdict = self.ask_for(claim, &sending).await;
+            if verdict.is_ok() {
+                sending.answered();
+            }
             let waits = matches!(verdict, Ok(Verdict::Queued(_)));
             if waits {
                 self.inner.crowds.saw(claim.parts.first_name(), true);
@@ -414,7 +419,7 @@ impl Engine for PostgresEngine {
             for release in batch {
                 self.inner.waits(release.claim.id, false);
             }
-            self.give_back(batch).await
+            self.give_back_sent(batch).await
         })
     }
 
@@ -422,7 +427,7 @@ impl Engine for PostgresEngine {
         Box::pin(async move { self.look(query).await })
     }
 
-    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(async move { self.ask_the_server().await })
     }
 
@@ -431,6 +436,10 @@ impl Engine for PostgresEngine {
             let answer = self.put_out(eviction).await;
             answer.map_err(|error| error.on(&eviction.name))
         })
+    }
+
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(self.lift_sequence(to))
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

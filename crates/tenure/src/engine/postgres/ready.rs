@@ -1,21 +1,30 @@
-//! A connection that was greeted: calls go out on it in order, many at once. Knows how a call is
-//! made, not how a connection is.
+//! A connection that was greeted: calls go out on it in order, many at once but not too many. Knows
+//! how a call is made, not how a connection is.
 
-use std::future::poll_fn;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
 use super::call::Call;
 use super::trouble::ends_connection;
+use crate::contract::Verb;
 #[cfg(feature = "conformance")]
 use crate::time::Clock;
+
+/// How many calls may be in flight on a connection: enough to keep the server busy, and few enough
+/// that a call does not wait long for the calls before it. Claims have a share of their own, so
+/// that releases and renewals never wait for room behind a crowd of claims, each of which may wait
+/// for just such a release.
+const CLAIMS_AT_ONCE: usize = 48;
+const OTHERS_AT_ONCE: usize = 16;
 
 /// What goes with a call.
 pub(super) type Parameters = Vec<Box<dyn ToSql + Send + Sync>>;
@@ -40,6 +49,9 @@ pub(super) struct Ready {
     order: Mutex<()>,
     /// The connection stands, but is of no more use.
     over: AtomicBool,
+    /// How many more claims may go out before one is answered, and how many more other calls.
+    room_for_claims: Semaphore,
+    room_for_others: Semaphore,
     started: AtomicU64,
     ended: AtomicU64,
     /// What had ended, and what was under way, when somebody last looked.
@@ -62,6 +74,8 @@ impl Ready {
             home: Handle::current(),
             order: Mutex::new(()),
             over: AtomicBool::new(false),
+            room_for_claims: Semaphore::new(CLAIMS_AT_ONCE),
+            room_for_others: Semaphore::new(OTHERS_AT_ONCE),
             started: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             looked: Mutex::new((0, false)),
@@ -75,36 +89,36 @@ impl Ready {
         self.over.load(Ordering::SeqCst) || self.client.is_closed()
     }
 
-    /// Makes a call, in a task of its own if its answer may be long: answers come in order, so one
-    /// that nobody takes in would hold up all behind it. A short one has room beside the caller.
-    ///
-    /// # Errors
-    /// What the server says, or that the connection broke; none of both if its runtime is gone.
+    /// Waits for room on the connection. Every call that goes out is answered before those behind
+    /// it, also if its caller has left, so few go out at once: a caller that leaves before there is
+    /// room sends nothing.
     ///
     /// # Cancel safety
-    /// May be dropped at any time. The call is made all the same; its answer is thrown away.
-    pub(super) async fn call(
-        self: Arc<Self>,
-        call: Call,
-        parameters: Parameters,
-    ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
-        if call.is_short() && matches!(self.manner, Manner::Prepared(_)) {
-            return self.make(call, &parameters).await.map_err(Some);
+    /// May be dropped at any time.
+    pub(super) async fn room(self: Arc<Self>, verb: Verb) -> Room {
+        // The semaphore is never closed.
+        if let Ok(permit) = self.room_for(verb).acquire().await {
+            permit.forget();
         }
+        self.started.fetch_add(1, Ordering::SeqCst);
+        Room { ready: self, verb }
+    }
+
+    fn room_for(&self, verb: Verb) -> &Semaphore {
+        if verb == Verb::Claim { &self.room_for_claims } else { &self.room_for_others }
+    }
+
+    /// Asks something that is no verb.
+    pub(super) async fn look(
+        self: Arc<Self>,
+        text: String,
+    ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
         let home = self.home.clone();
-        let task = home.spawn(async move { self.make(call, &parameters).await });
+        let task = home.spawn(async move { self.client.query_typed(&text, &[]).await });
         task.await.map_err(|_| None)?.map_err(Some)
     }
 
-    /// Makes a call, and writes behind it, on the same connection, the statement that tells whom
-    /// the call leaves to be told. Nobody waits for that one: what is not told is found by asking.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    ///
-    /// # Cancel safety
-    /// May be dropped at any time. Both are made all the same.
-    pub(super) async fn call_and_tell(
+    async fn make_and_tell(
         &self,
         call: Call,
         parameters: &Parameters,
@@ -127,23 +141,12 @@ impl Ready {
         .await
     }
 
-    /// Asks something that is no verb.
-    pub(super) async fn look(
-        self: Arc<Self>,
-        text: String,
-    ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
-        let home = self.home.clone();
-        let task = home.spawn(async move { self.client.query_typed(&text, &[]).await });
-        task.await.map_err(|_| None)?.map_err(Some)
-    }
-
     async fn make(
         &self,
         call: Call,
         parameters: &Parameters,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let parameters = parameters.iter().map(|one| &**one as &(dyn ToSql + Sync));
-        let under_way = UnderWay::begin(self);
         let answer = match &self.manner {
             Manner::Prepared(statements) => {
                 let parameters: Vec<_> = parameters.collect();
@@ -154,7 +157,6 @@ impl Ready {
                 self.wrapped(begin, &texts[call as usize], &typed).await
             }
         };
-        drop(under_way);
         if answer.as_ref().is_err_and(ends_connection) {
             self.over.store(true, Ordering::SeqCst);
         }
@@ -246,19 +248,100 @@ impl Ready {
     }
 }
 
-/// A call, until it has its answer or nobody waits for it any more.
-struct UnderWay<'a>(&'a Ready);
+/// Room for one call on a connection, until that call has its answer.
+pub(super) struct Room {
+    ready: Arc<Ready>,
+    verb: Verb,
+}
 
-impl<'a> UnderWay<'a> {
-    fn begin(ready: &'a Ready) -> Self {
-        ready.started.fetch_add(1, Ordering::SeqCst);
-        Self(ready)
+impl Room {
+    /// The number of the namespace.
+    pub(super) fn ns(&self) -> i32 {
+        self.ready.ns
+    }
+
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// What the server says, or that the connection broke; none of both if its runtime is gone.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time. The call is made all the same; its answer is read by a task of
+    /// its own, which gives the room back, and thrown away.
+    pub(super) async fn call(
+        self,
+        call: Call,
+        parameters: Parameters,
+    ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
+        let home = self.ready.home.clone();
+        let short = call.is_short() && matches!(self.ready.manner, Manner::Prepared(_));
+        let made = async move {
+            let room = self;
+            room.ready.make(call, &parameters).await
+        };
+        if short {
+            return InFlight { call: Some(Box::pin(made)), home }.await.map_err(Some);
+        }
+        // Answers come in order: a long one that its caller does not take in would hold up all
+        // behind it. A short one has room beside the caller.
+        home.spawn(made).await.map_err(|_| None)?.map_err(Some)
+    }
+
+    /// Makes the call, and writes behind it, on the same connection, the statement that tells whom
+    /// the call leaves to be told. What is not told is found by asking, so the answer to that one
+    /// is not awaited.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    ///
+    /// # Cancel safety
+    /// As [`call`](Self::call). Both are made all the same.
+    pub(super) async fn call_and_tell(
+        self,
+        call: Call,
+        parameters: Parameters,
+    ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
+        let home = self.ready.home.clone();
+        let made = async move {
+            let room = self;
+            room.ready.make_and_tell(call, &parameters).await
+        };
+        InFlight { call: Some(Box::pin(made)), home }.await.map_err(Some)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for Room {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::SeqCst);
+        self.ready.ended.fetch_add(1, Ordering::SeqCst);
+        self.ready.room_for(self.verb).add_permits(1);
+    }
+}
+
+type Made = Result<Vec<Row>, tokio_postgres::Error>;
+
+/// A call that its caller awaits. If the caller leaves, a task takes over.
+struct InFlight {
+    call: Option<Pin<Box<dyn Future<Output = Made> + Send>>>,
+    home: Handle,
+}
+
+impl Future for InFlight {
+    type Output = Made;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Made> {
+        let Some(call) = &mut self.call else { return Poll::Pending };
+        let answer = std::task::ready!(call.as_mut().poll(cx));
+        self.call = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            // Without an answer: it is read there. If that runtime is gone, so is the connection.
+            self.home.spawn(call);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use tokio_postgres::error::SqlState;
 use super::location::Location;
 use super::trouble::{self, Sent};
 use crate::contract::{Error, ErrorKind};
+use crate::engine::texts::{Text, text};
 
 /// One step from a version of the schema to the next. Steps only go forward.
 #[derive(Clone, Copy, Debug)]
@@ -15,13 +16,14 @@ pub struct Migration {
     /// The version it leads to, counted from 1.
     pub version: i32,
     /// Its statements, with `@S` for the schema.
-    texts: &'static [&'static str],
+    texts: &'static [Text],
 }
 
 impl Migration {
     /// The statements for a schema, whose name is quoted already.
     fn text(&self, schema: &str) -> String {
-        let mut text = self.texts.join("\n").replace("@S", schema);
+        let texts: Vec<&str> = self.texts.iter().map(|text| text.get()).collect();
+        let mut text = texts.join("\n").replace("@S", schema);
         let version = self.version;
         let _ = write!(text, "\nINSERT INTO {schema}.migrations (version) VALUES ({version});\n");
         text
@@ -32,16 +34,17 @@ impl Migration {
 pub const MIGRATIONS: &[Migration] = &[Migration {
     version: 1,
     texts: &[
-        include_str!("sql/tables.sql"),
-        include_str!("sql/slot.sql"),
-        include_str!("sql/rules.sql"),
-        include_str!("sql/claim.sql"),
-        include_str!("sql/renew.sql"),
-        include_str!("sql/release.sql"),
-        include_str!("sql/evict.sql"),
-        include_str!("sql/inspect.sql"),
-        include_str!("sql/cells.sql"),
-        include_str!("sql/connect.sql"),
+        text!("postgres/sql/tables.sql"),
+        text!("postgres/sql/slot.sql"),
+        text!("postgres/sql/rules.sql"),
+        text!("postgres/sql/claim.sql"),
+        text!("postgres/sql/renew.sql"),
+        text!("postgres/sql/release.sql"),
+        text!("postgres/sql/evict.sql"),
+        text!("postgres/sql/raise_fences.sql"),
+        text!("postgres/sql/inspect.sql"),
+        text!("postgres/sql/cells.sql"),
+        text!("postgres/sql/connect.sql"),
     ],
 }];
 
@@ -112,7 +115,7 @@ pub(super) async fn bring_in(client: &Client, location: &Location) -> Result<(),
         }
         let what =
             format!("schema {:?} is not ready, and this role may not make it", location.schema);
-        Error::new(ErrorKind::Unsupported, what).next(
+        Error::new(ErrorKind::Unsupported, what).with_help(
             "run `tenure migrate` once as a role that may create a schema, or hand what \
              `tenure migrate --print` prints to whoever may",
         )
@@ -147,7 +150,7 @@ fn refuse_newer(location: &Location, stands: i32) -> Result<(), Error> {
     let schema = &location.schema;
     let what = format!("schema {schema:?} has version {stands}, this Tenure knows {VERSION}");
     Err(Error::new(ErrorKind::Unsupported, what)
-        .next("use a newer Tenure everywhere, or another schema"))
+        .with_help("use a newer Tenure everywhere, or another schema"))
 }
 
 #[cfg(test)]

@@ -151,5 +151,5 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
 
 fn bad_file(what: String) -> Error {
     Error::new(ErrorKind::InvalidOption, what)
-        .next("give PEM files in sslrootcert=, sslcert= and sslkey=")
+        .with_help("give PEM files in sslrootcert=, sslcert= and sslkey=")
 }

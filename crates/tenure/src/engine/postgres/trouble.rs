@@ -24,7 +24,7 @@ pub(super) fn to_error(error: &tokio_postgres::Error, sent: Sent) -> Error {
     let code = server.code();
     let (kind, what, next) = judge(code);
     let message: String = server.message().chars().take(WORDS).collect();
-    let error = Error::new(kind, format!("{what}: {message} ({})", code.code())).next(next);
+    let error = Error::new(kind, format!("{what}: {message} ({})", code.code())).with_help(next);
     let unknown = sent == Sent::Yes && may_have_acted(code, server.parsed_severity());
     if unknown { error.effect_unknown() } else { error }
 }
@@ -68,14 +68,24 @@ fn broken(error: &tokio_postgres::Error, sent: Sent) -> Error {
         cause = one.source();
     }
     let what = format!("the connection broke: {what}");
-    let error =
-        Error::new(ErrorKind::Unavailable, what).next("call again: Tenure reconnects by itself");
+    let error = Error::new(ErrorKind::Unavailable, what)
+        .with_help("call again: Tenure reconnects by itself");
     if sent == Sent::Yes { error.effect_unknown() } else { error }
 }
+
+/// The schema's own error: the terms of the namespace are not those that the caller goes by.
+const OTHER_TERMS: (ErrorKind, &str, &str) = (
+    ErrorKind::InvalidOption,
+    "another client has changed max_lease of the namespace meanwhile",
+    "state the same max_lease in every client of a namespace, and connect again",
+);
 
 fn judge(code: &SqlState) -> (ErrorKind, &'static str, &'static str) {
     use ErrorKind as K;
     const AGAIN: &str = "call again";
+    if code.code() == "TN001" {
+        return OTHER_TERMS;
+    }
     match *code {
         SqlState::READ_ONLY_SQL_TRANSACTION => (
             K::Unavailable,
@@ -83,7 +93,7 @@ fn judge(code: &SqlState) -> (ErrorKind, &'static str, &'static str) {
             "call again: Tenure looks for a server of the URL that takes writes",
         ),
         SqlState::CANNOT_CONNECT_NOW => {
-            (K::Unavailable, "the server is starting, stopping or in recovery", AGAIN)
+            (K::Unavailable, "the server starts, stops or recovers", AGAIN)
         }
         SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => {
             (K::Unavailable, "the server ended the connection", "call again: Tenure reconnects")

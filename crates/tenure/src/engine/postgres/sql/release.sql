@@ -10,6 +10,18 @@ BEGIN
     ON CONFLICT (ns, id) DO UPDATE SET until = EXCLUDED.until, reason = EXCLUDED.reason;
 END $$;
 
+-- Deletes a few tombstones that have expired, about twice as many as the step has written: programs
+-- that live too short for a sweep leave none behind either. Rows that another client deletes are
+-- skipped, so the step waits for nothing.
+CREATE FUNCTION @S.clear_tombs(p_ns int, p_now bigint, p_written int) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  DELETE FROM @S.tombs t USING (SELECT x.id FROM @S.tombs x
+      WHERE x.ns = p_ns AND x.until <= p_now ORDER BY x.until LIMIT 8 + 2 * p_written
+      FOR UPDATE SKIP LOCKED) gone
+    WHERE t.ns = p_ns AND t.id = gone.id;
+END $$;
+
 -- Several claims, each with so many of the names in turn.
 CREATE FUNCTION @S.release(p_ns int, p_async bool, p_ids uuid[], p_counts int[], p_names text[],
   p_leases bigint[], p_uncertain bool[]) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
@@ -36,10 +48,14 @@ BEGIN
     RETURN NEXT a;
   END LOOP;
   RETURN QUERY SELECT * FROM @S.end_step(p_ns, v_all, v_now, p_async);
+  IF true = ANY (p_uncertain) THEN
+    PERFORM @S.clear_tombs(p_ns, v_now, cardinality(array_remove(p_uncertain, false)));
+  END IF;
 END $$;
 
--- Gives a mutex to the first in line, where nobody has to do with anybody else: no sets, no upgrades,
--- no kin, nobody dead. No kind if it is not so.
+-- Hands a lock on to the first waiter, a writer, on the short path: a lone holder, no sets, no upgrades,
+-- no nested owners, no expired claim. Returns no kind where one of these does not hold. A reader at the
+-- head takes the long path, because the readers behind it come in with it.
 CREATE FUNCTION @S.hand_on(p_ns int, p_async bool, p_id uuid, p_name text, p_later bool)
 RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -53,12 +69,14 @@ BEGIN
   -- The long way has to lock others too, in order, so this one must go back first.
   IF s.entangled > 0 THEN RAISE EXCEPTION 'more slots' USING ERRCODE = 'TN000'; END IF;
   v_now := @S.clock();
-  IF s.shape <> -1 OR s.holders <> 1 OR s.waiting = 0 OR s.ahead > 0 OR s.nested > 0
+  IF s.shape > 0 OR s.holders <> 1 OR s.waiting = 0 OR s.ahead > 0 OR s.nested > 0
     OR s.groups IS NOT NULL OR s.closed > 0 OR s.calm <= v_now
     OR (p_async AND @S.grace(p_ns) > v_now) THEN RETURN; END IF;
   SELECT * INTO t FROM @S.claims c WHERE c.ns = p_ns AND c.name = p_name AND NOT c.held
     AND c.ahead = false ORDER BY c.arrival LIMIT 1;
-  IF NOT FOUND OR t.expires <= v_now OR EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns
+  -- An expired ticket was found above: calm is never behind any expiry. Compared once more all the same.
+  IF NOT FOUND OR t.weight < @S.capacity(s.shape) OR t.expires <= v_now
+    OR EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns
     AND c.name = p_name AND NOT c.held AND c.owner = t.owner AND c.id <> t.id) THEN RETURN; END IF;
   DELETE FROM @S.claims WHERE ns = p_ns AND name = p_name AND id = p_id
     AND held IS NOT DISTINCT FROM true;

@@ -215,6 +215,8 @@ DECLARE
   v_whole bool;
 BEGIN
   IF c.parts IS NOT NULL THEN
+    -- No part is over here: all parts of a claim have one expiry, since they are made and renewed
+    -- together, and a slot drops dead tickets before it serves its line. Compared as in the ledger.
     v_whole := (SELECT count(*) FROM @S.claims x WHERE x.ns = c.ns AND x.name = ANY (v_parts)
       AND x.id = c.id AND x.held IS NOT DISTINCT FROM true AND x.expires > p_now) = cardinality(v_parts);
     UPDATE @S.claims x SET reserved = NOT v_whole WHERE x.ns = c.ns AND x.name = ANY (v_parts)

@@ -32,7 +32,7 @@ CREATE UNLOGGED TABLE @S.alive (
 CREATE TABLE @S.slots (
   ns int NOT NULL,
   name text COLLATE "C" NOT NULL,
-  -- -1 a mutex, -2 a read-write lock, else so many permits.
+  -- -1 a lock (readers or one writer; a mutex is the writer), else so many permits.
   shape int NOT NULL DEFAULT -1,
   holders int NOT NULL DEFAULT 0,
   waiting int NOT NULL DEFAULT 0,
@@ -108,6 +108,7 @@ CREATE TABLE @S.tombs (
   reason text,
   PRIMARY KEY (ns, id)
 );
+CREATE INDEX tombs_until ON @S.tombs (ns, until);
 
 -- Versioned bytes. A row without a value remembers the fence of a cell that is gone.
 CREATE TABLE @S.cells (
@@ -155,15 +156,16 @@ BEGIN
   RETURN v_number;
 END $$;
 
--- Goes beyond every number that may have been given out and forgotten: none is further ahead of the
--- clock than mint lets the sequence run, and a little.
+-- Goes beyond every number that may have been given out and forgotten. None is further ahead of the
+-- clock than mint lets the sequence run, and a little; where the clock is behind the sequence, none is
+-- as far ahead of what the sequence remembers.
 CREATE FUNCTION @S.leap() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(7236847, 1);
-  PERFORM setval('@S.numbers', greatest(nextval('@S.numbers'),
+  PERFORM setval('@S.numbers', greatest(nextval('@S.numbers') + 2000000,
     least(@S.clock(), 4503599627370496) + 4000000));
 END $$;
 
 -- How much fits.
 CREATE FUNCTION @S.capacity(p_shape int) RETURNS bigint LANGUAGE sql IMMUTABLE AS
-$$ SELECT CASE p_shape WHEN -1 THEN 1 WHEN -2 THEN 2147483647 ELSE p_shape END::bigint $$;
+$$ SELECT CASE WHEN p_shape < 0 THEN 2147483647 ELSE p_shape END::bigint $$;

@@ -1,0 +1,103 @@
+//! Callers that give up, in crowds and in programs that live for a moment: what they leave behind
+//! stands in nobody's way, and does not stay.
+
+use std::time::Duration;
+
+use servers::{Postgres, eventually};
+use tenure::Mutex;
+use tenure::block_on;
+
+use crate::host::{PATIENCE, assert_empty, builder, session};
+
+/// How many claims may be in flight on a connection.
+const AT_ONCE: usize = 48;
+
+/// Begins to lock so often. The futures are polled once.
+fn crowd(mutex: &Mutex, times: usize) -> Vec<impl Future> {
+    let mut crowd: Vec<_> = (0..times).map(|_| Box::pin(mutex.lock())).collect();
+    let mut once = std::task::Context::from_waker(std::task::Waker::noop());
+    for one in &mut crowd {
+        // The one that is first may be granted at once.
+        let _ = one.as_mut().poll(&mut once);
+    }
+    crowd
+}
+
+/// Begins to lock so often, and gives up.
+fn give_up(mutex: &Mutex, times: usize) {
+    drop(crowd(mutex, times));
+}
+
+/// How many claims the server remembers as withdrawn.
+fn tombstones(server: &Postgres, which: &str) -> usize {
+    server.done(&format!("SELECT count(*) FROM tenure.tombs WHERE {which}")).trim().parse().unwrap()
+}
+
+#[test]
+fn callers_that_leave_before_there_is_room_send_nothing() {
+    let server = Postgres::start();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let tenure = builder().connect(&server.url()).await.unwrap();
+        let mutex = tenure.mutex("crowd").unwrap();
+        // The session listens from here on.
+        mutex.lock().await.unwrap().release().await.unwrap();
+        give_up(&mutex, 20_000);
+        let guard = mutex.timeout(PATIENCE).lock().await.unwrap();
+        guard.release().await.unwrap();
+        tenure.close().await;
+    });
+    // Each claim that went out without an answer is withdrawn, and remembered for its lease.
+    let sent = tombstones(&server, "true");
+    assert!((1..=AT_ONCE).contains(&sent), "{sent} claims went out");
+    assert_empty(&session(&server.url()));
+}
+
+/// Claims and releases once waited for room on the connection in one queue: a release came after
+/// the claims of a whole crowd, all of which waited for that release.
+#[test]
+fn a_release_does_not_wait_for_room_behind_a_crowd_of_claims() {
+    let server = Postgres::start();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let tenure = builder().connect(&server.url()).await.unwrap();
+        let mutex = tenure.mutex("crowd").unwrap();
+        let guard = mutex.lock().await.unwrap();
+        // No claim of the crowd goes on while it is not polled, so none makes room for another.
+        let crowd = crowd(&mutex, 10 * AT_ONCE);
+        guard.release().await.unwrap();
+        drop(crowd);
+        tenure.close().await;
+    });
+    assert_empty(&session(&server.url()));
+}
+
+#[test]
+fn programs_that_live_for_a_moment_leave_no_heap_of_tombstones() {
+    const PROGRAMS: usize = 8;
+    const CLAIMS: usize = 20;
+    let server = Postgres::start();
+    for _ in 0..PROGRAMS {
+        let short = builder().lease(Duration::from_millis(100));
+        let tenure = block_on(short.connect(&server.url())).unwrap();
+        give_up(&tenure.mutex("job").unwrap(), CLAIMS);
+        block_on(tenure.close());
+        eventually("the tombstones have expired", || {
+            tombstones(&server, "until > tenure.clock()") == 0
+        });
+    }
+    let left = tombstones(&server, "true");
+    assert!(left <= 2 * CLAIMS, "{left} tombstones of {PROGRAMS} programs are left");
+}
+
+#[test]
+fn a_lock_that_was_not_contended_deletes_nothing() {
+    let server = Postgres::start();
+    let tenure = session(&server.url());
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    server.done("INSERT INTO tenure.tombs VALUES (1, gen_random_uuid(), 0, NULL)");
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    assert_eq!(tombstones(&server, "true"), 1);
+}
