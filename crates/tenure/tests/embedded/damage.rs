@@ -135,6 +135,45 @@ fn damage_in_the_synced_environment_is_set_aside() {
     }
 }
 
+/// LMDB takes an empty file for a new environment: cells and fences would begin anew in silence.
+#[test]
+fn a_synced_environment_that_was_emptied_is_refused_and_left_alone() {
+    type Lose = fn(&Path);
+    let empty: Lose = |path| cut(path, 0);
+    let missing: Lose = |path| fs::remove_file(path).unwrap();
+    for (said, loss) in [("is empty", empty), ("is missing", missing)] {
+        let (host, fence) = used();
+        let data = host.path().join("durable/data.mdb");
+        let kept = fs::read(&data).unwrap();
+        loss(&data);
+        let mut worker = host.worker();
+        // Locks do not need it before the reserve of fences runs low.
+        assert!(worker.take("a") > fence);
+        for _ in 0..2 {
+            let error = worker.ask("get c", "error");
+            assert!(error.starts_with("Corrupt") && error.contains(said), "{error}");
+            assert!(error.contains("put a backup of the file in its place"), "{error}");
+        }
+        worker.dismiss();
+        // A new file set needs it at once: where fences go on is written there.
+        fs::remove_dir_all(host.file_set()).unwrap();
+        for _ in 0..2 {
+            let error = refusal(&host);
+            assert!(error.starts_with("Corrupt") && error.contains(said), "{error}");
+        }
+        assert_eq!(fs::metadata(&data).map_or(0, |about| about.len()), 0, "nothing was written");
+        fs::write(&data, kept).unwrap();
+        let mut worker = host.worker();
+        assert_eq!(worker.ask("get c", "cell"), "kept");
+        assert!(worker.take("a") > fence);
+        worker.dismiss();
+        // What the error offers as the other way.
+        loss(&data);
+        fs::remove_dir_all(host.path().join("durable")).unwrap();
+        assert_eq!(host.worker().ask("get c", "cell"), "");
+    }
+}
+
 #[test]
 fn damage_in_the_synced_environment_is_noticed_by_a_new_file_set() {
     let (host, fence) = used();

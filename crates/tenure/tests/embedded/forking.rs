@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, WaitOptions, test_kill_process, waitpid};
-use tenure::blocking::wait;
+use tenure::block_on;
 
 use crate::host::Host;
 use crate::worker::{Worker, say};
@@ -42,13 +42,13 @@ pub(crate) fn exec() {
 pub(crate) fn meddle(worker: &mut Worker, name: &str) {
     let child = fork(|| {
         let tenure = worker.tenure().clone();
-        let claimed = wait(tenure.mutex("other").unwrap().try_lock());
+        let claimed = block_on(tenure.mutex("other").unwrap().try_lock());
         let error = claimed.expect_err("it may not claim");
         say(&format!("child {:?}: {error}", error.kind()));
         let guard = worker.guards.remove(name).unwrap();
-        let released = wait(guard.release());
+        let released = block_on(guard.release());
         say(&format!("child {}", if released.is_err() { "cannot release" } else { "released" }));
-        wait(tenure.close());
+        block_on(tenure.close());
         drop(tenure);
         worker.session = None;
         say("child leaves");

@@ -12,7 +12,7 @@ use tenure::conformance::audit::{Entry, History, Recorder, Rules, Verdicts, What
 use tenure::contract::{Claim, ClaimId};
 
 use tenure::time::{Clock, SystemClock, Tick};
-use tenure::{Event, Held, Witness};
+use tenure::{Event, LockStatus, Witness};
 
 /// Writes every event to a file of this process at once.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Diary {
     }
 
     /// Notes that a holder acts now. Whether it may.
-    pub(crate) fn used(&self, held: &Held) -> bool {
+    pub(crate) fn used(&self, held: &LockStatus) -> bool {
         let recorder = Recorder::new(Arc::new(SystemClock));
         let mut file = self.0.lock().unwrap();
         let may = recorder.used(held);

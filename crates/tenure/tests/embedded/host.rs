@@ -55,7 +55,7 @@ impl Host {
 
     /// A session of this process.
     pub(crate) fn tenure(&self) -> Tenure {
-        tenure::blocking::wait(Tenure::connect(&self.url())).unwrap()
+        tenure::block_on(Tenure::connect(&self.url())).unwrap()
     }
 
     /// The file set of this boot.
@@ -83,7 +83,7 @@ impl Host {
         use tenure::contract::{Engine, Page, Query};
         let engine = open(&Location::at(self.path())).unwrap();
         // Whoever looks ends the dead first.
-        tenure::blocking::wait(engine.inspect(&Query::Page(Page::default()))).unwrap();
+        tenure::block_on(engine.inspect(&Query::Page(Page::default()))).unwrap();
         let census = engine.census().unwrap();
         assert_eq!((census.holds, census.tickets), (0, 0), "left behind");
     }
@@ -107,6 +107,7 @@ impl Worker {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "worker", "--nocapture", "--test-threads=1"]);
         command.env(WORKER, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        servers::reset_signals_of_children();
         let mut child = command.spawn().unwrap();
         let orders = child.stdin.take();
         let output = child.stdout.take().unwrap();

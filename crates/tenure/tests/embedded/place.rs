@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::engine::Terms;
 use tenure::engine::embedded::{EmbeddedEngine, Location};
 use tenure::time::ManualClock;
@@ -50,11 +50,11 @@ fn a_holder_hears_at_once_that_the_store_was_moved_away() {
 fn a_store_can_be_opened_anew_while_old_guards_are_still_about() {
     let host = Host::new();
     let old = host.tenure();
-    let guard = wait(old.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(old.mutex("a").unwrap().lock()).unwrap();
     fs::remove_dir_all(host.path()).unwrap();
-    assert_eq!(wait(guard.lost()), Loss::Forgotten);
+    assert_eq!(block_on(guard.lost()), Loss::Forgotten);
     let new = host.tenure();
-    let again = wait(new.mutex("a").unwrap().try_lock()).unwrap();
+    let again = block_on(new.mutex("a").unwrap().try_lock()).unwrap();
     assert!(again.is_some());
     assert!(guard.fence().is_err());
 }
@@ -68,8 +68,8 @@ fn a_process_may_close_and_open_the_store_again_and_again() {
             scope.spawn(|| {
                 for _ in 0..50 {
                     let tenure = host.tenure();
-                    drop(wait(tenure.mutex("a").unwrap().lock()).unwrap());
-                    wait(tenure.close());
+                    drop(block_on(tenure.mutex("a").unwrap().lock()).unwrap());
+                    block_on(tenure.close());
                 }
             });
         }
@@ -101,10 +101,10 @@ fn fences_grow_though_the_lock_files_are_gone_and_the_clock_went_back() {
         let terms = Terms { clock: Arc::clone(&clock) as _, ..terms() };
         let engine = EmbeddedEngine::open(&Location::at(host.path()), terms).unwrap();
         let tenure = Tenure::builder().clock(clock).open(Arc::new(engine)).unwrap();
-        let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+        let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
         let fence = guard.fence().unwrap();
-        wait(guard.release()).unwrap();
-        wait(tenure.close());
+        block_on(guard.release()).unwrap();
+        block_on(tenure.close());
         fence
     };
     let decade = 315_360_000_000_000;
@@ -169,7 +169,7 @@ fn processes_must_agree_on_the_longest_lease_while_one_is_there() {
     let connect = format!("connect {} max_lease=40000 lease=1000", host.path().display());
     let error = second.ask(&connect, "error");
     assert!(error.starts_with("InvalidOption") && error.contains("max_lease"), "{error}");
-    let other = wait(Tenure::connect(&host.url())).unwrap_err();
+    let other = block_on(Tenure::connect(&host.url())).unwrap_err();
     assert_eq!(other.kind(), ErrorKind::InvalidOption);
     first.dismiss();
     second.ask(&connect, "connected");
@@ -192,12 +192,25 @@ fn another_pid_namespace_is_refused_while_anybody_is_there_and_makes_the_store_i
     let about = host.file_set().join("about");
     let ours = fs::read_to_string(&about).unwrap();
     fs::write(&about, "1").unwrap();
-    let error = wait(Tenure::connect(&host.url())).unwrap_err();
+    let error = block_on(Tenure::connect(&host.url())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("another pid namespace"), "{error}");
     holder.ask("fence a", "fence");
     holder.dismiss();
-    let guard = wait(host.tenure().mutex("a").unwrap().try_lock()).unwrap();
+    let guard = block_on(host.tenure().mutex("a").unwrap().try_lock()).unwrap();
     assert!(guard.is_some());
     assert_eq!(fs::read_to_string(&about).unwrap(), ours);
+}
+
+#[test]
+fn raised_fences_outlive_the_lock_files() {
+    let host = Host::new();
+    let before = host.worker().take("a");
+    let tenure = host.tenure();
+    let to = block_on(tenure.highest_fence()).unwrap().get().max(before) + 10 * 3_600_000_000;
+    block_on(tenure.raise_fences(to)).unwrap();
+    drop(tenure);
+    fs::remove_dir_all(host.file_set()).unwrap();
+    let after = host.worker().take("a");
+    assert!(after > to, "{after} is not above {to}");
 }

@@ -2,9 +2,9 @@
 //! all it has.
 
 use tenure::ErrorKind;
-use tenure::blocking::wait;
+use tenure::block_on;
 
-use crate::host::{Host, PATIENCE};
+use crate::host::{Host, PATIENCE, Worker as Client};
 use crate::worker::{Worker, say};
 
 /// From here on no file of this process grows beyond this.
@@ -22,7 +22,7 @@ pub(crate) fn limit_files(bytes: u64) {
 pub(crate) fn fill(worker: &mut Worker, kind: &str, most: usize) {
     while worker.guards.len() < most {
         let name = format!("{kind}-number-{}", worker.guards.len());
-        match wait(worker.tenure().mutex(&name).unwrap().try_lock()) {
+        match block_on(worker.tenure().mutex(&name).unwrap().try_lock()) {
             Ok(guard) => _ = worker.guards.insert(name, guard.expect("nobody has it")),
             Err(error) => {
                 let count = worker.guards.len();
@@ -36,7 +36,7 @@ pub(crate) fn fill(worker: &mut Worker, kind: &str, most: usize) {
 /// Gives everything back, each confirmed.
 pub(crate) fn drain(worker: &mut Worker) {
     for (name, guard) in std::mem::take(&mut worker.guards) {
-        if let Err(error) = wait(guard.release()) {
+        if let Err(error) = block_on(guard.release()) {
             say(&format!("violation {name} could not be released: {error}"));
         }
     }
@@ -53,7 +53,7 @@ fn a_full_disk_refuses_new_locks_and_gives_back_all_it_has() {
     assert!(count.parse::<usize>().unwrap() > 1_000, "{full}");
     let kinds = [ErrorKind::Unavailable, ErrorKind::Limit].map(|kind| format!("{kind:?}"));
     assert!(kinds.iter().any(|kind| error.starts_with(kind.as_str())), "{full}");
-    assert!(error.contains("room on the disk"), "{full}");
+    assert!(error.contains("room on the disk: the store needs 4 MiB more"), "{full}");
     // Full for others too; and it stays full.
     let mut other = host.worker();
     other.ask(&format!("limit {}", 2 << 20), "limited");
@@ -65,6 +65,39 @@ fn a_full_disk_refuses_new_locks_and_gives_back_all_it_has() {
     worker.ask("drain", "drained");
     other.ask("drain", "drained");
     host.assert_empty();
+}
+
+#[test]
+fn a_disk_that_is_too_small_for_a_new_store_is_told_how_much_that_needs() {
+    let host = Host::new();
+    let mut worker = Client::start();
+    worker.ask(&format!("limit {}", 2 << 20), "limited");
+    let error = worker.ask(&format!("connect {}", host.path().display()), "error");
+    assert!(error.contains("make room on the disk: a new store needs 5 MiB"), "{error}");
+    worker.dismiss();
+    // Nothing is left behind of what was begun, and it is made when there is room.
+    let left: Vec<_> = std::fs::read_dir(host.path()).unwrap().flatten().collect();
+    assert!(left.iter().all(|one| !one.file_name().to_string_lossy().starts_with("new-")));
+    let mut other = host.worker();
+    other.take("a");
+    other.dismiss();
+    let size = |path: &std::path::Path| std::fs::metadata(path).unwrap().len();
+    let all = walk(&host.path()).iter().map(|path| size(path)).sum::<u64>();
+    assert!(all < 5 << 20, "what the error says is enough: {all}");
+}
+
+/// All files under a directory.
+fn walk(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).unwrap().flatten() {
+        let kind = entry.file_type().unwrap();
+        match kind.is_dir() {
+            true => files.extend(walk(&entry.path())),
+            false if kind.is_file() => files.push(entry.path()),
+            false => {}
+        }
+    }
+    files
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::engine::embedded::{EmbeddedEngine, Location};
-use tenure::{Error, ErrorKind, Fence, Held, Tenure};
+use tenure::{Error, ErrorKind, Fence, LockStatus, Tenure};
 
 use crate::history::{Deaths, Diary, judge_all};
 use crate::host::{Host, Worker, terms};
@@ -53,7 +53,7 @@ impl Traffic {
                 *theirs.rounds.lock().unwrap() += 1;
                 theirs.moved.notify_all();
             }
-            wait(driver.tenure.close());
+            block_on(driver.tenure.close());
         };
         Self { thread: std::thread::spawn(work), shared }
     }
@@ -100,13 +100,13 @@ impl Driver {
         let mut mutex = self.tenure.mutex("a")?;
         // Now and then somebody gives up waiting.
         if self.throw(16) == 0 {
-            mutex = mutex.wait(Duration::from_millis(1));
+            mutex = mutex.timeout(Duration::from_millis(1));
         }
-        let guard = wait(mutex.lock())?;
+        let guard = block_on(mutex.lock())?;
         self.alone(&guard)?;
         // Some are let go of in the background.
         if self.throw(4) != 0 {
-            return wait(guard.release());
+            return block_on(guard.release());
         }
         drop(guard);
         Ok(())
@@ -114,42 +114,42 @@ impl Driver {
 
     /// Where holders may be stopped, the kernel cannot say who is in: only fences can.
     fn leased(&mut self) -> Result<(), Error> {
-        let guard = wait(self.tenure.mutex("d")?.lock())?;
+        let guard = block_on(self.tenure.mutex("d")?.lock())?;
         for _ in 0..self.throw(20) {
             if !self.diary.used(&guard) {
                 guard.check()?;
             }
         }
-        wait(guard.release())
+        block_on(guard.release())
     }
 
     fn rwlock(&mut self) -> Result<(), Error> {
         let lock = self.tenure.rwlock("b")?;
         if self.throw(3) == 0 {
-            let guard = wait(lock.write())?;
+            let guard = block_on(lock.write())?;
             self.alone(&guard)?;
-            return wait(guard.release());
+            return block_on(guard.release());
         }
-        let guard = wait(lock.read())?;
+        let guard = block_on(lock.read())?;
         if !self.resource.share(guard.fence()?) {
             say("violation a reader beside a writer");
         }
         self.diary.used(&guard);
         self.resource.leave();
-        wait(guard.release())
+        block_on(guard.release())
     }
 
     fn semaphore(&mut self) -> Result<(), Error> {
-        let permit = wait(self.tenure.semaphore("c", PERMITS)?.acquire(1))?;
+        let permit = block_on(self.tenure.semaphore("c", PERMITS)?.acquire())?;
         if !self.resource.sit_down() {
             say("violation more holders than permits");
         }
         self.diary.used(&permit);
         self.resource.leave();
-        wait(permit.release())
+        block_on(permit.release())
     }
 
-    fn alone(&mut self, held: &Held) -> Result<(), Error> {
+    fn alone(&mut self, held: &LockStatus) -> Result<(), Error> {
         if !self.resource.enter(held.fence()?) {
             say("violation not alone, or with an old fence");
         }
@@ -381,7 +381,7 @@ fn sixteen_processes_are_stopped_at_random_and_keep_all_promises() {
 fn a_thousand_waiters_of_four_processes_are_all_served() {
     let host = Host::new();
     let tenure = host.tenure();
-    let guard = wait(tenure.mutex("a").unwrap().lock()).unwrap();
+    let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
     let mut workers: Vec<_> = (0..4).map(|_| host.worker()).collect();
     for worker in &mut workers {
         worker.say("crowd a 250");
@@ -389,7 +389,7 @@ fn a_thousand_waiters_of_four_processes_are_all_served() {
     for worker in &workers {
         worker.hear("queued");
     }
-    wait(guard.release()).unwrap();
+    block_on(guard.release()).unwrap();
     for worker in workers {
         assert_eq!(worker.hear("served"), "250");
         worker.dismiss();

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::contract::Claim;
 use tenure::engine::embedded::{EmbeddedEngine, Location};
 
-use tenure::{Error, Event, Fence, Guard, Mutex, Put, PutVerdict, Tenure, Witness};
+use tenure::{Error, Event, Fence, Mutex, MutexGuard, Put, PutVerdict, Tenure, Witness};
 
 use crate::forking;
 use crate::host::terms;
@@ -44,7 +44,7 @@ pub(crate) fn serve() {
 #[derive(Default)]
 pub(crate) struct Worker {
     pub(crate) session: Option<(Tenure, Arc<EmbeddedEngine>)>,
-    pub(crate) guards: HashMap<String, Guard>,
+    pub(crate) guards: HashMap<String, MutexGuard>,
     line: Arc<Line>,
     traffic: Option<Traffic>,
 }
@@ -74,16 +74,16 @@ impl Worker {
         match *words {
             ["connect", path, ref options @ ..] => self.connect(path, options)?,
             ["lock", name, ref options @ ..] => {
-                let guard = wait(self.mutex(name, options)?.lock())?;
+                let guard = block_on(self.mutex(name, options)?.lock())?;
                 self.keep(name, guard)?;
             }
-            ["try", name] => match wait(self.mutex(name, &[])?.try_lock())? {
+            ["try", name] => match block_on(self.mutex(name, &[])?.try_lock())? {
                 Some(guard) => self.keep(name, guard)?,
                 None => say("busy"),
             },
             ["release", name] => {
                 let guard = self.guards.remove(name).expect("it holds that");
-                wait(guard.release())?;
+                block_on(guard.release())?;
                 say("released");
             }
             ["fence", name] => say(&format!("fence {}", self.guards[name].fence()?)),
@@ -92,21 +92,21 @@ impl Worker {
                 say("fine");
             }
             ["lost", name] => {
-                let loss = wait(self.guards[name].lost());
+                let loss = block_on(self.guards[name].lost());
                 say(&format!("lost {loss}"));
             }
             ["evict", name, fence, reason] => {
                 let fence = Fence::new(fence.parse().unwrap());
-                let evicted = wait(self.tenure().evict(name, fence, reason))?;
+                let evicted = block_on(self.tenure().force_release(name, fence, reason))?;
                 say(&format!("evicted {evicted:?}"));
             }
             ["put", name, value] => {
                 let put = Put::new(name.parse().unwrap(), value);
-                let verdict = wait(self.tenure().cells().put(&put))?;
+                let verdict = block_on(self.tenure().cells().put(&put))?;
                 say(if matches!(verdict, PutVerdict::Done(_)) { "put" } else { "not put" });
             }
             ["get", name] => {
-                let cell = wait(self.tenure().cells().get(&name.parse().unwrap()))?;
+                let cell = block_on(self.tenure().cells().get(&name.parse().unwrap()))?;
                 let value = cell.map(|cell| String::from_utf8(cell.value).unwrap());
                 say(&format!("cell {}", value.unwrap_or_default()));
             }
@@ -189,7 +189,7 @@ impl Worker {
         Ok(mutex)
     }
 
-    fn keep(&mut self, name: &str, guard: Guard) -> Result<(), Error> {
+    fn keep(&mut self, name: &str, guard: MutexGuard) -> Result<(), Error> {
         say(&format!("held {}", guard.fence()?));
         self.guards.insert(name.to_owned(), guard);
         Ok(())
@@ -216,7 +216,7 @@ impl Worker {
     fn leave(&mut self) {
         self.guards.clear();
         if let Some((tenure, _engine)) = self.session.take() {
-            wait(tenure.close());
+            block_on(tenure.close());
         }
     }
 }

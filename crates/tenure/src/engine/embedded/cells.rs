@@ -251,7 +251,7 @@ fn cell_key(number: &[u8], name: &Name) -> Key {
 
 fn damaged() -> Error {
     Error::new(ErrorKind::Corrupt, "a cell cannot be read: it is damaged or not ours")
-        .next("write the cell anew")
+        .with_help("write the cell anew")
 }
 
 impl Instant {

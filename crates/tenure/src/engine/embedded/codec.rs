@@ -12,17 +12,18 @@ use crate::contract::{
     About, Arrival, Claim, ClaimId, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
     Patience, Place, SessionId, Shape, Signal,
 };
-use crate::ledger::seam::{Group, Hold, Holds, Ticket, Tomb};
+use crate::ledger::seam::{Group, Hold, Holders as _, Holds, Ticket, Tomb};
 use crate::limits;
 use crate::time::Tick;
 
-/// Everything the store keeps of one slot in one row; a long line stands in rows of its own.
+/// Everything the store keeps of one slot in one row; a long line, and many holders, stand in rows
+/// of their own.
 pub(super) struct SlotRow<'a> {
     pub(super) shape: Shape,
     pub(super) closed_until: Tick,
     pub(super) last_fence: u64,
     pub(super) groups: Vec<Group>,
-    pub(super) holds: Holds,
+    pub(super) holds: HoldsRow,
     pub(super) line: LineHead,
     /// The tickets of a short line.
     pub(super) short: SmallVec<[&'a [u8]; 4]>,
@@ -39,11 +40,33 @@ pub(super) struct LineHead {
     pub(super) ahead: u32,
 }
 
+/// The holders, as a slot's row has them.
+pub(super) enum HoldsRow {
+    /// A few: all of them.
+    Few(Holds),
+    /// Many: they stand in rows of their own.
+    Many(HoldsHead),
+}
+
+/// What a slot's row says of holders that stand in rows of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HoldsHead {
+    /// Under which number their rows stand.
+    pub(super) id: u64,
+    pub(super) len: u32,
+    /// The number of the next holder; numbers only grow.
+    pub(super) next: u64,
+    /// What all weigh together.
+    pub(super) weight: u64,
+    /// How many of them would leave a lock delay behind.
+    pub(super) delays: u32,
+}
+
 pub(super) fn write_slot<'a>(
     writer: &mut Writer,
     (shape, closed_until, last_fence): (Shape, Tick, u64),
     groups: &[Group],
-    holds: &'a Holds,
+    holds: Result<&Holds, HoldsHead>,
     line: LineHead,
     short: impl Iterator<Item = &'a [u8]>,
 ) {
@@ -60,19 +83,77 @@ pub(super) fn write_slot<'a>(
         writer.u8(u8::from(group.spent));
         writer.count(group.members);
     }
-    writer.count(holds.len());
-    for hold in holds.iter() {
-        write_claim(writer, &hold.claim);
-        writer.u32(hold.weight);
-        writer.u64(hold.fence.get());
-        writer.option(hold.group, Writer::u64);
-        writer.u64(hold.arrival.0);
-        writer.tick(hold.since);
-        writer.tick(hold.expires);
-        writer.u8(u8::from(hold.reserved));
+    match holds {
+        Ok(holds) => {
+            writer.u8(0);
+            writer.count(holds.len());
+            for hold in holds.iter() {
+                write_hold(writer, hold);
+            }
+        }
+        Err(head) => {
+            writer.u8(1);
+            writer.u64(head.id);
+            writer.u32(head.len);
+            writer.u64(head.next);
+            writer.u64(head.weight);
+            writer.u32(head.delays);
+        }
     }
     for ticket in short {
         writer.raw(ticket);
+    }
+}
+
+pub(super) fn write_hold(writer: &mut Writer, hold: &Hold) {
+    write_claim(writer, &hold.claim);
+    writer.u32(hold.weight);
+    writer.u64(hold.fence.get());
+    writer.option(hold.group, Writer::u64);
+    writer.u64(hold.arrival.0);
+    writer.tick(hold.since);
+    writer.tick(hold.expires);
+    writer.u8(u8::from(hold.reserved));
+}
+
+/// A hold that has a row of its own.
+pub(super) fn read_hold(bytes: &[u8]) -> Read<Hold> {
+    let mut reader = Reader::new(bytes);
+    let hold = read_next_hold(&mut reader)?;
+    reader.end()?;
+    Ok(hold)
+}
+
+fn read_next_hold(reader: &mut Reader<'_>) -> Read<Hold> {
+    Ok(Hold {
+        claim: read_claim(reader)?,
+        weight: reader.u32()?,
+        fence: Fence::new(reader.u64()?),
+        group: reader.option(Reader::u64)?,
+        arrival: Arrival(reader.u64()?),
+        since: reader.tick()?,
+        expires: reader.tick()?,
+        reserved: reader.u8()? != 0,
+    })
+}
+
+fn read_holds(reader: &mut Reader<'_>, additive: bool) -> Read<HoldsRow> {
+    match reader.u8()? {
+        0 => {
+            let mut holds = Holds::new(additive);
+            for _ in 0..reader.count(limits::HOLDERS)? {
+                holds.insert(read_next_hold(reader)?);
+            }
+            Ok(HoldsRow::Few(holds))
+        }
+        1 => Ok(HoldsRow::Many(HoldsHead {
+            id: reader.u64()?,
+            len: reader.u32()?,
+            next: reader.u64()?,
+            weight: reader.u64()?,
+            delays: reader.u32()?,
+        })),
+        _ => Err(Damaged),
     }
 }
 
@@ -91,19 +172,7 @@ pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow<'_>> {
             members: reader.u32()? as usize,
         });
     }
-    let mut holds = Holds::new(!shape.reentrant());
-    for _ in 0..reader.count(limits::HOLDERS)? {
-        holds.insert(Hold {
-            claim: read_claim(&mut reader)?,
-            weight: reader.u32()?,
-            fence: Fence::new(reader.u64()?),
-            group: reader.option(Reader::u64)?,
-            arrival: Arrival(reader.u64()?),
-            since: reader.tick()?,
-            expires: reader.tick()?,
-            reserved: reader.u8()? != 0,
-        });
-    }
+    let holds = read_holds(&mut reader, !shape.reentrant())?;
     let mut short = SmallVec::new();
     while !reader.is_empty() {
         short.push(reader.raw()?);
@@ -255,9 +324,8 @@ fn read_parts(reader: &mut Reader<'_>) -> Read<Parts> {
         let name = Name::try_from(reader.text()?).map_err(|_| Damaged)?;
         let shape = read_shape(reader)?;
         let part = match (shape, reader.u32()?) {
-            (Shape::Mutex, 1) => Part::mutex(name),
-            (Shape::ReadWrite, 1) => Part::read(name),
-            (Shape::ReadWrite, limits::FULL_WEIGHT) => Part::write(name),
+            (Shape::Lock, 1) => Part::read(name),
+            (Shape::Lock, limits::FULL_WEIGHT) => Part::write(name),
             (Shape::Semaphore(capacity), permits) => {
                 Part::permits(name, permits, capacity).map_err(|_| Damaged)?
             }
@@ -307,10 +375,9 @@ fn read_about(reader: &mut Reader<'_>) -> Read<About> {
 
 fn write_shape(writer: &mut Writer, shape: Shape) {
     match shape {
-        Shape::Mutex => writer.u8(0),
-        Shape::ReadWrite => writer.u8(1),
+        Shape::Lock => writer.u8(0),
         Shape::Semaphore(permits) => {
-            writer.u8(2);
+            writer.u8(1);
             writer.u32(permits);
         }
     }
@@ -318,9 +385,8 @@ fn write_shape(writer: &mut Writer, shape: Shape) {
 
 fn read_shape(reader: &mut Reader<'_>) -> Read<Shape> {
     match reader.u8()? {
-        0 => Ok(Shape::Mutex),
-        1 => Ok(Shape::ReadWrite),
-        2 => Ok(Shape::Semaphore(reader.u32()?)),
+        0 => Ok(Shape::Lock),
+        1 => Ok(Shape::Semaphore(reader.u32()?)),
         _ => Err(Damaged),
     }
 }

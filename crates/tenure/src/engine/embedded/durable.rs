@@ -7,6 +7,11 @@
 //! N namespace       -> its number
 //! V number name     -> a cell
 //! ```
+//!
+//! LMDB makes a new environment in an empty file. So a `data.mdb` that was cut to nothing would
+//! look like a new one, and cells and fences would begin anew without a word. The file `made`
+//! beside it says that there was an environment: it is written once that is on disk. With it, an
+//! empty or missing `data.mdb` is refused and left as it is.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +22,7 @@ use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 
 use super::files::{is_damage, until_closed};
 use super::guard::{Guard, Room};
-use super::place::{self, Root, cannot};
+use super::place::{self, Root, cannot, cannot_without};
 use super::refusals::stuck;
 use super::store::WAIT;
 use super::txn::{Table, Trouble, Txn};
@@ -25,6 +30,12 @@ use crate::contract::{Error, ErrorKind};
 
 /// Address space for the environment; the file is only as large as what is in it.
 const MAP: usize = 4 << 30;
+
+/// What a disk must have room for beside cells.
+const LEAST_ROOM: &str = "cells and the reserve of fences need 64 KiB, and what is in the cells";
+
+/// The file that says that there is an environment.
+const MADE: &str = "made";
 
 /// The synced environment.
 pub(super) struct Durable {
@@ -52,7 +63,9 @@ impl Durable {
             *durable.env.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
         place::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
-        let durable = match open_env(&path) {
+        check_not_emptied(&path)?;
+        let durable = match open_env(&path).and_then(|opened| Ok(remember(&path).map(|()| opened)?))
+        {
             Ok((env, table)) => {
                 let inode = inode(&path).map_err(|error| cannot("look at", &path, error))?;
                 let env = RwLock::new(Some(env));
@@ -112,12 +125,48 @@ impl Durable {
 
     fn gone(&self) -> Error {
         let what = format!("{} was removed or replaced", self.path.display());
-        Error::new(ErrorKind::Closed, what).next("connect again")
+        Error::new(ErrorKind::Closed, what).with_help("connect again")
     }
 
     fn failed(&self, trouble: Trouble) -> Error {
         failed(&self.root, &self.path, trouble)
     }
+}
+
+/// Says that there is an environment at this path. It is brought to disk first: a power cut must
+/// not leave the mark without what it stands for.
+fn remember(path: &Path) -> std::io::Result<()> {
+    let mark = path.join(MADE);
+    if mark.exists() {
+        return Ok(());
+    }
+    std::fs::File::open(path.join("data.mdb"))?.sync_all()?;
+    place::private(&mark).map(drop)
+}
+
+/// Refuses an environment that has lost everything in it.
+fn check_not_emptied(path: &Path) -> Result<(), Error> {
+    let data = path.join("data.mdb");
+    let state = match std::fs::metadata(&data) {
+        Ok(about) if about.len() > 0 => return Ok(()),
+        Ok(_) => "is empty",
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "is missing",
+        Err(error) => return Err(cannot("look at", &data, error)),
+    };
+    if !path.join(MADE).exists() {
+        return Ok(());
+    }
+    let what = format!(
+        "{} {state}, although cells and the reserve of fences were kept in it: it was cut short or \
+         removed; nothing was changed",
+        data.display()
+    );
+    let next = format!(
+        "stop its users and put a backup of the file in its place; or remove {} to begin anew: \
+         cells are then empty, and fences go on as far as the clock is right",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::Corrupt, what).with_help(next))
 }
 
 fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
@@ -138,9 +187,11 @@ fn failed(root: &Root, path: &Path, trouble: Trouble) -> Error {
         Trouble::Store(error) if is_damage(&error) => error.to_string(),
         Trouble::Store(heed::Error::Mdb(MdbError::MapFull)) => {
             return Error::new(ErrorKind::Limit, "the store has no room for more cells")
-                .next("remove cells, or give them a time to live");
+                .with_help("remove cells, or give them a time to live");
         }
-        Trouble::Store(heed::Error::Io(error)) => return cannot("write", path, error),
+        Trouble::Store(heed::Error::Io(error)) => {
+            return cannot_without("write", path, error, LEAST_ROOM);
+        }
         Trouble::Store(error) => {
             let what = format!("{} failed: {error}", path.display());
             return Error::new(ErrorKind::Unavailable, what).caused_by(error);
@@ -151,7 +202,9 @@ fn failed(root: &Root, path: &Path, trouble: Trouble) -> Error {
         Err(error) => format!("could not be set aside: {error}"),
     };
     Error::new(ErrorKind::Corrupt, format!("{} is damaged ({what}); {aside}", path.display()))
-        .next("restart its users: cells begin empty, fences go on as far as the clock is right")
+        .with_help(
+            "restart its users: cells begin empty, fences go on as far as the clock is right",
+        )
 }
 
 #[allow(unsafe_code, reason = "heed cannot see who else maps the file")]

@@ -10,13 +10,15 @@ use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::guard::Guard;
-use super::place::{self, Root, SetUp, cannot};
+use super::place::{self, Root, SetUp, cannot, cannot_without};
 use super::store::WAIT;
 use super::txn::Table;
 use crate::contract::{Error, ErrorKind};
 
 /// How large the map is at first.
 pub(super) const FIRST_MAP: usize = 4 << 20;
+/// What a disk must have room for: the first map, and a few small files beside it.
+const NEW_STORE: &str = "a new store needs 5 MiB";
 
 /// Why a file set could not be opened.
 pub(super) enum Refused {
@@ -50,7 +52,7 @@ pub(super) fn set_aside(root: &Root, damaged: &Path, what: &str) -> Error {
         Err(error) => format!("could not be set aside: {error}"),
     };
     Error::new(ErrorKind::Corrupt, format!("{} is damaged ({what}); {place}", damaged.display()))
-        .next("connect again: a new one is made; locks that were held in it are lost")
+        .with_help("connect again: a new one is made; locks that were held in it are lost")
 }
 
 /// Makes a file set beside its place and moves it there when it is whole.
@@ -66,7 +68,7 @@ pub(super) fn make(root: &Root, file_set: &Path, _alone: &SetUp) -> Result<(), E
 }
 
 fn make_in(draft: &Path) -> Result<(), Error> {
-    let failed = |error: io::Error| cannot("make", draft, error);
+    let failed = |error: io::Error| cannot_without("make", draft, error, NEW_STORE);
     let _ = fs::remove_dir_all(draft);
     place::private_directory(&draft.join("locks")).map_err(failed)?;
     place::private_directory(&draft.join("sessions")).map_err(failed)?;
@@ -85,7 +87,8 @@ fn make_in(draft: &Path) -> Result<(), Error> {
     data.set_len(0).map_err(failed)?;
     let (env, _) = open_env(&draft.join("locks"), FIRST_MAP).map_err(|error| {
         let what = format!("cannot make {}: {error}", path.display());
-        Error::new(ErrorKind::Unavailable, what).next("see whether the disk is full")
+        Error::new(ErrorKind::Unavailable, what)
+            .with_help(format!("see whether the disk is full: {NEW_STORE}"))
     })?;
     fallocate(&data, FallocateFlags::empty(), 0, FIRST_MAP as u64)
         .map_err(|error| failed(error.into()))?;
@@ -131,5 +134,5 @@ pub(super) fn check_namespace(file_set: &Path) -> Result<(), Error> {
     }
     let what = format!("{} is in use in another pid namespace (a container?)", file_set.display());
     Err(Error::new(ErrorKind::Unsupported, what)
-        .next("name a directory of its own for each container, or use a server between them"))
+        .with_help("name a directory of its own for each container, or use a server between them"))
 }

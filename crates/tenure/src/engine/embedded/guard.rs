@@ -25,8 +25,9 @@ use crate::time::steady_deadline;
 #[cfg(not(target_env = "gnu"))]
 use crate::time::{Clock, SystemClock};
 
-/// How the page looks; differs where a mutex looks different.
-const MAGIC: u64 = 0x7465_6e75_7265_0001
+/// How the page and the rows look: the format number of a file set. Differs where a mutex looks
+/// different.
+const MAGIC: u64 = 0x7465_6e75_7265_0002
     ^ ((size_of::<libc::pthread_mutex_t>() as u64) << 16)
     ^ if cfg!(target_env = "musl") { 1 << 32 } else { 0 };
 
@@ -85,23 +86,6 @@ struct Gate {
 }
 
 const _: () = assert!(size_of::<Page>() <= SIZE);
-
-/// How often this process was forked from the one that loaded this code.
-///
-/// A child that goes on without `exec` has the parent's memory but none of its locks and threads:
-/// it must not touch a store that the parent opened.
-pub(super) fn forks() -> u64 {
-    static FORKS: AtomicU64 = AtomicU64::new(0);
-    static WATCH: std::sync::Once = std::sync::Once::new();
-    extern "C" fn in_the_child() {
-        FORKS.fetch_add(1, Ordering::Relaxed);
-    }
-    WATCH.call_once(|| {
-        // SAFETY: the handler does nothing but count, which is safe in a child of any process.
-        unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };
-    });
-    FORKS.load(Ordering::Relaxed)
-}
 
 /// The mapped page.
 pub(super) struct Guard {

@@ -8,9 +8,9 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use super::guard::forks;
 use super::refusals::forked;
 use crate::contract::{Error, ErrorKind};
+use crate::process::Birth;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -18,8 +18,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// with this value.
 #[derive(Debug, Default)]
 pub(super) struct Helper {
-    /// With how often this process had been forked when the thread began.
-    jobs: Mutex<Option<(Sender<Job>, u64)>>,
+    /// With the process that the thread is in.
+    jobs: Mutex<Option<(Sender<Job>, Birth)>>,
 }
 
 impl Helper {
@@ -58,11 +58,11 @@ impl Helper {
 
     fn give(&self, job: Job) -> Result<(), Error> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let (sender, forks) = match &*jobs {
+        let (sender, birth) = match &*jobs {
             Some(started) => started,
-            None => jobs.insert((start()?, forks())),
+            None => jobs.insert((start()?, Birth::here())),
         };
-        if *forks != self::forks() {
+        if birth.is_inherited() {
             // The thread stayed with the parent.
             return Err(forked());
         }
@@ -81,7 +81,7 @@ fn start() -> Result<Sender<Job>, Error> {
     let started = thread::Builder::new().name("tenure-helper".to_owned()).spawn(work);
     started.map(|_| sender).map_err(|error| {
         Error::new(ErrorKind::Unavailable, "cannot start a thread for the embedded store")
-            .next("raise the limit on threads")
+            .with_help("raise the limit on threads")
             .caused_by(error)
     })
 }
@@ -89,5 +89,5 @@ fn start() -> Result<Sender<Job>, Error> {
 fn ended() -> Error {
     Error::new(ErrorKind::Unavailable, "the embedded store's helper thread has ended")
         .effect_unknown()
-        .next("connect again")
+        .with_help("connect again")
 }

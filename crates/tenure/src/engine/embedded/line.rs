@@ -29,17 +29,19 @@ enum Kept<'t, 'e> {
     Long(LongLine<'t, 'e>),
 }
 
-/// A ticket that is looked at.
-pub(super) enum Seen<'a> {
-    Here(&'a Ticket),
-    Read(Box<Ticket>),
+/// A ticket, or a hold, that is looked at.
+pub(super) enum Seen<'a, T = Ticket> {
+    Here(&'a T),
+    Read(Box<T>),
+}
+
+impl<T> Seen<'_, T> {
+    pub(super) fn read(row: T) -> Self {
+        Self::Read(Box::new(row))
+    }
 }
 
 impl Seen<'_> {
-    pub(super) fn read(ticket: Ticket) -> Self {
-        Self::Read(Box::new(ticket))
-    }
-
     pub(super) fn into_ticket(self) -> Ticket {
         match self {
             Self::Here(ticket) => ticket.clone(),
@@ -48,13 +50,13 @@ impl Seen<'_> {
     }
 }
 
-impl Deref for Seen<'_> {
-    type Target = Ticket;
+impl<T> Deref for Seen<'_, T> {
+    type Target = T;
 
-    fn deref(&self) -> &Ticket {
+    fn deref(&self) -> &T {
         match self {
-            Self::Here(ticket) => ticket,
-            Self::Read(ticket) => ticket,
+            Self::Here(row) => row,
+            Self::Read(row) => row,
         }
     }
 }

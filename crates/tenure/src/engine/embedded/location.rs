@@ -49,7 +49,7 @@ pub(super) fn read(rest: &str) -> Result<Location, Error> {
     }
     let wrong = |what: String| {
         Error::new(ErrorKind::InvalidOption, what)
-            .next("use embedded: for the user's own store, or embedded:///path")
+            .with_help("use embedded: for the user's own store, or embedded:///path")
     };
     let path = match rest.strip_prefix("//") {
         Some(path) if path.starts_with('/') => path,
@@ -82,7 +82,7 @@ mod tests {
         for wrong in ["x", "//host/x", "//", "///x?y=1", "///x%00y", "///%ff"] {
             let error = path(wrong).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{wrong}");
-            assert!(!error.next_step().is_empty(), "{wrong}");
+            assert!(!error.help().is_empty(), "{wrong}");
         }
     }
 }

@@ -17,10 +17,12 @@ mod durable;
 mod files;
 mod guard;
 mod helper;
+mod holders;
 mod line;
 mod liveness;
 mod location;
 mod long;
+mod long_holds;
 mod lookout;
 mod place;
 mod post;
@@ -40,11 +42,11 @@ use self::place::Root;
 use self::sessions::Sessions;
 use self::shelf::Pages;
 use self::store::{Address, Appetite, Done, WAIT};
-use super::Terms;
+use super::{Terms, max_lease};
 use crate::contract::{
-    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing,
-    IdMap, Loss, Name, Pending, Promises, Query, Refusal, Release, Released, Renewed, SessionId,
-    Snapshot, Survives, Verb, Verdict, Wake,
+    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fence, Fencing,
+    IdMap, Loss, Name, Page, Pending, Promises, Query, Raised, Refusal, Release, Released, Renewed,
+    SessionId, Snapshot, Survives, Verb, Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -55,6 +57,7 @@ pub const PROMISES: Promises = Promises {
     engine: "embedded",
     fencing: Fencing::Strict,
     fencing_rests_on: "a high-water mark on disk, reserved ahead and synced",
+    fence_floor: true,
     queue: true,
     sharing: true,
     counting: true,
@@ -82,6 +85,7 @@ const SWEPT: usize = 256;
 pub struct EmbeddedEngine {
     sessions: Arc<Sessions>,
     scope: Scope,
+    terms: Terms,
     cells: EmbeddedCells,
     /// Sessions that could not begin, with the reason.
     failed: Mutex<IdMap<SessionId, Error>>,
@@ -110,10 +114,12 @@ impl EmbeddedEngine {
         let sessions = Sessions::at(&Address { root, boot: boot.clone() })?;
         let namespace = register(&sessions, &terms)?;
         let clock = Arc::clone(&terms.clock);
-        let cells = EmbeddedCells::new(Arc::clone(&sessions), clock, terms.namespace, &boot);
+        let space = terms.namespace.clone();
+        let cells = EmbeddedCells::new(Arc::clone(&sessions), clock, space, &boot);
         Ok(Self {
             sessions,
-            scope: Scope { namespace, clock: terms.clock },
+            scope: Scope { namespace, clock: Arc::clone(&terms.clock) },
+            terms,
             cells,
             failed: Mutex::default(),
             joined: Mutex::default(),
@@ -393,9 +399,27 @@ impl Engine for EmbeddedEngine {
         })
     }
 
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        // The step writes the reserve of fences to the disk before it is done.
+        let raised = self.sessions.disk_helper().run(move || {
+            let step = |ledger: &mut Ledger<Pages<'_, '_>>, _| ledger.raise_fences(to);
+            let (namespace, clock) = (scope.namespace, &*scope.clock);
+            let done = sessions.store().step(namespace, clock, Appetite::Takes, WAIT, step);
+            done.map(|(raised, _)| raised)
+        });
+        Box::pin(async move { raised.await.map_err(|error| error.during(Verb::RaiseFences)) })
+    }
+
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         match self.sessions.join(session, ear) {
-            Ok(()) => lock(&self.joined).push(session),
+            Ok(()) => {
+                lock(&self.joined).push(session);
+                // From here on it is seen; before, another client may have changed the terms.
+                if let Err(error) = register(&self.sessions, &self.terms) {
+                    lock(&self.failed).insert(session, error);
+                }
+            }
             // Told to whoever claims: a session that nobody can wake or watch must not wait.
             Err(error) => {
                 let error = sessions::cannot_join(&error, self.sessions.directory());
@@ -433,26 +457,35 @@ impl std::fmt::Debug for EmbeddedEngine {
     }
 }
 
-/// The number of the namespace, if its clients agree on the longest lease.
+/// The number of the namespace, if its clients agree on the longest lease. A client that states
+/// another one changes it, if no session lives in the store and no claim in the namespace.
+///
+/// A client that agreed and has no session yet is not seen here; it looks again when it has one,
+/// see `listen`.
 fn register(sessions: &Sessions, terms: &Terms) -> Result<u32, Error> {
-    let attempt = |replace: bool| {
-        let clock = &*terms.clock;
-        let done = sessions.store().step(0, clock, Appetite::Takes, WAIT, |ledger, _| {
-            ledger.shelf().namespace(&terms.namespace, terms.max_lease, replace)
-        });
-        done.map(|(stands, _)| stands)
-    };
-    let (number, stands) = attempt(false)?;
-    if stands == terms.max_lease {
+    let clock = &*terms.clock;
+    let (store, stated) = (sessions.store(), terms.max_lease);
+    let ((number, stands), _) = store.step(0, clock, Appetite::Takes, WAIT, |ledger, _| {
+        ledger.shelf().namespace(&terms.namespace, stated, false)
+    })?;
+    if stands == stated {
         return Ok(number);
     }
-    if sessions.nobody_lives() {
-        return attempt(true).map(|(number, _)| number);
-    }
-    let what =
-        format!("this namespace was opened with max_lease {stands:?}, not {:?}", terms.max_lease);
-    Err(Error::new(ErrorKind::InvalidOption, what)
-        .next("state the same max_lease in every client of a namespace"))
+    let all = Query::Page(Page::default());
+    let change = |ledger: &mut Ledger<Pages<'_, '_>>, now| {
+        let living = sessions.living();
+        if !living.is_empty() {
+            return Err(max_lease::connected(living));
+        }
+        match max_lease::claimed(&ledger.inspect(&all, now)) {
+            Some(claims) => Err(claims),
+            None => Ok(ledger.shelf().namespace(&terms.namespace, stated, true)),
+        }
+    };
+    let (changed, _) = store.step(number, clock, Appetite::Takes, WAIT, change)?;
+    changed
+        .map(|(number, _)| number)
+        .map_err(|because| max_lease::refused(stands, stated, &because))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

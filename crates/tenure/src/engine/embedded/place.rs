@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use super::liveness::{self, Pulse};
 use crate::contract::{Error, ErrorKind};
+use crate::sync::random_bytes;
 
 /// The format this version reads and writes.
 pub(super) const FORMAT: u32 = 1;
@@ -76,7 +77,7 @@ impl Root {
                 let _ = file.read_to_string(&mut pid);
                 let what = format!("process {} has been opening the store too long", pid.trim());
                 return Err(Error::new(ErrorKind::Unavailable, what)
-                    .next("let it go on (kill -CONT) or end it"));
+                    .with_help("let it go on (kill -CONT) or end it"));
             }
             tries += 1;
             std::thread::sleep(SETUP_STEP);
@@ -111,7 +112,7 @@ impl Root {
                     self.0.display()
                 );
                 Err(Error::new(ErrorKind::Unsupported, what)
-                    .next("use the newer version of Tenure everywhere on this host"))
+                    .with_help("use the newer version of Tenure everywhere on this host"))
             }
             _ => {
                 let what = format!("it says {:?}", text.chars().take(16).collect::<String>());
@@ -137,7 +138,7 @@ impl Root {
     /// Moves something damaged out of the way, and says where to.
     pub(super) fn set_aside(&self, path: &Path) -> io::Result<PathBuf> {
         let what = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let tag = uuid::Uuid::new_v4().simple().to_string();
+        let tag = uuid::Uuid::from_bytes(random_bytes()).simple().to_string();
         let aside = self.0.join(format!("damaged-{what}-{}", &tag[..8]));
         fs::rename(path, &aside)?;
         Ok(aside)
@@ -214,7 +215,7 @@ fn check_directory(path: &Path) -> Result<(), Error> {
         return Ok(());
     };
     Err(Error::new(ErrorKind::InvalidOption, what)
-        .next("name a directory of this user's own, closed to others (chmod 700)"))
+        .with_help("name a directory of this user's own, closed to others (chmod 700)"))
 }
 
 /// File systems over a network, or that may be: locks and shared memory do not hold there.
@@ -247,7 +248,7 @@ fn check_file_system(path: &Path) -> Result<(), Error> {
         Some(name) => {
             let what = format!("{} is on {name}, which may be a network", path.display());
             Err(Error::new(ErrorKind::Unsupported, what)
-                .next("name a directory on a local disk, or use a server for several hosts"))
+                .with_help("name a directory on a local disk, or use a server for several hosts"))
         }
     }
 }
@@ -267,22 +268,32 @@ fn check_clock() -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Unsupported, "this process is in a time namespace of its own")
-        .next("use one clock for all users of an embedded store, or a server"))
+        .with_help("use one clock for all users of an embedded store, or a server"))
+}
+
+/// The same where a full disk lacks room for something whose size is known: `needs` says what.
+pub(super) fn cannot_without(verb: &str, path: &Path, error: io::Error, needs: &str) -> Error {
+    let full = is_full(&error);
+    let error = cannot(verb, path, error);
+    if full { error.with_help(format!("make room on the disk: {needs}")) } else { error }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 /// An error for something the file system refused.
 pub(super) fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
     let what = format!("cannot {verb} {}: {error}", path.display());
     let next = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            "make room on the disk"
-        }
+        _ if is_full(&error) => "make room on the disk",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "name a directory this user can write, as in embedded:///var/tmp/tenure-me"
         }
         _ => "check the directory, or name another: embedded:///path",
     };
-    Error::new(ErrorKind::Unavailable, what).next(next).caused_by(error)
+    Error::new(ErrorKind::Unavailable, what).with_help(next).caused_by(error)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::contract::{Error, ErrorKind};
 pub(super) fn foreign(what: &str) -> Error {
     let what = format!("the store is in use by another build of Tenure ({what})");
     Error::new(ErrorKind::Unsupported, what)
-        .next("use one build for all programs that share a store, or a directory for each")
+        .with_help("use one build for all programs that share a store, or a directory for each")
 }
 
 /// Somebody stands in the gate and does not move.
@@ -22,10 +22,10 @@ pub(super) fn stuck(busy: Busy) -> Error {
             format!("process {pid} ({command}) has been inside the store too long; is it stopped?")
         }
     };
-    Error::new(ErrorKind::Unavailable, what).next("let it go on (kill -CONT) or end it")
+    Error::new(ErrorKind::Unavailable, what).with_help("let it go on (kill -CONT) or end it")
 }
 
 pub(super) fn forked() -> Error {
     Error::new(ErrorKind::Closed, "this process was forked from one that had the store open")
-        .next("start the child with exec, or connect after the fork only")
+        .with_help("start the child with exec, or connect after the fork only")
 }

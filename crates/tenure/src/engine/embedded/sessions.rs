@@ -269,11 +269,28 @@ impl Sessions {
         self.watched().remove(&session);
     }
 
-    /// Whether no session is alive in this store, of this process or of another.
-    pub(super) fn nobody_lives(&self) -> bool {
-        let Ok(others) = self.others() else { return false };
-        let dead = |session: SessionId| !self.is_living(session);
-        self.own().is_empty() && others.into_iter().all(dead)
+    /// The processes with a session that lives in this store, for people.
+    pub(super) fn living(&self) -> Vec<String> {
+        let mut living = Vec::new();
+        if !self.own().is_empty() {
+            living.push("this process".to_owned());
+        }
+        match self.others() {
+            Ok(others) => {
+                for session in others {
+                    match liveness::pulse(&self.directory, session) {
+                        Ok(Pulse::Beats(Some(pid))) => {
+                            living.push(format!("process {}", pid.as_raw_nonzero()));
+                        }
+                        Ok(Pulse::Beats(None)) => living.push("a process".to_owned()),
+                        Ok(Pulse::Stopped | Pulse::Absent) => {}
+                        Err(error) => living.push(format!("session {session:?} ({error})")),
+                    }
+                }
+            }
+            Err(error) => living.push(format!("nobody knows: {error}")),
+        }
+        living
     }
 
     /// The sessions of other processes, living or dead.
@@ -288,12 +305,6 @@ impl Sessions {
         let own = self.own();
         !own.contains_key(&session)
             && matches!(liveness::pulse(&self.directory, session), Ok(Pulse::Stopped))
-    }
-
-    fn is_living(&self, session: SessionId) -> bool {
-        let own = self.own();
-        own.contains_key(&session)
-            || matches!(liveness::pulse(&self.directory, session), Ok(Pulse::Beats(_)))
     }
 
     /// The same on the helper's thread: the lookout must not stand before the gate.

@@ -2,7 +2,7 @@
 //! Knows keys, not rules.
 //!
 //! ```text
-//! S namespace name         -> slot: shape, holders, and its line if that is short
+//! S namespace name         -> slot: shape, holders if they are few, and its line if that is short
 //! T namespace claim        -> tombstone
 //! U namespace until claim  -> nothing        tombstones by the end of their time
 //! ```
@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::codec::{self, Writer};
 use super::guard::Counters;
+use super::holders::HeldBy;
 use super::line::Rows;
 use super::txn::{Key, Txn};
 use crate::contract::{ClaimId, Name, Namespace, Shape};
@@ -37,7 +38,7 @@ pub(super) struct Pages<'t, 'e> {
 
 struct Kept<'t, 'e> {
     name: Name,
-    slot: Option<Box<Slot<Rows<'t, 'e>>>>,
+    slot: Option<Box<Slot<Rows<'t, 'e>, HeldBy<'t, 'e>>>>,
     /// It has a row.
     stored: bool,
     changed: bool,
@@ -61,7 +62,8 @@ impl<'t, 'e> Pages<'t, 'e> {
                     let head = (slot.shape, slot.closed_until, slot.last_fence);
                     let line = slot.line.head();
                     let short = slot.line.short();
-                    codec::write_slot(&mut writer, head, &slot.groups, &slot.holds, line, short);
+                    let holds = slot.holds.row();
+                    codec::write_slot(&mut writer, head, &slot.groups, holds, line, short);
                     if kept.stored {
                         self.txn.put_if_new(&key, writer.bytes());
                     } else {
@@ -172,13 +174,14 @@ impl<'t, 'e> Pages<'t, 'e> {
         let (txn, counters) = (self.txn, self.counters);
         let slot = self.txn.get(&self.slot_key(name), "a slot", |bytes| {
             let row = codec::read_slot(bytes)?;
-            let line = Rows::new(txn, counters, row.line, &row.short);
-            let mut slot = Box::new(Slot::new(row.shape, line));
-            slot.holds = row.holds;
-            slot.closed_until = row.closed_until;
-            slot.last_fence = row.last_fence;
-            slot.groups = row.groups;
-            Ok(slot)
+            Ok(Box::new(Slot {
+                shape: row.shape,
+                holds: HeldBy::new(txn, counters, row.holds, !row.shape.reentrant()),
+                line: Rows::new(txn, counters, row.line, &row.short),
+                closed_until: row.closed_until,
+                last_fence: row.last_fence,
+                groups: row.groups,
+            }))
         });
         let stored = slot.is_some();
         self.kept.push(Kept { name: name.clone(), slot, stored, changed: false });
@@ -214,23 +217,27 @@ impl<'t, 'e> Pages<'t, 'e> {
 
 impl<'t, 'e> Shelf for Pages<'t, 'e> {
     type Line = Rows<'t, 'e>;
+    type Holds = HeldBy<'t, 'e>;
 
-    fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line>> {
+    fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line, Self::Holds>> {
         let kept = self.keep(name);
         kept.changed |= kept.slot.is_some();
         kept.slot.as_deref_mut()
     }
 
-    fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line>> {
+    fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line, Self::Holds>> {
         self.keep(name).slot.as_deref()
     }
 
-    fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line> {
+    fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line, Self::Holds> {
         let (txn, counters) = (self.txn, self.counters);
         let kept = self.keep(name);
         kept.changed = true;
-        let slot =
-            kept.slot.get_or_insert_with(|| Box::new(Slot::new(shape, Rows::empty(txn, counters))));
+        let empty = || {
+            let holds = HeldBy::empty(txn, counters);
+            Box::new(Slot::new(shape, Rows::empty(txn, counters), holds))
+        };
+        let slot = kept.slot.get_or_insert_with(empty);
         slot.take_shape(shape);
         slot
     }

@@ -13,9 +13,9 @@ use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fcntl_lock};
 
 use super::durable::Durable;
 use super::files::{Refused, check_namespace, is_damage, make, open_env, refused, set_aside};
-use super::guard::{self, Busy, Guard, Inside, Room};
+use super::guard::{Busy, Guard, Inside, Room};
 use super::liveness;
-use super::place::{self, Root, SetUp, cannot};
+use super::place::{self, Root, SetUp, cannot, cannot_without};
 use super::refusals::{foreign, forked, stuck};
 use super::shelf::Pages;
 use super::txn::{Table, Trouble, Txn};
@@ -23,6 +23,7 @@ use crate::contract::{Error, ErrorKind, SessionId, Signal};
 use crate::ledger::seam::Mint;
 use crate::ledger::{Ledger, Now};
 use crate::limits;
+use crate::process::Birth;
 use crate::time::{Clock, Tick};
 
 /// No version has begun with a smaller map.
@@ -58,7 +59,7 @@ pub(super) struct Store {
     /// Which file that is, to notice when the path leads to another one.
     inode: (u64, u64),
     durable: OnceLock<Arc<Durable>>,
-    forks: u64,
+    birth: Birth,
     gone: OnceLock<String>,
     claims: AtomicU64,
     /// The reserve of fences is running low.
@@ -163,7 +164,7 @@ impl Store {
             data,
             inode: (about.dev(), about.ino()),
             durable: OnceLock::new(),
-            forks: guard::forks(),
+            birth: Birth::here(),
             gone: OnceLock::new(),
             claims: AtomicU64::new(0),
             low: AtomicBool::new(false),
@@ -187,7 +188,7 @@ impl Store {
 
     /// Whether this process is a child that inherited the store and must leave it alone.
     pub(super) fn inherited(&self) -> bool {
-        self.forks != guard::forks()
+        self.birth.is_inherited()
     }
 
     /// Looks whether the path still leads to the file we opened; if not, all is lost.
@@ -269,7 +270,7 @@ impl Store {
 
     fn lost(&self) -> Error {
         Error::new(ErrorKind::Closed, self.gone().unwrap_or("the store is closed").to_owned())
-            .next("connect again; everything that was held is lost")
+            .with_help("connect again; everything that was held is lost")
     }
 
     fn env(&self) -> RwLockReadGuard<'_, Option<Env<WithoutTls>>> {
@@ -424,7 +425,7 @@ impl Store {
         let wanted = env.info().map_size * 2;
         if wanted > LAST_MAP {
             let what = "the store is as large as it may become";
-            return Err(Error::new(ErrorKind::Limit, what).next("hold fewer locks"));
+            return Err(Error::new(ErrorKind::Limit, what).with_help("hold fewer locks"));
         }
         // The blocks must be there before the map is: a page that the disk has no room for would
         // end the process instead of giving an error.
@@ -432,7 +433,9 @@ impl Store {
         if let Err(error) = room {
             // What was found before the end came is given back.
             let _ = self.data.set_len(env.info().map_size as u64);
-            return Err(cannot("enlarge", &self.file_set, error.into()));
+            let more = (wanted - env.info().map_size) >> 20;
+            let needs = format!("the store needs {more} MiB more to hold more locks");
+            return Err(cannot_without("enlarge", &self.file_set, error.into(), &needs));
         }
         self.resize(env, wanted)?;
         self.guard.counters().map_size.fetch_max(wanted as u64, Ordering::AcqRel);
@@ -459,7 +462,7 @@ impl Store {
             Trouble::Store(error) => {
                 let what = format!("the embedded store failed: {error}");
                 return Error::new(ErrorKind::Unavailable, what)
-                    .next("see whether the disk is full or failing")
+                    .with_help("see whether the disk is full or failing")
                     .caused_by(error);
             }
         };

@@ -1,0 +1,297 @@
+//! The holders of a slot, as the store keeps them: a few in the slot's own row, many in rows of
+//! their own. Knows which it is, not who may come in.
+//!
+//! They get rows of their own when one more comes than a row may have, and stand in the slot's row
+//! again after the last of them has gone.
+
+use std::sync::atomic::Ordering;
+
+use super::codec::{HoldsHead, HoldsRow};
+use super::guard::Counters;
+use super::line::Seen;
+use super::long_holds::LongHolds;
+use super::txn::Txn;
+use crate::contract::{ClaimId, Fence, OwnerId};
+use crate::ledger::seam::{Hold, Holders, Holds};
+use crate::time::Tick;
+
+/// Most holders that stand in their slot's row. Next to nothing in the project's own tests, so that
+/// they see both kinds.
+const FEW: usize = if cfg!(feature = "seeded-bugs") { 3 } else { 24 };
+
+/// The holders of a slot.
+pub(super) struct HeldBy<'t, 'e> {
+    txn: &'t Txn<'e>,
+    counters: &'t Counters,
+    additive: bool,
+    kept: Kept<'t, 'e>,
+}
+
+enum Kept<'t, 'e> {
+    Few(Holds),
+    Many(LongHolds<'t, 'e>),
+}
+
+impl<'t, 'e> HeldBy<'t, 'e> {
+    /// No holders.
+    pub(super) fn empty(txn: &'t Txn<'e>, counters: &'t Counters) -> Self {
+        Self { txn, counters, additive: false, kept: Kept::Few(Holds::new(false)) }
+    }
+
+    /// The holders of which a slot's row says this.
+    pub(super) fn new(
+        txn: &'t Txn<'e>,
+        counters: &'t Counters,
+        row: HoldsRow,
+        additive: bool,
+    ) -> Self {
+        let kept = match row {
+            HoldsRow::Few(holds) => Kept::Few(holds),
+            HoldsRow::Many(head) => Kept::Many(LongHolds::new(txn, head, additive)),
+        };
+        Self { txn, counters, additive, kept }
+    }
+
+    /// What the slot's row is to say: all of a few, or where many stand.
+    pub(super) fn row(&self) -> Result<&Holds, HoldsHead> {
+        match &self.kept {
+            Kept::Few(holds) => Ok(holds),
+            Kept::Many(many) => Err(many.head()),
+        }
+    }
+
+    /// Gives every holder a row of its own.
+    fn spread(&mut self) {
+        let Kept::Few(few) = &self.kept else { return };
+        let id = self.counters.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
+        let head = HoldsHead { id, ..HoldsHead::default() };
+        let mut many = LongHolds::new(self.txn, head, self.additive);
+        for hold in few.iter() {
+            many.insert(hold);
+        }
+        self.kept = Kept::Many(many);
+    }
+}
+
+impl Holders for HeldBy<'_, '_> {
+    type Seen<'a>
+        = Seen<'a, Hold>
+    where
+        Self: 'a;
+
+    fn len(&self) -> usize {
+        match &self.kept {
+            Kept::Few(few) => few.len(),
+            Kept::Many(many) => many.head().len as usize,
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Seen<'_, Hold>> {
+        let (few, many) = match &self.kept {
+            Kept::Few(few) => (Some(few.iter().map(Seen::Here)), None),
+            Kept::Many(many) => (None, Some(many.iter().map(Seen::read))),
+        };
+        few.into_iter().flatten().chain(many.into_iter().flatten())
+    }
+
+    fn get(&self, id: ClaimId) -> Option<Seen<'_, Hold>> {
+        match &self.kept {
+            Kept::Few(few) => few.get(id).map(Seen::Here),
+            Kept::Many(many) => many.get(id).map(Seen::read),
+        }
+    }
+
+    fn heaviest_of(&self, owner: OwnerId) -> Option<Seen<'_, Hold>> {
+        match &self.kept {
+            Kept::Few(few) => few.heaviest_of(owner).map(Seen::Here),
+            Kept::Many(many) => many.heaviest_of(owner).map(Seen::read),
+        }
+    }
+
+    fn owner_weight(&self, owner: OwnerId) -> u64 {
+        match &self.kept {
+            Kept::Few(few) => few.owner_weight(owner),
+            Kept::Many(many) => many.owner_weight(owner),
+        }
+    }
+
+    fn weight(&self) -> u64 {
+        match &self.kept {
+            Kept::Few(few) => few.weight(),
+            Kept::Many(many) => many.head().weight,
+        }
+    }
+
+    fn first_end(&self, delayed: bool) -> Option<Tick> {
+        match &self.kept {
+            Kept::Few(few) => few.first_end(delayed),
+            Kept::Many(many) => many.first_end(delayed),
+        }
+    }
+
+    fn insert(&mut self, hold: Hold) {
+        if matches!(&self.kept, Kept::Few(few) if few.len() >= FEW) {
+            self.spread();
+        }
+        match &mut self.kept {
+            Kept::Few(few) => few.insert(hold),
+            Kept::Many(many) => many.insert(&hold),
+        }
+    }
+
+    fn remove(&mut self, id: ClaimId) -> Option<Hold> {
+        let removed = match &mut self.kept {
+            Kept::Few(few) => few.remove(id),
+            Kept::Many(many) => many.remove(id),
+        };
+        if matches!(&self.kept, Kept::Many(many) if many.head().len == 0) {
+            self.kept = Kept::Few(Holds::new(self.additive));
+        }
+        removed
+    }
+
+    fn change(&mut self, id: ClaimId, change: impl FnOnce(&mut Hold)) {
+        match &mut self.kept {
+            Kept::Few(few) => few.change(id, change),
+            Kept::Many(many) => many.change(id, change),
+        }
+    }
+
+    fn renew(&mut self, id: ClaimId, expires: Tick) -> Option<(Fence, Option<u64>)> {
+        match &mut self.kept {
+            Kept::Few(few) => few.renew(id, expires),
+            Kept::Many(many) => many.renew(id, expires),
+        }
+    }
+
+    fn dead(&mut self, now: Tick) -> Option<ClaimId> {
+        match &mut self.kept {
+            Kept::Few(few) => few.dead(now),
+            Kept::Many(many) => many.dead(now),
+        }
+    }
+
+    /// Only called where nobody holds: no rows are left behind.
+    fn reset(&mut self, additive: bool) {
+        self.additive = additive;
+        self.kept = Kept::Few(Holds::new(additive));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::files::{FIRST_MAP, open_env};
+    use super::*;
+    use crate::contract::{About, Arrival, Claim, Lineage, Name, Part, Parts, Patience};
+
+    /// Numbers by chance, the same in every run.
+    struct Chance(u64);
+
+    impl Chance {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888);
+            (self.0 >> 33) % limit
+        }
+    }
+
+    fn hold(chance: &mut Chance, number: u64) -> Hold {
+        let claim = Claim {
+            id: ClaimId::from_u128(u128::from(number) + 1),
+            session: None,
+            lineage: Lineage::root(OwnerId::from_u128(u128::from(chance.below(9)) + 1)),
+            parts: Parts::one(Part::read(Name::try_from("a").unwrap())),
+            lease: Duration::from_secs(1),
+            lock_delay: Duration::from_millis(if chance.below(8) == 0 { 50 } else { 0 }),
+            patience: Patience::Try,
+            replaces: None,
+            about: About { host: "h".into(), pid: 1, place: None, label: None },
+        };
+        Hold {
+            claim: Arc::new(claim),
+            weight: u32::try_from(chance.below(3)).unwrap() + 1,
+            fence: Fence::new(number + 1),
+            group: None,
+            arrival: Arrival(number),
+            since: Tick::ZERO,
+            expires: Tick::from_nanos(chance.below(1_000) + 1),
+            reserved: chance.below(4) == 0,
+        }
+    }
+
+    /// What the rules can ask.
+    #[track_caller]
+    fn compare(kept: &mut HeldBy<'_, '_>, model: &mut Holds, last: u64) {
+        assert_eq!((kept.len(), kept.weight()), (model.len(), model.weight()));
+        let facts = |hold: &Hold| (hold.claim.id, hold.fence, hold.expires, hold.reserved);
+        let all: Vec<_> = kept.iter().map(|hold| facts(&hold)).collect();
+        assert_eq!(all, model.iter().map(facts).collect::<Vec<_>>());
+        for delayed in [false, true] {
+            assert_eq!(kept.first_end(delayed), model.first_end(delayed));
+        }
+        for owner in (0..=10).map(OwnerId::from_u128) {
+            let heaviest = kept.heaviest_of(owner).map(|hold| hold.claim.id);
+            assert_eq!(heaviest, model.heaviest_of(owner).map(|hold| hold.claim.id));
+            assert_eq!(kept.owner_weight(owner), model.owner_weight(owner));
+        }
+        let id = ClaimId::from_u128(u128::from(last) + 1);
+        assert_eq!(kept.get(id).map(|hold| facts(&hold)), model.get(id).map(facts));
+        let at = Tick::from_nanos(500);
+        // Two may expire at one instant: either is a right answer.
+        let expires = |id: Option<ClaimId>, model: &Holds| model.get(id?).map(|hold| hold.expires);
+        let (ours, theirs) = (kept.dead(at), model.dead(at));
+        assert_eq!(expires(ours, model), expires(theirs, model));
+    }
+
+    #[test]
+    fn holders_in_rows_answer_as_those_in_memory_do_and_leave_no_row_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let (env, table) = open_env(directory.path(), FIRST_MAP).unwrap();
+        let counters = Counters::default();
+        for (seed, additive) in [(1, false), (2, true), (3, false)] {
+            let txn = Txn::new(env.write_txn().unwrap(), table);
+            let mut kept = HeldBy::empty(&txn, &counters);
+            let mut model = Holds::new(additive);
+            kept.reset(additive);
+            let mut chance = Chance(seed);
+            let mut most = 0;
+            for number in 0..300 {
+                let id = ClaimId::from_u128(u128::from(chance.below(number + 1)) + 1);
+                match chance.below(if number < 150 { 5 } else { 9 }) {
+                    0..3 => {
+                        let new = hold(&mut chance, number);
+                        kept.insert(new.clone());
+                        model.insert(new);
+                    }
+                    3 => {
+                        let expires = Tick::from_nanos(chance.below(1_000) + 1);
+                        assert_eq!(kept.renew(id, expires), model.renew(id, expires));
+                        kept.change(id, |hold| hold.reserved = true);
+                        model.change(id, |hold| hold.reserved = true);
+                    }
+                    _ => {
+                        let gone = |hold: Option<Hold>| hold.map(|hold| hold.claim.id);
+                        assert_eq!(gone(kept.remove(id)), gone(model.remove(id)));
+                    }
+                }
+                compare(&mut kept, &mut model, number);
+                most = most.max(kept.len());
+            }
+            assert!(most > FEW, "{most} were not many");
+            assert!(kept.row().is_err(), "many do not stand in the slot's row");
+            let left: Vec<ClaimId> = model.iter().map(|hold| hold.claim.id).collect();
+            for id in left {
+                assert!(kept.remove(id).is_some() && model.remove(id).is_some());
+                compare(&mut kept, &mut model, 0);
+            }
+            assert!(kept.row().is_ok_and(|few| few.len() == 0));
+            for kind in [b"H", b"D", b"E", b"O"] {
+                assert!(txn.from(kind, kind, |_, _| ()).is_none(), "{kind:?}");
+            }
+            drop(kept);
+            txn.commit().unwrap();
+        }
+    }
+}
