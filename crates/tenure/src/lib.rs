@@ -1,12 +1,10 @@
-//! Tenure gives a program the right to act, for a time, and tells it when that right is gone.
-//!
-//! Locks, read-write locks, semaphores and sets of them, with leases, fair queues, fencing tokens
-//! and early notice of loss.
+//! Tenure is a distributed lock library and command: leases, fencing tokens, fair queues and early
+//! loss detection over Redis, PostgreSQL, etcd, or no server at all.
 //!
 //! ```
 //! use tenure::Tenure;
 //!
-//! # tenure::blocking::wait(async {
+//! # tenure::block_on(async {
 //! let tenure = Tenure::connect("memory:").await?;
 //! let guard = tenure.mutex("reports")?.lock().await?;
 //! println!("exactly one of us is here, with fence {}", guard.fence()?);
@@ -18,18 +16,45 @@
 //!
 //! | you want | take |
 //! |---|---|
-//! | exactly one to act | [`Tenure::mutex`] |
+//! | exactly one holder | [`Tenure::mutex`] |
 //! | one writer, many readers | [`Tenure::rwlock`] |
-//! | at most N | [`Tenure::semaphore`] |
-//! | several at once, all or nothing | [`Tenure::all`] |
+//! | at most N holders | [`Tenure::semaphore`] |
+//! | several locks at once, all or nothing | [`Tenure::lock_set`] |
 //! | one coarse lock for many names | [`Tenure::family`] |
-//! | to lock again further down the same flow | [`scope`] |
-//! | no async runtime | [`blocking`] |
+//! | to lock again further down the same flow of control | [`scope`] |
+//! | no async runtime | the `blocking_` form of each method: [`Tenure::blocking_connect`] |
+//!
+//! # Coming from `tokio::sync`
+//!
+//! A lock here has a name, not a value: it guards something outside the process. So it can be lost
+//! (its store was away for a lease, an operator released it by force), every call to it can fail,
+//! and a guard is a status, not a reference.
+//!
+//! | `tokio::sync` | Tenure |
+//! |---|---|
+//! | `Mutex::new(value)` | [`Tenure::mutex`]: a name, not a value; cheap to make |
+//! | `lock().await` | [`Mutex::lock`]: fair too; it can time out, and the store can be away |
+//! | `try_lock()` | [`Mutex::try_lock`]: one call to the store, `Ok(None)` if it is held |
+//! | `timeout(d, lock())` | [`Mutex::try_lock_for`] returns `None` |
+//! | | [`Mutex::timeout`] makes it an error that names the holders |
+//! | `blocking_lock()` | [`Mutex::blocking_lock`]: never panics, inside a runtime neither |
+//! | `MutexGuard` | [`MutexGuard`]: owned, `Send`; dropping it releases in the background |
+//! | | [`MutexGuard::release`] confirms |
+//! | `*guard` | [`LockStatus::fence`]: hand it to what you protect |
+//! | | [`LockStatus::lost`], [`LockStatus::check`]: the lock can be lost |
+//! | `RwLock::read`, `write` | [`RwLock::read`], [`RwLock::write`] |
+//! | `downgrade` | [`RwLockWriteGuard::downgrade`]; [`RwLockReadGuard::upgrade`] too |
+//! | `Semaphore::new(3)` | [`Tenure::semaphore`]: every user of the name states the same number |
+//! | `acquire`, `acquire_many` | [`Semaphore::acquire`], [`Semaphore::acquire_many`] |
+//! | `available_permits` | [`Semaphore::available_permits`]: one call to the store |
+//! | `SemaphorePermit` | [`SemaphorePermit`]: ends with its lease if its holder crashes |
+//! | | [`Mutex::run`]: drops the work when the lock is lost |
+//! | | [`LockSet`], [`Family`], [`scope`]: several locks, many names, re-entry |
 //!
 //! # What no lock can promise
 //!
 //! A lease lock gives at most one holder whose deadline has not passed, as far as clocks run alike.
-//! A process can be paused between its check and its write. Hand [`Held::fence`] to what you
+//! A process can be paused between its check and its write. Hand [`LockStatus::fence`] to what you
 //! protect, and let that refuse a smaller fence than it has seen: only this makes a late writer
 //! harmless.
 //!
@@ -46,22 +71,23 @@
 //! | `embedded` | yes | locks between the processes of one host, without a server (Linux) |
 //! | `redis` | no | locks between hosts, in a Redis or Valkey server |
 //! | `redlock` | no | locks held at a majority of independent Redis servers |
-//! | `etcd` | no | locks between hosts, in an etcd cluster; needs `protoc` to build |
+//! | `etcd` | yes | locks between hosts, in an etcd cluster |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
-//! | `postgres` | no | locks between hosts in a PostgreSQL; its advisory locks |
-//! | `tokio-postgres-07` | no | advisory locks, fences, row locks on your own client |
+//! | `postgres` | no | locks between hosts in a PostgreSQL (see also crate `tenure-postgres`) |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
 
-pub mod blocking;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
 pub mod engine;
+// Not part of the API: the rules that engines share, for the project's own tests.
+#[doc(hidden)]
 pub mod ledger;
+// Not part of the API: the numbers may change. The command and the tests read them.
+#[doc(hidden)]
 pub mod limits;
-#[cfg(feature = "postgres")]
-pub mod postgres;
 mod primitives;
+mod process;
 #[cfg(feature = "seeded-bugs")]
 #[doc(hidden)]
 pub mod seeded;
@@ -72,15 +98,17 @@ mod sync;
 pub mod time;
 
 pub use contract::{
-    Cell, Effect, Error, ErrorKind, Evicted, Expect, Fence, HolderView, Loss, Name, Namespace,
-    Ownership, Page, Part, Pattern, Promises, Put, PutVerdict, Query, SlotView, Snapshot, Verb,
-    WaiterView,
+    About, Cell, ClaimId, Effect, Error, ErrorKind, Evicted, Expect, Fence, Fencing, Finding,
+    Health, HolderView, Label, Lineage, Loss, Name, Namespace, OwnerId, Ownership, Page, Part,
+    Pattern, Place, Promises, Put, PutVerdict, Query, SessionId, SessionView, Shape, SlotView,
+    Snapshot, Verb, Version, WaiterView,
 };
 pub use primitives::{
-    All, Builder, Family, Guard, Held, Mutex, Owner, Permit, Preset, ReadGuard, RwLock, Scope,
-    Semaphore, SetGuard, Tenure, Unchanged, WriteGuard, scope,
+    Builder, CellStore, Family, LockSet, LockSetGuard, LockStatus, Mutex, MutexGuard, Owner,
+    Preset, RwLock, RwLockReadGuard, RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, Tenure,
+    UpgradeError, blocking_scope, scope,
 };
-pub use session::{Event, Lost, Witness};
+pub use session::{Closed, Event, Lost, Witness, block_on};
 
 /// The README and the docs are compiled and run as tests.
 #[cfg(doctest)]
@@ -90,6 +118,8 @@ mod pages {
     #[cfg(feature = "config")]
     #[doc = include_str!("../../../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../../../docs/settings.md")]
+    mod settings {}
     #[doc = include_str!("../../../docs/fencing.md")]
     mod fencing {}
     #[cfg(all(feature = "embedded", target_os = "linux"))]

@@ -51,17 +51,26 @@ pub const REACH_SLOTS: usize = 4_096;
 pub const CELL_BYTES: usize = 256 * 1024;
 /// Fences stay below this, so that stores which count in doubles keep them exact.
 pub const FENCE: u64 = 1 << 53;
+/// The highest number that fences can be raised above: room for 2^40 grants stays.
+pub const FENCE_FLOOR: u64 = FENCE - (1 << 40);
 /// Smallest margin between the end of a lease and the instant we stop trusting it.
 pub const MIN_MARGIN: Duration = Duration::from_millis(2);
 /// Time limit of one call to the store.
 pub const CALL: Duration = Duration::from_secs(2);
-/// How often an unanswered claim is sent before the caller hears that the store is away.
+/// How long closing waits for the store to confirm that everything was given back.
+pub const CLOSE: Duration = Duration::from_secs(3);
+/// How often a try-claim is sent before its caller hears that the store is away. A claim that may
+/// wait is sent until its wait is over.
 pub const CLAIM_TRIES: u32 = 3;
+/// Longest pause between two attempts to reach a store that is away, without the jitter.
+pub const BACK_OFF: Duration = Duration::from_secs(1);
 /// Most replicas that may be asked for.
 pub const REPLICAS: u32 = 64;
 /// Longest time that replicas may be given.
 pub const REPLICAS_WITHIN: Duration = Duration::from_millis(1_500);
 
+// A release that is answered by a call's time limit is waited for.
+const _: () = assert!(CALL.as_millis() < CLOSE.as_millis());
 // A connection on which nothing comes for the time of a call is given up.
 const _: () = assert!(REPLICAS_WITHIN.as_millis() < CALL.as_millis());
 const _: () = assert!(MIN_LEASE.as_millis() >= 10 * MIN_MARGIN.as_millis());

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
 
-use common::{World, millis, now, secs};
+use common::{World, millis, now, poll_once, secs};
 use tenure::contract::Claim;
 use tenure::engine::memory::MemoryEngine;
-use tenure::{ErrorKind, Event, Tenure, Witness, blocking};
+use tenure::{ErrorKind, Event, Tenure, Witness};
 
 #[test]
 fn a_guard_may_be_dropped_outside_a_runtime_and_after_its_end() {
@@ -66,11 +66,34 @@ fn closing_gives_everything_back() {
     let names: Vec<String> = (0..1_000).map(|n| format!("lock {n}")).collect();
     let guards: Vec<_> =
         names.iter().map(|name| now(tenure.mutex(name).unwrap().lock()).unwrap()).collect();
-    assert_eq!(tenure.claims(), 1_000);
-    blocking::wait(tenure.close());
-    assert_eq!((world.census(), tenure.claims()), ((0, 0), 0));
+    assert_eq!(tenure.claim_count(), 1_000);
+    tenure::block_on(tenure.close());
+    assert_eq!((world.census(), tenure.claim_count()), ((0, 0), 0));
     assert!(guards.iter().all(|guard| guard.check().is_err()));
     assert!(world.engine.releases.load(Ordering::SeqCst) <= 8, "in batches");
+}
+
+#[test]
+fn the_withdrawals_of_a_crowd_go_out_a_few_calls_at_a_time() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let lock = |_| Box::pin(tenure.mutex("a").unwrap().lock());
+    let mut crowd: Vec<_> = (0..3_000).map(lock).collect();
+    for one in &mut crowd {
+        assert!(poll_once(one.as_mut()).is_none());
+    }
+    world.engine.swallow.store(true, Ordering::SeqCst);
+    drop(crowd);
+    world.settle();
+    let sent = world.engine.releases.load(Ordering::SeqCst);
+    assert!((1..=4).contains(&sent), "{sent} calls under way: others would wait behind them");
+    world.engine.swallow.store(false, Ordering::SeqCst);
+    // The calls without an answer are given up; what they were about is sent again.
+    world.advance(secs(10));
+    assert_eq!(world.census(), (1, 0), "all are withdrawn");
+    drop(guard);
+    world.assert_empty("the crowd has left");
 }
 
 #[test]
@@ -107,7 +130,7 @@ fn the_keepers_thread_ends_with_its_session() {
         names.filter(|name| name.trim() == "tenure-keeper").count()
     };
     let tenures: Vec<Tenure> =
-        (0..200).map(|_| blocking::wait(Tenure::connect("memory:")).unwrap()).collect();
+        (0..200).map(|_| tenure::block_on(Tenure::connect("memory:")).unwrap()).collect();
     // A thread names itself when it begins to run, which may be a little later.
     let begun = (0..20_000).any(|_| {
         thread::yield_now();
@@ -125,8 +148,8 @@ fn the_keepers_thread_ends_with_its_session() {
 }
 
 #[test]
-fn the_blocking_face_hands_over_between_threads() {
-    let tenure = blocking::Tenure::connect("memory:").unwrap();
+fn the_blocking_methods_hand_over_between_threads() {
+    let tenure = Tenure::blocking_connect("memory:").unwrap();
     let (inside, total) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let last_fence = Arc::new(AtomicU64::new(0));
     let workers: Vec<_> = (0..8)
@@ -135,13 +158,13 @@ fn the_blocking_face_hands_over_between_threads() {
             let (total, last_fence) = (Arc::clone(&total), Arc::clone(&last_fence));
             thread::spawn(move || {
                 for _ in 0..200 {
-                    let guard = tenure.mutex("a").unwrap().lock().unwrap();
+                    let guard = tenure.mutex("a").unwrap().blocking_lock().unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone inside");
                     let fence = guard.fence().unwrap().get();
                     assert!(last_fence.swap(fence, Ordering::SeqCst) < fence, "fences grow");
                     inside.fetch_sub(1, Ordering::SeqCst);
                     total.fetch_add(1, Ordering::SeqCst);
-                    guard.release().unwrap();
+                    guard.blocking_release().unwrap();
                 }
             })
         })
@@ -150,34 +173,34 @@ fn the_blocking_face_hands_over_between_threads() {
         worker.join().unwrap();
     }
     assert_eq!(total.load(Ordering::SeqCst), 1_600);
-    assert_eq!(tenure.as_async().claims(), 0);
+    assert_eq!(tenure.claim_count(), 0);
 }
 
 #[test]
-fn the_blocking_face_has_all_kinds_of_locks() {
-    let tenure = blocking::Tenure::connect("memory:").unwrap();
-    blocking::scope(|| {
-        let outer = tenure.mutex("m").unwrap().lock().unwrap();
-        let inner = tenure.mutex("m").unwrap().try_lock().unwrap().expect("re-entered");
+fn the_blocking_methods_have_all_kinds_of_locks() {
+    let tenure = Tenure::blocking_connect("memory:").unwrap();
+    tenure::blocking_scope(|| {
+        let outer = tenure.mutex("m").unwrap().blocking_lock().unwrap();
+        let inner = tenure.mutex("m").unwrap().blocking_try_lock().unwrap().expect("re-entered");
         assert_eq!(outer.fence().unwrap(), inner.fence().unwrap());
     });
-    let lock = tenure.rwlock("rw").unwrap().wait(millis(20));
-    let writer = lock.read().unwrap().upgrade().unwrap();
-    assert!(lock.try_read().unwrap().is_none());
-    assert_eq!(lock.write().unwrap_err().kind(), ErrorKind::TimedOut);
-    let reader = writer.downgrade().unwrap();
-    assert!(lock.try_write().unwrap().is_none());
-    reader.release().unwrap();
-    let permit = tenure.semaphore("s", 2).unwrap().acquire(2).unwrap();
-    assert!(tenure.semaphore("s", 2).unwrap().try_acquire(1).unwrap().is_none());
-    permit.release().unwrap();
-    let set = tenure.all([tenure.mutex("a").unwrap().part(), lock.writer()]).unwrap();
-    set.lock().unwrap().release().unwrap();
-    assert!(set.try_lock().unwrap().is_some());
+    let lock = tenure.rwlock("rw").unwrap().timeout(millis(20));
+    let writer = lock.blocking_read().unwrap().blocking_upgrade().unwrap();
+    assert!(lock.blocking_try_read().unwrap().is_none());
+    assert_eq!(lock.blocking_write().unwrap_err().kind(), ErrorKind::TimedOut);
+    let reader = writer.blocking_downgrade().unwrap();
+    assert!(lock.blocking_try_write().unwrap().is_none());
+    reader.blocking_release().unwrap();
+    let permit = tenure.semaphore("s", 2).unwrap().blocking_acquire_many(2).unwrap();
+    assert!(tenure.semaphore("s", 2).unwrap().blocking_try_acquire().unwrap().is_none());
+    permit.blocking_release().unwrap();
+    let set = tenure.lock_set([tenure.mutex("a").unwrap().part(), lock.write_part()]).unwrap();
+    set.blocking_lock().unwrap().blocking_release().unwrap();
+    assert!(set.blocking_try_lock().unwrap().is_some());
     let family = tenure.family("x:*").unwrap();
-    assert!(family.try_lock("x:1").unwrap().is_some());
-    family.lock("x:2").unwrap().release().unwrap();
-    tenure.close();
+    assert!(family.blocking_try_lock("x:1").unwrap().is_some());
+    family.blocking_lock("x:2").unwrap().blocking_release().unwrap();
+    tenure.blocking_close();
 }
 
 /// Remembers the places of claims that waited for themselves.
@@ -202,7 +225,7 @@ async fn a_task_that_waits_for_its_own_lock_is_reported_with_both_places() {
         let tenure = tenure.clone();
         async move {
             let _guard = tenure.mutex("a").unwrap().lock().await.unwrap();
-            tenure.mutex("a").unwrap().wait(millis(10)).lock().await.unwrap_err()
+            tenure.mutex("a").unwrap().timeout(millis(10)).lock().await.unwrap_err()
         }
     })
     .await
@@ -221,7 +244,7 @@ async fn another_task_that_holds_is_no_self_wait() {
     let tenure = builder.open(Arc::new(MemoryEngine::new())).unwrap();
     let mutex = tenure.mutex("a").unwrap();
     let guard = tokio::spawn(async move { mutex.lock().await.unwrap() }).await.unwrap();
-    let mutex = tenure.mutex("a").unwrap().wait(millis(10));
+    let mutex = tenure.mutex("a").unwrap().timeout(millis(10));
     let error = tokio::spawn(async move { mutex.lock().await.unwrap_err() }).await.unwrap();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(witness.0.lock().unwrap().is_empty());
@@ -231,7 +254,7 @@ async fn another_task_that_holds_is_no_self_wait() {
 #[test]
 fn a_thread_that_blocks_sleeps_until_it_is_woken() {
     let (done, mut polls) = (Arc::new(AtomicBool::new(false)), 0);
-    blocking::wait(std::future::poll_fn(|cx| {
+    tenure::block_on(std::future::poll_fn(|cx| {
         polls += 1;
         if polls == 1 {
             let (done, waker) = (Arc::clone(&done), cx.waker().clone());
@@ -249,18 +272,18 @@ fn a_thread_that_blocks_sleeps_until_it_is_woken() {
 
 #[test]
 fn a_thread_that_blocks_for_its_own_lock_is_reported() {
-    let tenure = blocking::Tenure::connect("memory:").unwrap();
-    let _guard = tenure.mutex("a").unwrap().lock().unwrap();
-    let error = tenure.mutex("a").unwrap().wait(millis(10)).lock().unwrap_err();
+    let tenure = Tenure::blocking_connect("memory:").unwrap();
+    let _guard = tenure.mutex("a").unwrap().blocking_lock().unwrap();
+    let error = tenure.mutex("a").unwrap().timeout(millis(10)).blocking_lock().unwrap_err();
     assert!(error.to_string().contains("taken by this same task or thread"), "{error}");
 }
 
 #[tokio::test]
 async fn tasks_on_a_thread_that_has_blocked_before_are_still_told_apart() {
-    let tenure = blocking::wait(Tenure::connect("memory:")).unwrap();
+    let tenure = tenure::block_on(Tenure::connect("memory:")).unwrap();
     let mutex = tenure.mutex("a").unwrap();
     let _guard = tokio::spawn(async move { mutex.lock().await.unwrap() }).await.unwrap();
-    let mutex = tenure.mutex("a").unwrap().wait(millis(10));
+    let mutex = tenure.mutex("a").unwrap().timeout(millis(10));
     let error = tokio::spawn(async move { mutex.lock().await.unwrap_err() }).await.unwrap();
     assert!(!error.to_string().contains("taken by this same task or thread"), "{error}");
 }
@@ -278,7 +301,7 @@ async fn many_tasks_on_many_names_never_overlap() {
             for round in 0..50_usize {
                 let names: HashSet<usize> = [(task + round) % 4, (task * round) % 4].into();
                 let parts = names.iter().map(|n| tenure.mutex(n.to_string()).unwrap().part());
-                let guard = tenure.all(parts).unwrap().lock().await.unwrap();
+                let guard = tenure.lock_set(parts).unwrap().lock().await.unwrap();
                 for name in &names {
                     assert!(!inside[*name].swap(true, Ordering::SeqCst), "overlap on {name}");
                 }
@@ -313,12 +336,12 @@ fn guards_and_waits_may_move_between_threads() {
     moves(&mutex.lock());
     moves(&mutex.run(|held| async move { held.check() }));
     let guard = now(mutex.lock()).unwrap();
-    shared(&tenure::Held::clone(&guard));
+    shared(&tenure::LockStatus::clone(&guard));
     moves(&guard.lost());
     moves(&guard);
     moves(&now(lock.read()).unwrap());
-    moves(&now(semaphore.acquire(1)).unwrap());
-    moves(&now(tenure.all([semaphore.permits(1).unwrap()]).unwrap().lock()).unwrap());
+    moves(&now(semaphore.acquire()).unwrap());
+    moves(&now(tenure.lock_set([semaphore.part(1).unwrap()]).unwrap().lock()).unwrap());
     moves(&now(guard.release()));
     let reader = now(lock.read()).unwrap();
     moves(&reader.upgrade());

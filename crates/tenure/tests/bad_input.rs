@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::{World, millis, now, secs};
-use tenure::blocking::wait;
+use tenure::block_on;
 use tenure::contract::Promises;
 use tenure::engine::memory::PROMISES;
-use tenure::{Effect, Error, ErrorKind, Preset, Tenure};
+use tenure::{Effect, Error, ErrorKind, Fence, Page, Preset, Query, Tenure};
 
 /// Checks one refusal: its kind, a part of its text, and that it says what to do.
 #[track_caller]
@@ -33,9 +33,9 @@ fn names_that_cannot_be_names() {
         refused(tenure.rwlock(name), ErrorKind::InvalidName, text);
         refused(tenure.semaphore(name, 1), ErrorKind::InvalidName, text);
         refused(tenure.family(name), ErrorKind::InvalidName, text);
-        refused(now(tenure.evict(name, tenure::Fence::new(1), "x")), ErrorKind::InvalidName, text);
+        refused(now(tenure.force_release(name, Fence::new(1), "x")), ErrorKind::InvalidName, text);
         let builder = Tenure::builder().namespace(name);
-        refused(wait(builder.connect("memory:")), ErrorKind::InvalidName, text);
+        refused(block_on(builder.connect("memory:")), ErrorKind::InvalidName, text);
     }
 }
 
@@ -50,8 +50,8 @@ fn durations_outside_their_limits() {
         (mutex().lease(millis(99)), "a lease is 100ms to 1m, not 99ms"),
         (mutex().lease(secs(61)), "set max_lease on every client"),
         (mutex().lease(Duration::MAX), "a lease is"),
-        (mutex().wait(Duration::ZERO), "use the try_ form for no wait"),
-        (mutex().wait(year), "a wait limit is 1ms to 7d"),
+        (mutex().timeout(Duration::ZERO), "use the try_ form for no wait"),
+        (mutex().timeout(year), "a timeout is 1ms to 7d"),
         (mutex().max_hold(Duration::ZERO), "a max_hold is"),
         (mutex().max_hold(year), "a max_hold is 1ms to 30d"),
         (mutex().lock_delay(year), "a lock_delay is 0ms to 1h"),
@@ -65,26 +65,27 @@ fn durations_outside_their_limits() {
         assert_eq!(error.name().unwrap().as_str(), "a", "{error}");
     }
     assert_eq!(world.engine.claims.load(Ordering::SeqCst), 0, "nothing was sent");
-    // A try never waits, so a wait limit does not concern it.
-    assert!(now(mutex().wait(Duration::ZERO).try_lock()).unwrap().is_some());
+    // A try never waits, so a timeout does not concern it.
+    assert!(now(mutex().timeout(Duration::ZERO).try_lock()).unwrap().is_some());
 }
 
 #[test]
 fn a_longer_max_lease_allows_longer_leases() {
     let builder = Tenure::builder().max_lease(secs(120)).lease(secs(90));
-    let tenure = wait(builder.connect("memory:")).unwrap();
+    let tenure = block_on(builder.connect("memory:")).unwrap();
     assert!(now(tenure.mutex("a").unwrap().lock()).unwrap().remaining() > secs(89));
     assert!(now(tenure.mutex("b").unwrap().lease(secs(121)).lock()).is_err());
 }
 
 #[test]
 fn settings_outside_their_limits() {
-    let connect = |builder: tenure::Builder| wait(builder.connect("memory:"));
+    let connect = |builder: tenure::Builder| block_on(builder.connect("memory:"));
     let kind = ErrorKind::InvalidOption;
     refused(connect(Tenure::builder().max_lease(Duration::ZERO)), kind, "a max_lease is");
     refused(connect(Tenure::builder().max_lease(Duration::MAX)), kind, "100ms to 1d");
     refused(connect(Tenure::builder().lease(Duration::ZERO)), kind, "a lease is");
     refused(connect(Tenure::builder().call_limit(Duration::ZERO)), kind, "a call limit is");
+    refused(connect(Tenure::builder().close_limit(Duration::MAX)), kind, "a close limit is");
     refused(connect(Tenure::builder().label("\u{7}")), kind, "a label must not contain");
     let preset = Preset::new("p").lease(Duration::ZERO);
     refused(connect(Tenure::builder().preset(preset)), kind, "preset \"p\"");
@@ -97,36 +98,37 @@ fn permits_that_do_not_fit() {
     refused(tenure.semaphore("a", 0), kind, "not 0");
     refused(tenure.semaphore("a", u32::MAX), kind, "not 4294967295");
     let three = tenure.semaphore("a", 3).unwrap();
-    refused(now(three.acquire(0)), kind, "cannot take 0 of 3 permits");
-    refused(now(three.acquire(4)), kind, "cannot take 4 of 3 permits");
-    refused(now(three.try_acquire(4)), kind, "cannot take 4 of 3 permits");
-    refused(three.permits(0), kind, "at least 1");
+    refused(now(three.acquire_many(0)), kind, "cannot take 0 of 3 permits");
+    refused(now(three.acquire_many(4)), kind, "cannot take 4 of 3 permits");
+    refused(now(three.try_acquire_many(4)), kind, "cannot take 4 of 3 permits");
+    refused(three.part(0), kind, "at least 1");
 }
 
 #[test]
 fn sets_that_make_no_sense() {
     let tenure = World::new().tenure();
-    refused(tenure.all([]), ErrorKind::InvalidOption, "name at least one lock");
+    refused(tenure.lock_set([]), ErrorKind::InvalidOption, "name at least one lock");
     let many = (0..65).map(|n| tenure.mutex(n.to_string()).unwrap().part());
-    refused(tenure.all(many), ErrorKind::Limit, "at most 64 names, this one has 65");
-    let (mutex, rwlock) = (tenure.mutex("a").unwrap(), tenure.rwlock("a").unwrap());
-    let mixed = tenure.all([mutex.part(), rwlock.reader()]);
-    refused(mixed, ErrorKind::Shape, "as a mutex and as a read-write lock");
+    refused(tenure.lock_set(many), ErrorKind::Limit, "at most 64 names, this one has 65");
+    let (mutex, semaphore) = (tenure.mutex("a").unwrap(), tenure.semaphore("a", 2).unwrap());
+    let mixed = tenure.lock_set([mutex.part(), semaphore.part(1).unwrap()]);
+    refused(mixed, ErrorKind::Shape, "as a lock and as a semaphore of 2");
 }
 
 #[test]
 fn one_name_with_two_shapes() {
     let world = World::new();
     let tenure = world.tenure();
-    let guard = now(tenure.semaphore("a", 3).unwrap().acquire(1)).unwrap();
+    let guard = now(tenure.semaphore("a", 3).unwrap().acquire()).unwrap();
     let text = "in use as a semaphore of 3, not as";
     refused(now(tenure.mutex("a").unwrap().lock()), ErrorKind::Shape, text);
     refused(now(tenure.mutex("a").unwrap().try_lock()), ErrorKind::Shape, text);
     refused(now(tenure.rwlock("a").unwrap().read()), ErrorKind::Shape, text);
-    refused(now(tenure.semaphore("a", 4).unwrap().acquire(1)), ErrorKind::Shape, text);
+    refused(now(tenure.semaphore("a", 4).unwrap().acquire()), ErrorKind::Shape, text);
     let advice = "state the same number of permits everywhere";
-    refused(now(tenure.semaphore("a", 4).unwrap().acquire(1)), ErrorKind::Shape, advice);
-    let set = tenure.all([tenure.mutex("a").unwrap().part(), tenure.mutex("b").unwrap().part()]);
+    refused(now(tenure.semaphore("a", 4).unwrap().acquire()), ErrorKind::Shape, advice);
+    let set =
+        tenure.lock_set([tenure.mutex("a").unwrap().part(), tenure.mutex("b").unwrap().part()]);
     refused(now(set.unwrap().lock()), ErrorKind::Shape, text);
     now(guard.release()).unwrap();
     assert!(now(tenure.mutex("a").unwrap().lock()).is_ok(), "free again: any shape may come");
@@ -137,14 +139,20 @@ fn use_after_close() {
     let world = World::new();
     let tenure = world.tenure();
     let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
-    wait(tenure.close());
+    block_on(tenure.close());
     let text = "connect again";
     refused(now(tenure.mutex("a").unwrap().lock()), ErrorKind::Closed, text);
     refused(now(tenure.mutex("a").unwrap().try_lock()), ErrorKind::Closed, text);
     refused(now(tenure::scope(tenure.mutex("a").unwrap().lock())), ErrorKind::Closed, text);
+    refused(now(tenure.inspect(&Query::Page(Page::default()))), ErrorKind::Closed, text);
+    refused(now(tenure.doctor()), ErrorKind::Closed, text);
+    refused(now(tenure.force_release("a", Fence::new(1), "x")), ErrorKind::Closed, text);
+    refused(now(tenure.highest_fence()), ErrorKind::Closed, text);
+    refused(now(tenure.raise_fences(1)), ErrorKind::Closed, text);
+    refused(now(tenure.cells().get(&"a".parse().unwrap())), ErrorKind::Closed, text);
     refused(guard.fence(), ErrorKind::Lost, "the session was closed");
     refused(now(guard.release()), ErrorKind::Lost, "the session was closed");
-    wait(tenure.close());
+    block_on(tenure.close());
     world.assert_empty("closed");
 }
 
@@ -176,7 +184,7 @@ fn names_that_are_not_part_of_a_lock() {
 #[test]
 fn a_forced_release_without_a_reason() {
     let tenure = World::new().tenure();
-    let evict = |reason: &str| now(tenure.evict("a", tenure::Fence::new(1), reason));
+    let evict = |reason: &str| now(tenure.force_release("a", Fence::new(1), reason));
     refused(evict(""), ErrorKind::InvalidOption, "needs a reason");
     refused(evict("two\nlines"), ErrorKind::InvalidOption, "control");
     refused(evict(&"x".repeat(513)), ErrorKind::InvalidOption, "at most 512 bytes");
@@ -209,7 +217,7 @@ fn urls_that_lead_nowhere_never_show_their_password() {
         ("embedded:///dev/null", ErrorKind::Unavailable, "cannot make /dev/null"),
         ("memory:\n", ErrorKind::InvalidName, "U+000A"),
     ] {
-        let error = wait(Tenure::connect(url)).unwrap_err();
+        let error = block_on(Tenure::connect(url)).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
         refused(Err::<(), _>(error), kind, text);
     }
@@ -217,17 +225,17 @@ fn urls_that_lead_nowhere_never_show_their_password() {
 
 #[test]
 fn clients_of_one_namespace_must_agree_on_the_longest_lease() {
-    let first = wait(Tenure::connect("memory:agree")).unwrap();
+    let first = block_on(Tenure::connect("memory:agree")).unwrap();
     let second = Tenure::builder().max_lease(secs(120));
     refused(
-        wait(second.clone().connect("memory:agree")),
+        block_on(second.clone().connect("memory:agree")),
         ErrorKind::InvalidOption,
         "opened with max_lease 60s, not 120s",
     );
-    assert!(wait(second.namespace("other").connect("memory:agree")).is_ok());
-    let guard = wait(first.mutex("a").unwrap().lock()).unwrap();
-    let third = wait(Tenure::connect("memory:agree")).unwrap();
-    assert!(wait(third.mutex("a").unwrap().try_lock()).unwrap().is_none(), "one shared store");
+    assert!(block_on(second.namespace("other").connect("memory:agree")).is_ok());
+    let guard = block_on(first.mutex("a").unwrap().lock()).unwrap();
+    let third = block_on(Tenure::connect("memory:agree")).unwrap();
+    assert!(block_on(third.mutex("a").unwrap().try_lock()).unwrap().is_none(), "one shared store");
     drop(guard);
 }
 
@@ -239,9 +247,9 @@ fn what_an_engine_does_not_promise_is_refused_before_it_is_asked() {
     let tenure = world.tenure();
     let kind = ErrorKind::Unsupported;
     refused(now(tenure.rwlock("a").unwrap().read()), kind, "read-write locks");
-    refused(now(tenure.semaphore("a", 2).unwrap().acquire(1)), kind, "semaphores");
-    let parts = [tenure.mutex("a").unwrap().part(), tenure.rwlock("b").unwrap().reader()];
-    refused(now(tenure.all(parts).unwrap().lock()), kind, "read-write locks");
+    refused(now(tenure.semaphore("a", 2).unwrap().acquire()), kind, "semaphores");
+    let parts = [tenure.mutex("a").unwrap().part(), tenure.rwlock("b").unwrap().read_part()];
+    refused(now(tenure.lock_set(parts).unwrap().lock()), kind, "read-write locks");
     assert_eq!(world.engine.claims.load(Ordering::SeqCst), 0);
     assert!(now(tenure.mutex("a").unwrap().lock()).is_ok());
 }
@@ -266,11 +274,20 @@ fn advice_fits_the_mistake() {
         ("redis:", true),
     ];
     let engines: Vec<&str> = built.iter().filter(|one| one.1).map(|one| one.0).collect();
-    let mistake = wait(Tenure::connect("memory")).unwrap_err();
+    let mistake = block_on(Tenure::connect("memory")).unwrap_err();
     says(mistake, &format!("use {}", engines.join(" or ")), "choose");
     let preset = Preset::new("long").lease(secs(120));
-    let error = wait(Tenure::builder().preset(preset).connect("memory:")).unwrap_err();
+    let error = block_on(Tenure::builder().preset(preset).connect("memory:")).unwrap_err();
     says(error, "above the max_lease of 60s", "choose");
+}
+
+#[test]
+fn a_built_in_preset_is_shortened_to_the_longest_lease_of_its_namespace() {
+    let tenure = block_on(Tenure::builder().max_lease(secs(20)).connect("memory:")).unwrap();
+    let batch = tenure.presets().find(|preset| preset.name() == "batch").unwrap();
+    assert_eq!((batch.get_lease(), batch.shortened_from()), (secs(20), Some(secs(60))));
+    let guard = block_on(tenure.mutex("a").unwrap().preset("batch").lock()).unwrap();
+    guard.check().unwrap();
 }
 
 #[test]
@@ -290,7 +307,7 @@ fn what_is_set_explicitly_wins_over_a_preset_in_any_order() {
     }
     assert!(lease(mutex().preset("batch")) > secs(59));
     let _held = now(mutex().lock()).unwrap();
-    let mut waiting = Box::pin(mutex().wait(secs(1)).preset("batch").lock());
+    let mut waiting = Box::pin(mutex().timeout(secs(1)).preset("batch").lock());
     assert!(common::poll_once(waiting.as_mut()).is_none());
     world.advance(secs(2));
     let error = common::poll_once(waiting.as_mut()).expect("one second is enough").unwrap_err();
@@ -312,7 +329,7 @@ fn presets_from_a_file_with_a_mistake() {
     refused(load("[presets.a]\nlease = \"1ms\""), kind, "a lease is 100ms");
     refused(Tenure::builder().presets_from(dir.join("absent")), kind, "cannot read presets from");
     let builder = load("[presets.nightly]\nlease = \"20s\"\nmax_hold = \"2h\"").unwrap();
-    let tenure = wait(builder.connect("memory:")).unwrap();
+    let tenure = block_on(builder.connect("memory:")).unwrap();
     let guard = now(tenure.mutex("a").unwrap().preset("nightly").lock()).unwrap();
     assert!(guard.remaining() <= secs(20) && guard.remaining() > secs(10));
     std::fs::remove_dir_all(&dir).unwrap();

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 
 use common::{World, now, poll_once, secs};
-use tenure::{Error, Guard, Tenure};
+use tenure::{Error, MutexGuard, Tenure};
 
 type Work = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
@@ -44,7 +44,7 @@ fn drop_at_every_await_in(
         drop(future);
         world.engine.suspend.store(false, Ordering::SeqCst);
         world.assert_empty(&context);
-        assert_eq!(tenure.claims(), 0, "{context}");
+        assert_eq!(tenure.claim_count(), 0, "{context}");
         assert!(now(bystander.mutex("a").unwrap().try_lock()).unwrap().is_some(), "{context}");
         if let Some(result) = done {
             result.unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -60,7 +60,7 @@ fn settle(world: &World, _: usize) {
 }
 
 /// Another session's grip on "a", kept until a given poll.
-fn holder(world: &World) -> Guard {
+fn holder(world: &World) -> MutexGuard {
     world.engine.suspend.store(false, Ordering::SeqCst);
     let guard = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
     world.engine.suspend.store(true, Ordering::SeqCst);
@@ -119,9 +119,9 @@ fn permits_and_sets() {
     drop_at_every_await("set", settle, |tenure| {
         let (a, b) = (tenure.mutex("a").unwrap(), tenure.rwlock("b").unwrap());
         let c = tenure.semaphore("c", 3).unwrap();
-        let all = tenure.all([b.reader(), a.part(), c.permits(2).unwrap()]).unwrap();
+        let all = tenure.lock_set([b.read_part(), a.part(), c.part(2).unwrap()]).unwrap();
         Box::pin(async move {
-            let permit = c.acquire(1).await?;
+            let permit = c.acquire().await?;
             let set = all.lock().await?;
             set.release().await?;
             permit.release().await
@@ -134,9 +134,9 @@ fn a_set_taken_one_by_one() {
     drop_at_every_await_in(World::one_by_one, "set", settle, |tenure| {
         let (a, b) = (tenure.mutex("a").unwrap(), tenure.rwlock("b").unwrap());
         let c = tenure.semaphore("c", 3).unwrap();
-        let all = tenure.all([b.reader(), a.part(), c.permits(2).unwrap()]).unwrap();
+        let all = tenure.lock_set([b.read_part(), a.part(), c.part(2).unwrap()]).unwrap();
         Box::pin(async move {
-            let permit = c.acquire(1).await?;
+            let permit = c.acquire().await?;
             let set = all.lock().await?;
             set.release().await?;
             let set = all.try_lock().await?.expect("it is free");
@@ -150,7 +150,7 @@ fn a_set_taken_one_by_one() {
 fn a_try_for_a_set_that_finds_the_last_name_taken() {
     drop_at_every_await_in(World::one_by_one, "try", settle, |tenure| {
         let parts = ["a", "b", "c"].map(|name| tenure.mutex(name).unwrap().part());
-        let all = tenure.all(parts).unwrap();
+        let all = tenure.lock_set(parts).unwrap();
         let last = tenure.mutex("c").unwrap();
         Box::pin(async move {
             let last = last.lock().await?;
@@ -164,7 +164,7 @@ fn a_try_for_a_set_that_finds_the_last_name_taken() {
 fn a_set_taken_one_by_one_in_a_scope_that_holds_one_of_them() {
     drop_at_every_await_in(World::one_by_one, "scope", settle, |tenure| {
         let parts = ["a", "b", "c"].map(|name| tenure.mutex(name).unwrap().part());
-        let all = tenure.all(parts).unwrap();
+        let all = tenure.lock_set(parts).unwrap();
         let (outer, inner) = (tenure.mutex("b").unwrap(), tenure.mutex("c").unwrap());
         Box::pin(tenure::scope(async move {
             let outer = outer.lock().await?;
@@ -220,7 +220,7 @@ fn drop_while_waiting_in(world: fn() -> World, path: &str, start: fn(&Tenure) ->
             drop(guard);
             world.engine.suspend.store(false, Ordering::SeqCst);
             world.assert_empty(&context);
-            assert_eq!(tenure.claims(), 0, "{context}");
+            assert_eq!(tenure.claim_count(), 0, "{context}");
             assert!(done || polls < 23, "{context}: never served");
         }
     }
@@ -238,7 +238,7 @@ fn a_lock_that_has_to_wait() {
 fn a_set_that_has_to_wait_for_one_part() {
     drop_while_waiting("set", |tenure| {
         let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
-        let all = tenure.all(parts).unwrap();
+        let all = tenure.lock_set(parts).unwrap();
         Box::pin(async move { all.lock().await?.release().await })
     });
 }
@@ -253,7 +253,7 @@ fn a_set_taken_one_by_one_that_has_to_wait() {
 }
 
 fn all_of<const N: usize>(tenure: &Tenure, names: [&str; N]) -> Work {
-    let all = tenure.all(names.map(|name| tenure.mutex(name).unwrap().part())).unwrap();
+    let all = tenure.lock_set(names.map(|name| tenure.mutex(name).unwrap().part())).unwrap();
     Box::pin(async move { all.lock().await?.release().await })
 }
 
@@ -264,7 +264,7 @@ fn a_set_taken_one_by_one_whose_wait_ends_by_its_limit() {
         let tenure = world.tenure();
         let guard = holder(&world);
         let parts = ["0", "a", "b"].map(|name| tenure.mutex(name).unwrap().part());
-        let all = tenure.all(parts).unwrap().wait(secs(1));
+        let all = tenure.lock_set(parts).unwrap().timeout(secs(1));
         let mut future = Box::pin(async move { all.lock().await.map(drop) });
         let mut ended = false;
         for poll in 0..polls {
@@ -285,7 +285,7 @@ fn a_set_taken_one_by_one_whose_wait_ends_by_its_limit() {
         world.engine.suspend.store(false, Ordering::SeqCst);
         world.settle();
         assert_eq!(world.census(), (1, 0), "dropped after {polls} polls");
-        assert_eq!(tenure.claims(), 0);
+        assert_eq!(tenure.claim_count(), 0);
         assert!(ended || polls < 23, "it never ended");
         drop(guard);
         world.assert_empty("the holder let go");
@@ -298,7 +298,7 @@ fn a_wait_that_ends_by_its_limit() {
         let world = World::new();
         let tenure = world.tenure();
         let guard = holder(&world);
-        let mutex = tenure.mutex("a").unwrap().wait(secs(1));
+        let mutex = tenure.mutex("a").unwrap().timeout(secs(1));
         let mut future = Box::pin(async move { mutex.lock().await.map(drop) });
         for poll in 0..polls {
             if poll == 6 {

@@ -11,9 +11,9 @@ use std::task::{Context, Wake, Waker};
 use common::{Meddler, World, millis, now, poll_once, secs};
 use tenure::conformance::{Link, Trouble};
 use tenure::contract::Claim;
-use tenure::{Error, ErrorKind, Event, Guard, Loss, Query, Tenure, Witness};
+use tenure::{Closed, Effect, Error, ErrorKind, Event, Loss, MutexGuard, Query, Tenure, Witness};
 
-type Waiting = Pin<Box<dyn Future<Output = Result<Guard, Error>> + Send>>;
+type Waiting = Pin<Box<dyn Future<Output = Result<MutexGuard, Error>> + Send>>;
 
 fn waiting(tenure: &Tenure) -> Waiting {
     let mut lock: Waiting = Box::pin(tenure.mutex("a").unwrap().lock());
@@ -35,10 +35,10 @@ fn evicted_from_a_reserved_part(world: &World, waiter: &Tenure, after: u64) -> E
     let operator = world.tenure();
     let _holder = now(operator.mutex("b").unwrap().lock()).unwrap();
     let parts = ["a", "b"].map(|name| waiter.mutex(name).unwrap().part());
-    let mut set = Box::pin(waiter.all(parts).unwrap().lock());
+    let mut set = Box::pin(waiter.lock_set(parts).unwrap().lock());
     assert!(poll_once(set.as_mut()).is_none());
     let seen = now(operator.inspect(&Query::Slot("a".parse().unwrap()))).unwrap();
-    now(operator.evict("a", seen.slots[0].holders[0].fence, "by hand")).unwrap();
+    now(operator.force_release("a", seen.slots[0].holders[0].fence, "by hand")).unwrap();
     world.advance(millis(after));
     poll_once(set.as_mut()).expect("its wait was ended").unwrap_err()
 }
@@ -69,7 +69,7 @@ fn a_grant_taken_by_force_before_its_pick_up_is_not_claimed_anew() {
     let mut next = waiting(&waiter);
     now(guard.release()).unwrap();
     let seen = now(holder.inspect(&Query::Slot("a".parse().unwrap()))).unwrap();
-    now(holder.evict("a", seen.slots[0].holders[0].fence, "by hand")).unwrap();
+    now(holder.force_release("a", seen.slots[0].holders[0].fence, "by hand")).unwrap();
     let error = poll_once(next.as_mut()).expect("told").unwrap_err();
     let reason = Arc::from("by hand");
     assert_eq!(error.loss(), Some(&Loss::Evicted { reason }));
@@ -83,7 +83,7 @@ fn closing_gives_back_a_grant_that_nobody_has_picked_up() {
     let mut next = waiting(&waiter);
     now(guard.release()).unwrap();
     assert_eq!(world.census(), (1, 0), "granted");
-    tenure::blocking::wait(waiter.close());
+    tenure::block_on(waiter.close());
     assert_eq!(world.census(), (0, 0));
     let error = poll_once(next.as_mut()).expect("closed").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
@@ -102,6 +102,80 @@ fn closing_waits_for_a_release_that_is_under_way() {
     link.hold_replies(false);
     poll_once(release.as_mut()).expect("answered").unwrap();
     assert!(poll_once(close.as_mut()).is_some());
+}
+
+#[test]
+fn closing_tells_holders_before_it_waits_for_the_store() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let mut lost = Box::pin(guard.lost());
+    assert!(poll_once(lost.as_mut()).is_none());
+    link.hold_replies(true);
+    let mut close = Box::pin(tenure.close());
+    assert!(poll_once(close.as_mut()).is_none(), "the store has confirmed nothing");
+    assert_eq!(poll_once(lost.as_mut()), Some(Loss::Closed));
+    assert_eq!(guard.check().unwrap_err().loss(), Some(&Loss::Closed));
+}
+
+#[test]
+fn closing_ends_at_its_limit_and_says_when_the_leases_end() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    let _guards = ["a", "b"].map(|name| now(tenure.mutex(name).unwrap().lock()).unwrap());
+    link.hold_replies(true);
+    let mut close = Box::pin(tenure.close());
+    assert!(poll_once(close.as_mut()).is_none());
+    world.advance(millis(2_900));
+    assert!(poll_once(close.as_mut()).is_none());
+    world.advance(millis(100));
+    let unconfirmed = Closed::Unconfirmed { claims: 2, free_within: secs(27) };
+    assert_eq!(poll_once(close.as_mut()), Some(unconfirmed));
+    // The releases go on in the background.
+    link.hold_replies(false);
+    world.advance(secs(3));
+    assert_eq!(now(tenure.close()), Closed::Confirmed);
+    world.assert_empty("closed");
+}
+
+#[test]
+fn a_claim_that_the_store_never_got_is_not_waited_for_at_the_end() {
+    let world = World::new();
+    let tenure = world.tenure();
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    let mut failed = Box::pin(tenure.mutex("a").unwrap().try_lock());
+    let mut answer = None;
+    for _ in 0..20 {
+        answer = answer.or_else(|| poll_once(failed.as_mut()));
+        world.advance(millis(100));
+    }
+    let error = answer.expect("given up").unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+    world.settle();
+    assert_eq!(world.engine.releases.load(Ordering::SeqCst), 1, "for the engine, and only once");
+    let mut trying = waiting(&tenure);
+    assert_eq!(now(tenure.close()), Closed::Confirmed, "the store still refuses every call");
+    world.advance(secs(1));
+    let error = poll_once(trying.as_mut()).expect("closed").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn a_claim_that_may_have_arrived_once_is_waited_for_at_the_end() {
+    let world = World::new();
+    let (link, tenure) = linked(&world);
+    link.trouble_call(0, Trouble::LoseReply);
+    let mut failed = Box::pin(tenure.mutex("a").unwrap().try_lock());
+    assert!(poll_once(failed.as_mut()).is_none());
+    assert_eq!(world.census(), (1, 0), "it has arrived");
+    link.cut(true);
+    world.advance(secs(1));
+    drop(failed);
+    assert!(poll_once(std::pin::pin!(tenure.close())).is_none());
+    link.cut(false);
+    world.advance(secs(1));
+    assert_eq!(now(tenure.close()), Closed::Confirmed);
+    world.assert_empty("withdrawn");
 }
 
 #[test]
@@ -185,7 +259,7 @@ fn what_ends_counts_as_on_its_way_back_from_the_first_moment() {
             |event| matches!(event, Event::Lost { .. }),
             |world, tenure| {
                 let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
-                now(world.tenure().evict("a", guard.fence().unwrap(), "by hand")).unwrap();
+                now(world.tenure().force_release("a", guard.fence().unwrap(), "by hand")).unwrap();
             },
         ),
     ];
@@ -211,11 +285,11 @@ fn the_advice_after_a_loss_fits_its_reason() {
     let short = now(lock("a").max_hold(secs(1)).lock()).unwrap();
     let (closed, released) = (now(lock("b").lock()).unwrap(), now(lock("c").lock()).unwrap());
     let evicted = now(lock("d").lock()).unwrap();
-    let seen = released.held();
+    let seen = released.status();
     now(released.release()).unwrap();
-    now(tenure.evict("d", evicted.fence().unwrap(), "by hand")).unwrap();
+    now(tenure.force_release("d", evicted.fence().unwrap(), "by hand")).unwrap();
     world.advance(secs(2));
-    tenure::blocking::wait(tenure.close());
+    tenure::block_on(tenure.close());
     let texts = [&*short, &*closed, &seen, &*evicted].map(|one| one.check().unwrap_err());
     let advice = [
         "finish sooner, or allow a longer max_hold",
@@ -253,17 +327,22 @@ fn an_answer_for_too_few_claims_counts_as_none() {
     assert!(guard.check().is_ok(), "asked again");
 }
 
-/// What a waiter is told whose store is disturbed for longer than its lease.
+/// What a waiter is told whose store is disturbed for longer than the longest lease.
 #[track_caller]
 fn told_after(disturb: fn(&Meddler) -> &AtomicBool) -> Error {
     let world = World::new();
-    let _guard = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
+    let holder = world.tenure();
+    let _guard = now(holder.mutex("a").unwrap().lock()).unwrap();
     let tenure = world.tenure();
     let mut next = Box::pin(tenure.mutex("a").unwrap().lease(secs(3)).lock());
     assert!(poll_once(next.as_mut()).is_none());
     disturb(&world.engine).store(true, Ordering::SeqCst);
-    world.advance(secs(4));
-    poll_once(next.as_mut()).expect("no use waiting").unwrap_err()
+    let mut told = None;
+    for _ in 0..70 {
+        world.advance(secs(1));
+        told = told.or_else(|| poll_once(next.as_mut()));
+    }
+    told.expect("no use waiting").unwrap_err()
 }
 
 #[test]
@@ -273,7 +352,7 @@ fn a_waiter_that_is_cut_off_is_told_what_went_wrong() {
     assert!(refused.to_string().contains("the link is cut"), "{refused}");
     let silent = told_after(|engine| &engine.swallow);
     assert_eq!(silent.kind(), ErrorKind::Unavailable);
-    assert!(silent.to_string().contains("no answer in time"), "{silent}");
+    assert!(silent.to_string().contains("no answer within"), "{silent}");
     let wrong = told_after(|engine| &engine.short);
     assert_eq!(wrong.kind(), ErrorKind::Corrupt);
     assert!(wrong.to_string().contains("another number of claims"), "{wrong}");

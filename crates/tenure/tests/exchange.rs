@@ -40,6 +40,26 @@ fn an_answer_that_a_push_has_overtaken_does_not_end_the_grant() {
 }
 
 #[test]
+fn an_upgrade_that_never_reached_the_store_leaves_the_reader_as_it_was() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let reader = now(tenure.rwlock("a").unwrap().timeout(secs(1)).read()).unwrap();
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    let mut upgrade = Box::pin(reader.upgrade());
+    let mut answer = None;
+    for _ in 0..20 {
+        answer = answer.or_else(|| poll_once(upgrade.as_mut()));
+        world.advance(millis(100));
+    }
+    world.engine.refuse.store(false, Ordering::SeqCst);
+    let unchanged = answer.expect("given up").unwrap_err();
+    assert_eq!(unchanged.error.kind(), ErrorKind::Unavailable);
+    world.advance(secs(60));
+    assert!(unchanged.guard.check().is_ok(), "renewed ever since");
+    now(unchanged.guard.upgrade()).unwrap().check().unwrap();
+}
+
+#[test]
 fn an_upgrade_that_timed_out_leaves_nobody_believing_to_read() {
     // The push of the grant is lost: the store has exchanged reader for writer, and giving the
     // writer back leaves nothing.
@@ -48,7 +68,7 @@ fn an_upgrade_that_timed_out_leaves_nobody_believing_to_read() {
     let tenure = world.tenure();
     world.engine.deaf.store(false, Ordering::SeqCst);
     let other = world.tenure();
-    let reader = now(tenure.rwlock("a").unwrap().wait(secs(1)).read()).unwrap();
+    let reader = now(tenure.rwlock("a").unwrap().timeout(secs(1)).read()).unwrap();
     let blocker = now(other.rwlock("a").unwrap().read()).unwrap();
     let mut upgrade = Box::pin(reader.upgrade());
     assert!(poll_once(upgrade.as_mut()).is_none());
@@ -66,7 +86,7 @@ fn an_upgrade_that_timed_out_leaves_nobody_believing_to_read() {
 fn a_downgrade_without_an_answer_leaves_nobody_believing_to_write() {
     let world = World::new();
     let (link, tenure) = linked(&world);
-    let writer = now(tenure.rwlock("a").unwrap().wait(secs(1)).write()).unwrap();
+    let writer = now(tenure.rwlock("a").unwrap().timeout(secs(1)).write()).unwrap();
     link.hold_replies(true);
     let mut downgrade = Box::pin(writer.downgrade());
     assert!(poll_once(downgrade.as_mut()).is_none());
@@ -94,12 +114,12 @@ fn what_an_exchange_has_replaced_is_forgotten_with_the_push_that_grants_it() {
     let (tenure, other) = (world.tenure(), world.tenure());
     let reader = now(tenure.rwlock("a").unwrap().read()).unwrap();
     let blocker = now(other.rwlock("a").unwrap().read()).unwrap();
-    let (old, mut upgrade) = (reader.held(), Box::pin(reader.upgrade()));
+    let (old, mut upgrade) = (reader.status(), Box::pin(reader.upgrade()));
     assert!(poll_once(upgrade.as_mut()).is_none());
-    assert!(old.check().is_ok() && tenure.claims() == 2, "it reads while it waits");
+    assert!(old.check().is_ok() && tenure.claim_count() == 2, "it reads while it waits");
     now(blocker.release()).unwrap();
     assert_eq!(old.check().unwrap_err().loss(), Some(&Loss::Released));
-    assert_eq!(tenure.claims(), 1);
+    assert_eq!(tenure.claim_count(), 1);
     assert!(poll_once(upgrade.as_mut()).expect("alone now").unwrap().check().is_ok());
 }
 
@@ -111,7 +131,7 @@ fn an_exchange_whose_push_was_lost_is_no_loss_of_what_it_replaced() {
     let reader = now(tenure.rwlock("a").unwrap().read()).unwrap();
     let blocker = now(other.rwlock("a").unwrap().read()).unwrap();
     world.advance(secs(5));
-    let (old, mut upgrade) = (reader.held(), Box::pin(reader.upgrade()));
+    let (old, mut upgrade) = (reader.status(), Box::pin(reader.upgrade()));
     assert!(poll_once(upgrade.as_mut()).is_none());
     now(blocker.release()).unwrap();
     // The renewal of the read finds it gone: what it was exchanged for is asked about first.
@@ -127,7 +147,7 @@ fn an_exchange_whose_answer_is_under_way_is_no_loss_of_what_it_replaced() {
     let reader = now(tenure.rwlock("a").unwrap().read()).unwrap();
     world.advance(secs(9));
     link.trouble_call(1, Trouble::HangReply);
-    let (old, mut upgrade) = (reader.held(), Box::pin(reader.upgrade()));
+    let (old, mut upgrade) = (reader.status(), Box::pin(reader.upgrade()));
     assert!(poll_once(upgrade.as_mut()).is_none(), "exchanged in the store");
     world.advance(millis(1_500));
     assert_eq!(link.renews(), 1, "it was said to be gone");
@@ -173,7 +193,7 @@ fn an_upgrade_fails_if_its_shared_read_hold_was_lost_meanwhile() {
     let fence = first.fence().unwrap();
     let mut upgrade = Box::pin(first.upgrade());
     assert!(poll_once(upgrade.as_mut()).is_none());
-    now(other.evict("a", fence, "by hand")).unwrap();
+    now(other.force_release("a", fence, "by hand")).unwrap();
     now(blocker.release()).unwrap();
     world.settle();
     let unchanged = poll_once(upgrade.as_mut()).expect("decided").unwrap_err();
@@ -231,7 +251,7 @@ fn closing_withdraws_what_waits_even_if_nobody_polls_it() {
     let holder = now(one.mutex("a").unwrap().lock()).unwrap();
     let mut waiting = Box::pin(two.mutex("a").unwrap().lock());
     assert!(poll_once(waiting.as_mut()).is_none());
-    tenure::blocking::wait(two.close());
+    tenure::block_on(two.close());
     assert_eq!(world.census(), (1, 0));
     now(holder.release()).unwrap();
     world.assert_empty("closed");
@@ -296,7 +316,7 @@ fn a_renewal_that_is_noticed_too_late_does_not_bring_a_grant_back() {
     let lost = guard.lost();
     world.clock.jump(secs(10));
     // The keeper renews, and is held up for longer than anybody may trust the grant.
-    assert_eq!(tenure::blocking::wait(lost), Loss::Expired);
+    assert_eq!(tenure::block_on(lost), Loss::Expired);
     assert!(guard.check().is_err());
 }
 
@@ -310,8 +330,8 @@ fn a_keeper_that_panics_closes_its_session_and_everybody_knows() {
     let lost = guard.lost();
     world.clock.jump(secs(10));
     // The keeper wakes, renews, and panics in the witness.
-    assert_eq!(tenure::blocking::wait(lost), Loss::Closed);
+    assert_eq!(tenure::block_on(lost), Loss::Closed);
     assert!(guard.check().is_err());
-    tenure::blocking::wait(tenure.close());
+    tenure::block_on(tenure.close());
     assert_eq!(now(tenure.mutex("b").unwrap().lock()).unwrap_err().kind(), ErrorKind::Closed);
 }

@@ -90,7 +90,7 @@ fn a_stopped_process_learns_of_the_loss_before_it_does_anything() {
     let world = World::new();
     let (holder, other) = (world.tenure(), world.tenure());
     let guard = now(holder.mutex("a").unwrap().lease(secs(3)).lock()).unwrap();
-    let held = tenure::Held::clone(&guard);
+    let held = tenure::LockStatus::clone(&guard);
     world.clock.jump(secs(10));
     assert_eq!(held.fence().unwrap_err().loss(), Some(&Loss::Expired));
     world.settle();
@@ -117,10 +117,10 @@ fn a_forced_release_is_exact_and_its_holder_learns_the_reason() {
     let (holder, operator) = (world.tenure(), world.tenure());
     let guard = now(holder.mutex("a").unwrap().lock()).unwrap();
     let fence = guard.fence().unwrap();
-    let wrong = now(operator.evict("a", Fence::new(fence.get() + 1), "wrong one")).unwrap();
+    let wrong = now(operator.force_release("a", Fence::new(fence.get() + 1), "wrong one")).unwrap();
     assert!(matches!(wrong, Evicted::NoSuchGrant(holders) if holders.len() == 1));
     assert!(guard.check().is_ok());
-    let done = now(operator.evict("a", fence, "deploy is stuck")).unwrap();
+    let done = now(operator.force_release("a", fence, "deploy is stuck")).unwrap();
     assert!(matches!(done, Evicted::Done(holders) if holders.len() == 1));
     let reason: Arc<str> = Arc::from("deploy is stuck");
     assert_eq!(now(guard.lost()), Loss::Evicted { reason });
@@ -134,7 +134,7 @@ fn a_holder_that_missed_the_signal_learns_the_reason_at_its_next_renewal() {
     world.engine.deaf.store(true, Ordering::SeqCst);
     let tenure = world.tenure();
     let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
-    now(tenure.evict("a", guard.fence().unwrap(), "by hand")).unwrap();
+    now(tenure.force_release("a", guard.fence().unwrap(), "by hand")).unwrap();
     assert!(guard.check().is_ok(), "it cannot know yet");
     world.advance(secs(11));
     assert!(guard.check().unwrap_err().to_string().contains("by hand"));
@@ -254,7 +254,7 @@ fn the_store_being_away_is_an_error_with_its_effect() {
     world.engine.swallow.store(true, Ordering::SeqCst);
     let mut lock = Box::pin(tenure.mutex("a").unwrap().lock());
     let mut result = None;
-    for _ in 0..100 {
+    for _ in 0..200 {
         result = poll_once(lock.as_mut());
         if result.is_some() {
             break;
@@ -272,14 +272,31 @@ fn the_store_being_away_is_an_error_with_its_effect() {
 }
 
 #[test]
-fn a_waiter_cut_off_for_a_whole_lease_is_told() {
+fn a_waiter_cut_off_for_a_whole_lease_claims_anew_until_the_longest_lease_has_passed() {
     let world = World::new();
     let (one, two) = (world.tenure(), world.tenure());
-    let _guard = now(one.mutex("a").unwrap().lock()).unwrap();
+    let guard = now(one.mutex("a").unwrap().lock()).unwrap();
     let mut waiting = Box::pin(two.mutex("a").unwrap().lease(secs(3)).lock());
     assert!(poll_once(waiting.as_mut()).is_none());
     world.engine.refuse.store(true, Ordering::SeqCst);
-    world.advance(secs(4));
-    let error = poll_once(waiting.as_mut()).expect("no use waiting").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    for _ in 0..50 {
+        world.advance(secs(1));
+        assert!(poll_once(waiting.as_mut()).is_none(), "its ticket is gone, its wait is not over");
+    }
+    assert!(guard.check().is_err(), "the holder was cut off as well");
+    world.engine.refuse.store(false, Ordering::SeqCst);
+    world.advance(secs(2));
+    let guard = poll_once(waiting.as_mut()).expect("the store is back").unwrap();
+    // Once more, without an end in time.
+    let mut waiting = Box::pin(two.mutex("a").unwrap().lease(secs(3)).lock());
+    assert!(poll_once(waiting.as_mut()).is_none());
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    let mut error = None;
+    for _ in 0..65 {
+        world.advance(secs(1));
+        error = error.or_else(|| poll_once(waiting.as_mut()));
+    }
+    let error = error.expect("a minute without an answer").unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    drop(guard);
 }

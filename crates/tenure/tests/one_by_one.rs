@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 
 use common::{World, millis, now, poll_once, secs};
-use tenure::{All, Error, ErrorKind, Loss, Name, SetGuard, Tenure};
+use tenure::{Error, ErrorKind, LockSet, LockSetGuard, Loss, Name, Tenure};
 
-fn set(tenure: &Tenure, names: &[&str]) -> All {
+fn set(tenure: &Tenure, names: &[&str]) -> LockSet {
     let parts = names.iter().map(|name| tenure.mutex(name).unwrap().part());
-    tenure.all(parts).unwrap().lease(secs(6))
+    tenure.lock_set(parts).unwrap().lease(secs(6))
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Result<SetGuard, Error>>>>;
+type Waiting = Pin<Box<dyn Future<Output = Result<LockSetGuard, Error>>>>;
 
 /// Starts a set that has to wait.
-fn waits(all: &All) -> Waiting {
+fn waits(all: &LockSet) -> Waiting {
     let mut waiting: Waiting = Box::pin(all.lock());
     assert!(poll_once(waiting.as_mut()).is_none(), "should wait");
     waiting
@@ -41,7 +41,7 @@ fn every_name_is_a_claim_of_its_own_in_sorted_order() {
     now(busy.release()).unwrap();
     world.settle();
     let guard = poll_once(waiting.as_mut()).expect("its turn has come").unwrap();
-    assert_eq!((world.engine.claims.load(Ordering::SeqCst) - before, tenure.claims()), (3, 3));
+    assert_eq!((world.engine.claims.load(Ordering::SeqCst) - before, tenure.claim_count()), (3, 3));
     drop(guard);
     world.assert_empty("dropped");
 }
@@ -51,7 +51,7 @@ fn an_engine_that_can_is_asked_once() {
     let world = World::new();
     let tenure = world.tenure();
     let guard = now(set(&tenure, &["a", "b", "c"]).lock()).unwrap();
-    assert_eq!((world.engine.claims.load(Ordering::SeqCst), tenure.claims()), (1, 1));
+    assert_eq!((world.engine.claims.load(Ordering::SeqCst), tenure.claim_count()), (1, 1));
     drop(guard);
 }
 
@@ -105,14 +105,14 @@ fn losing_one_name_loses_the_set_and_frees_the_rest() {
         let mut told = Box::pin(guard.lost());
         assert!(poll_once(told.as_mut()).is_none());
         let fence = guard.fence_of(lost).unwrap();
-        now(operator.evict(lost, fence, "one is enough")).unwrap();
+        now(operator.force_release(lost, fence, "one is enough")).unwrap();
         world.settle();
         let loss = Loss::Evicted { reason: "one is enough".into() };
         assert_eq!(poll_once(told.as_mut()), Some(loss.clone()));
         assert_eq!(guard.fence().unwrap_err().loss(), Some(&loss));
         assert!(guard.remaining().is_zero());
         world.assert_empty("the rest was given back though the guard lives");
-        assert_eq!(tenure.claims(), 0);
+        assert_eq!(tenure.claim_count(), 0);
         assert_eq!(now(guard.release()).unwrap_err().kind(), ErrorKind::Lost);
         assert_eq!(world.engine.claims.load(Ordering::SeqCst), 3, "loss is final");
     }
@@ -209,7 +209,7 @@ fn one_deadline_counts_for_all_names() {
     let (tenure, other) = (world.tenure(), world.tenure());
     let first = now(other.mutex("a").unwrap().lock()).unwrap();
     let second = now(other.mutex("b").unwrap().lock()).unwrap();
-    let mut waiting = waits(&set(&tenure, &["a", "b"]).wait(secs(3)));
+    let mut waiting = waits(&set(&tenure, &["a", "b"]).timeout(secs(3)));
     world.advance(secs(2));
     drop(first);
     world.settle();
@@ -229,7 +229,7 @@ fn a_deadline_that_passes_between_two_names_says_what_is_missing() {
     let (tenure, other) = (world.tenure(), world.tenure());
     let first = now(other.mutex("a").unwrap().lock()).unwrap();
     let second = now(other.mutex("b").unwrap().lease(secs(50)).lock()).unwrap();
-    let mut waiting = waits(&set(&tenure, &["a", "b"]).wait(secs(3)));
+    let mut waiting = waits(&set(&tenure, &["a", "b"]).timeout(secs(3)));
     drop(first);
     world.settle();
     // The grant is there, but its caller comes for it only after the deadline.
@@ -277,7 +277,7 @@ fn two_sets_of_one_scope_share_a_name() {
     let (left, right) = (set(&tenure, &["a", "b"]), set(&tenure, &["b", "c"]));
     let both = async { (left.lock().await.unwrap(), right.lock().await.unwrap()) };
     let (left, right) = now(tenure::scope(both));
-    assert_eq!((tenure.claims(), world.census()), (3, (3, 0)));
+    assert_eq!((tenure.claim_count(), world.census()), (3, (3, 0)));
     assert_eq!(left.fence_of("b").unwrap(), right.fence_of("b").unwrap());
     now(left.release()).unwrap();
     assert!(is_free(&world, "a") && !is_free(&world, "b") && right.check().is_ok());
@@ -327,9 +327,9 @@ fn a_thread_that_blocks_takes_sets_too() {
     let busy = now(other.mutex("b").unwrap().lock()).unwrap();
     let all = set(&tenure, &["b", "a"]).preset("financial").lock_delay(secs(1)).label("pay");
     let blocked = std::thread::spawn(move || {
-        let guard = tenure::blocking::wait(all.lock())?;
+        let guard = tenure::block_on(all.lock())?;
         guard.fence_of("a").and(guard.fence_of("b"))?;
-        tenure::blocking::wait(guard.release())
+        tenure::block_on(guard.release())
     });
     while world.census() != (2, 1) {
         std::thread::yield_now();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{World, millis, now, poll_once, secs};
 use tenure::conformance::Link;
-use tenure::{ErrorKind, Tenure};
+use tenure::{Effect, ErrorKind, Tenure};
 
 /// Lets time pass in steps and returns the pauses between the calls that are counted, the one
 /// before the first call included.
@@ -29,11 +29,11 @@ fn pauses(world: &World, calls: &AtomicUsize, step: u64, steps: u64) -> Vec<u64>
 }
 
 #[test]
-fn a_claim_that_failed_is_sent_again_twice_after_pauses_that_grow() {
+fn a_try_that_failed_is_sent_again_twice_after_pauses_that_grow() {
     let world = World::new();
     let tenure = world.tenure();
     world.engine.refuse.store(true, Ordering::SeqCst);
-    let mut lock = Box::pin(tenure.mutex("a").unwrap().lock());
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().try_lock());
     let mut answer = poll_once(lock.as_mut());
     let (mut pauses, mut pause) = (Vec::new(), 0);
     for _ in 0..200 {
@@ -55,11 +55,76 @@ fn a_claim_that_failed_is_sent_again_twice_after_pauses_that_grow() {
 }
 
 #[test]
+fn a_claim_that_may_wait_is_sent_again_until_its_limit_after_pauses_that_grow_up_to_a_bound() {
+    let world = World::new();
+    let tenure = world.tenure();
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().timeout(secs(20)).lock());
+    let (mut pauses, mut pause, mut all) = (Vec::new(), 0_u64, 0);
+    let answer = loop {
+        let before = world.engine.claims.load(Ordering::SeqCst);
+        if let Some(answer) = poll_once(lock.as_mut()) {
+            break answer;
+        }
+        if world.engine.claims.load(Ordering::SeqCst) > before {
+            pauses.push(pause);
+            pause = 0;
+        }
+        world.advance(millis(1));
+        (pause, all) = (pause + 1, all + 1);
+    };
+    assert_eq!(all, 20_000, "neither sooner nor later");
+    let error = answer.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+    let said = format!("the link is cut; tried {} times in 20s", pauses.len());
+    assert!(error.to_string().contains(&said), "{error}");
+    let mut apart = false;
+    for (failures, pause) in (1..).zip(&pauses[1..]) {
+        let step = (20_u64 << u32::min(failures, 10)).min(1_000);
+        assert!((step / 2..=step * 3 / 2).contains(pause), "after {failures}: {pauses:?}");
+        apart |= pause.abs_diff(step) > step / 10;
+    }
+    assert!(apart && pauses.len() > 15, "with jitter: {pauses:?}");
+}
+
+#[test]
+fn closing_ends_a_wait_for_a_store_that_is_away() {
+    let world = World::new();
+    let tenure = world.tenure();
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().lock());
+    for _ in 0..20 {
+        assert!(poll_once(lock.as_mut()).is_none());
+        world.advance(secs(1));
+    }
+    let _closing = poll_once(std::pin::pin!(tenure.close()));
+    let error = poll_once(lock.as_mut()).expect("at once").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+}
+
+#[test]
+fn a_wait_without_a_limit_gives_up_when_nothing_was_answered_for_the_longest_lease() {
+    let world = World::new();
+    let tenure = world.tenure();
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().lock());
+    for _ in 0..59 {
+        assert!(poll_once(lock.as_mut()).is_none());
+        world.advance(secs(1));
+    }
+    assert!(poll_once(lock.as_mut()).is_none());
+    world.advance(secs(1));
+    let error = poll_once(lock.as_mut()).expect("a minute has passed").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(" times in 1m"), "{error}");
+}
+
+#[test]
 fn a_claim_is_not_sent_again_after_its_callers_limit_has_passed() {
     let world = World::new();
     let tenure = world.tenure();
     world.engine.swallow.store(true, Ordering::SeqCst);
-    let mut lock = Box::pin(tenure.mutex("a").unwrap().wait(secs(1)).lock());
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().timeout(secs(1)).lock());
     assert!(poll_once(lock.as_mut()).is_none());
     world.advance(millis(1_001));
     let error = poll_once(lock.as_mut()).expect("the limit passed").unwrap_err();
@@ -166,7 +231,7 @@ fn a_wait_that_ends_names_the_holder_also_if_the_store_takes_its_time() {
     let tenure = world.tenure();
     let _guard = now(tenure.mutex("a").unwrap().label("export").lock()).unwrap();
     world.engine.suspend.store(true, Ordering::SeqCst);
-    let mut lock = Box::pin(tenure.mutex("a").unwrap().wait(secs(5)).lock());
+    let mut lock = Box::pin(tenure.mutex("a").unwrap().timeout(secs(5)).lock());
     let mut answer = None;
     for _ in 0..100 {
         answer = poll_once(lock.as_mut());
@@ -202,7 +267,7 @@ fn a_wait_that_ends_before_a_late_answer_can_be_trusted_names_no_place() {
     let world = World::new();
     let tenure = world.tenure();
     world.engine.suspend.store(true, Ordering::SeqCst);
-    let lock = tenure.mutex("a").unwrap().lease(millis(200)).wait(millis(500));
+    let lock = tenure.mutex("a").unwrap().lease(millis(200)).timeout(millis(500));
     let mut lock = Box::pin(lock.lock());
     assert!(poll_once(lock.as_mut()).is_none(), "before the call");
     assert!(poll_once(lock.as_mut()).is_none(), "the answer is on its way");

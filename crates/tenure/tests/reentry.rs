@@ -5,7 +5,9 @@ mod common;
 use std::sync::atomic::Ordering;
 
 use common::{World, now, poll_once, secs};
-use tenure::{Owner, scope};
+use tenure::contract::Promises;
+use tenure::engine::memory;
+use tenure::{Loss, Owner, scope};
 
 #[test]
 fn a_scope_enters_again_without_a_call_and_frees_with_its_last_guard() {
@@ -113,9 +115,9 @@ fn permits_of_one_owner_add_up() {
     let tenure = world.tenure();
     let semaphore = tenure.semaphore("a", 2).unwrap();
     now(scope(async {
-        let _one = semaphore.acquire(1).await.unwrap();
-        let _two = semaphore.acquire(1).await.unwrap();
-        assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+        let _one = semaphore.acquire().await.unwrap();
+        let _two = semaphore.acquire().await.unwrap();
+        assert!(semaphore.try_acquire().await.unwrap().is_none());
     }));
 }
 
@@ -125,8 +127,10 @@ fn opposite_transfers_never_deadlock() {
     let tenure = world.tenure();
     let part = |name: &str| tenure.mutex(name).unwrap().part();
     let busy = now(tenure.mutex("account:2").unwrap().lock()).unwrap();
-    let mut there = Box::pin(tenure.all([part("account:1"), part("account:2")]).unwrap().lock());
-    let mut back = Box::pin(tenure.all([part("account:2"), part("account:1")]).unwrap().lock());
+    let mut there =
+        Box::pin(tenure.lock_set([part("account:1"), part("account:2")]).unwrap().lock());
+    let mut back =
+        Box::pin(tenure.lock_set([part("account:2"), part("account:1")]).unwrap().lock());
     assert!(poll_once(there.as_mut()).is_none());
     assert!(poll_once(back.as_mut()).is_none());
     now(busy.release()).unwrap();
@@ -147,7 +151,7 @@ fn a_set_is_all_or_nothing() {
     let tenure = world.tenure();
     let part = |name: &str| tenure.mutex(name).unwrap().part();
     let busy = now(tenure.mutex("b").unwrap().lock()).unwrap();
-    let all = tenure.all([part("a"), part("b"), part("c")]).unwrap();
+    let all = tenure.lock_set([part("a"), part("b"), part("c")]).unwrap();
     assert!(now(all.try_lock()).unwrap().is_none());
     assert!(now(tenure.mutex("a").unwrap().try_lock()).unwrap().is_some(), "nothing was taken");
     world.settle();
@@ -199,8 +203,20 @@ fn what_is_held_as_one_kind_of_lock_is_not_entered_as_another() {
     let tenure = world.tenure();
     let owner = Owner::new();
     let _guard = now(tenure.mutex("a").unwrap().owner(&owner).lock()).unwrap();
-    let error = now(tenure.rwlock("a").unwrap().owner(&owner).read()).unwrap_err();
+    let error = now(tenure.semaphore("a", 2).unwrap().owner(&owner).acquire()).unwrap_err();
     assert_eq!(error.kind(), tenure::ErrorKind::Shape);
+}
+
+#[test]
+fn the_holder_of_a_mutex_enters_again_as_its_reader_and_as_its_writer() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let owner = Owner::new();
+    let guard = now(tenure.mutex("a").unwrap().owner(&owner).lock()).unwrap();
+    let reader = now(tenure.rwlock("a").unwrap().owner(&owner).read()).unwrap();
+    let writer = now(tenure.rwlock("a").unwrap().owner(&owner).write()).unwrap();
+    assert_eq!(reader.fence().unwrap(), guard.fence().unwrap());
+    assert_eq!(writer.fence().unwrap(), guard.fence().unwrap());
 }
 
 #[test]
@@ -216,4 +232,113 @@ fn a_hold_can_still_be_entered_after_another_owner_has_left_the_name() {
     let again = now(two.0.read()).unwrap();
     assert_eq!(again.fence().unwrap(), two.1.fence().unwrap());
     assert_eq!(world.engine.claims.load(Ordering::SeqCst), 2, "entered without a call");
+}
+
+#[test]
+fn an_inner_max_hold_ends_the_inner_guard_and_leaves_the_outer_one() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let stranger = world.tenure().mutex("a").unwrap().owner(&Owner::new());
+    now(scope(async {
+        let outer = tenure.mutex("a").unwrap().lock().await.unwrap();
+        let inner = tenure.mutex("a").unwrap().max_hold(secs(5)).lock().await.unwrap();
+        assert_eq!(world.engine.claims.load(Ordering::SeqCst), 1, "no round trip");
+        assert_eq!(outer.fence().unwrap(), inner.fence().unwrap());
+        assert!(inner.remaining() <= secs(5));
+        let mut lost = Box::pin(inner.lost());
+        world.advance(secs(4));
+        assert!(inner.check().is_ok() && poll_once(lost.as_mut()).is_none());
+        world.advance(secs(1));
+        assert_eq!(poll_once(lost.as_mut()), Some(Loss::MaxHold));
+        assert_eq!(inner.fence().unwrap_err().loss(), Some(&Loss::MaxHold));
+        assert!(outer.check().is_ok() && stranger.try_lock().await.unwrap().is_none());
+        assert_eq!(inner.release().await.unwrap_err().loss(), Some(&Loss::MaxHold));
+        assert!(outer.check().is_ok(), "one share was given up, and only once");
+        outer.release().await.unwrap();
+    }));
+    world.assert_empty("released");
+}
+
+#[test]
+fn an_inner_max_hold_ends_the_lock_if_the_outer_guard_has_gone_before() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let inner = now(scope(async {
+        let outer = tenure.mutex("a").unwrap().lock().await.unwrap();
+        let inner = tenure.mutex("a").unwrap().max_hold(secs(5)).lock().await.unwrap();
+        outer.release().await.unwrap();
+        inner
+    }));
+    assert!(inner.check().is_ok());
+    world.advance(secs(6));
+    assert_eq!(inner.check().unwrap_err().loss(), Some(&Loss::MaxHold));
+    world.assert_empty("given back, though its guard is still about");
+}
+
+#[test]
+fn an_outer_max_hold_ends_the_inner_guards_too() {
+    let world = World::new();
+    let tenure = world.tenure();
+    now(scope(async {
+        let outer = tenure.mutex("a").unwrap().max_hold(secs(5)).lock().await.unwrap();
+        let plain = tenure.mutex("a").unwrap().lock().await.unwrap();
+        let longer = tenure.mutex("a").unwrap().max_hold(secs(9)).lock().await.unwrap();
+        world.advance(secs(6));
+        for held in [outer.status(), plain.status(), longer.status()] {
+            assert_eq!(held.check().unwrap_err().loss(), Some(&Loss::MaxHold));
+        }
+    }));
+    world.assert_empty("given back");
+}
+
+#[test]
+fn a_reader_with_an_end_of_its_own_upgrades_beside_the_outer_reader() {
+    let world = World::new();
+    let tenure = world.tenure();
+    now(scope(async {
+        let outer = tenure.rwlock("a").unwrap().read().await.unwrap();
+        let inner = tenure.rwlock("a").unwrap().max_hold(secs(5)).read().await.unwrap();
+        let writer = inner.upgrade().await.unwrap();
+        assert!(outer.check().is_ok() && writer.remaining() <= secs(5));
+        world.advance(secs(6));
+        assert_eq!(writer.check().unwrap_err().loss(), Some(&Loss::MaxHold));
+        assert!(outer.check().is_ok());
+    }));
+    world.assert_empty("released");
+}
+
+#[test]
+fn an_inner_lock_with_another_lease_is_a_claim_of_its_own_with_the_same_fence() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let inner = now(scope(async {
+        let outer = tenure.mutex("a").unwrap().lease(secs(30)).lock().await.unwrap();
+        let inner = tenure.mutex("a").unwrap().lease(secs(3)).lock().await.unwrap();
+        assert_eq!(world.engine.claims.load(Ordering::SeqCst), 2, "one call");
+        assert_eq!(outer.fence().unwrap(), inner.fence().unwrap());
+        assert!(inner.remaining() <= secs(3) && outer.remaining() > secs(20));
+        world.advance(secs(20));
+        assert!(outer.check().is_ok() && inner.check().is_ok(), "each is renewed in its time");
+        outer.release().await.unwrap();
+        inner
+    }));
+    // From here on a crash would free the name after three seconds, not after thirty.
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    world.advance(secs(3));
+    assert_eq!(inner.check().unwrap_err().loss(), Some(&Loss::Expired));
+    assert_eq!(world.census(), (0, 0));
+}
+
+#[test]
+fn where_the_store_knows_no_reentry_an_inner_lock_shares_the_lease_of_the_outer_one() {
+    static PROMISES: Promises = Promises { queue: false, ..memory::PROMISES };
+    let world = World::new();
+    *world.engine.promises.lock().unwrap() = Some(&PROMISES);
+    let tenure = world.tenure();
+    now(scope(async {
+        let _outer = tenure.mutex("a").unwrap().lease(secs(30)).lock().await.unwrap();
+        let inner = tenure.mutex("a").unwrap().lease(secs(3)).lock().await.unwrap();
+        assert_eq!(world.engine.claims.load(Ordering::SeqCst), 1, "no claim that would wait");
+        assert!(inner.remaining() > secs(20));
+    }));
 }

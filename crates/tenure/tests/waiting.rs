@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use common::{World, millis, now, poll_once, secs};
 use tenure::conformance::{Link, Trouble};
 use tenure::contract::{Engine, Signal, Verdict};
-use tenure::{Error, ErrorKind, Guard, Tenure};
+use tenure::{Error, ErrorKind, MutexGuard, Tenure};
 
-type Waiting = Pin<Box<dyn Future<Output = Result<Guard, Error>> + Send>>;
+type Waiting = Pin<Box<dyn Future<Output = Result<MutexGuard, Error>> + Send>>;
 
 fn waiting(tenure: &Tenure) -> Waiting {
     let mut lock: Waiting = Box::pin(tenure.mutex("a").unwrap().lock());
@@ -59,10 +59,10 @@ fn a_try_never_jumps_the_line() {
     let world = World::new();
     let tenure = world.tenure();
     let semaphore = tenure.semaphore("a", 3).unwrap();
-    let one = now(semaphore.acquire(2)).unwrap();
-    let mut large = Box::pin(semaphore.acquire(3));
+    let one = now(semaphore.acquire_many(2)).unwrap();
+    let mut large = Box::pin(semaphore.acquire_many(3));
     assert!(poll_once(large.as_mut()).is_none());
-    assert!(now(semaphore.try_acquire(1)).unwrap().is_none(), "one is free, but somebody waits");
+    assert!(now(semaphore.try_acquire()).unwrap().is_none(), "one is free, but somebody waits");
     now(one.release()).unwrap();
     assert!(poll_once(large.as_mut()).is_some());
 }
@@ -161,7 +161,7 @@ fn a_bounded_wait_says_who_holds_and_where_we_stood() {
     let tenure = world.tenure();
     let _guard = now(tenure.mutex("a").unwrap().label("nightly export").lock()).unwrap();
     let _first = waiting(&tenure);
-    let mut second = Box::pin(tenure.mutex("a").unwrap().wait(secs(5)).lock());
+    let mut second = Box::pin(tenure.mutex("a").unwrap().timeout(secs(5)).lock());
     assert!(poll_once(second.as_mut()).is_none());
     world.advance(secs(6));
     let error = poll_once(second.as_mut()).expect("the limit passed").unwrap_err();
@@ -179,7 +179,7 @@ fn the_place_told_is_the_place_at_the_end_of_the_wait() {
     let tenure = world.tenure();
     let _guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
     let first = waiting(&tenure);
-    let mut second = Box::pin(tenure.mutex("a").unwrap().wait(secs(5)).lock());
+    let mut second = Box::pin(tenure.mutex("a").unwrap().timeout(secs(5)).lock());
     assert!(poll_once(second.as_mut()).is_none());
     drop(first);
     world.advance(secs(6));
@@ -193,7 +193,7 @@ fn a_set_that_timed_out_names_the_lock_it_waited_for() {
     let tenure = world.tenure();
     let _culprit = now(tenure.mutex("b").unwrap().label("the culprit").lock()).unwrap();
     let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
-    let mut set = Box::pin(tenure.all(parts).unwrap().wait(secs(1)).lock());
+    let mut set = Box::pin(tenure.lock_set(parts).unwrap().timeout(secs(1)).lock());
     assert!(poll_once(set.as_mut()).is_none());
     world.advance(secs(2));
     let error = poll_once(set.as_mut()).expect("the limit passed").unwrap_err();
@@ -207,7 +207,7 @@ fn closing_ends_every_wait() {
     let (one, two) = (world.tenure(), world.tenure());
     let _guard = now(one.mutex("a").unwrap().lock()).unwrap();
     let mut wait = waiting(&two);
-    tenure::blocking::wait(two.close());
+    tenure::block_on(two.close());
     let error = poll_once(wait.as_mut()).expect("closed").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
     drop(wait);

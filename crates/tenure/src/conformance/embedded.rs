@@ -54,6 +54,17 @@ impl Stage for EmbeddedStage {
         Arc::new(open(&self.path, &self.clock).expect("the store is there"))
     }
 
+    fn connect(
+        &self,
+        namespace: &Namespace,
+        max_lease: Duration,
+    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+        let (namespace, clock) = (namespace.clone(), Arc::new(self.clock.clone()));
+        let terms = Terms { namespace, max_lease, clock };
+        let engine = EmbeddedEngine::open(&Location::at(&self.path), terms);
+        Some(engine.map(|engine| Arc::new(engine) as _))
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(self.clock.clone())
     }

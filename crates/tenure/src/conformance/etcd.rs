@@ -1,14 +1,16 @@
 //! The etcd engine on stage: a namespace of its own in a real cluster, with leases that the suite's
 //! clock ends. Knows when nothing is under way between the clients and the members.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::gate::Gate;
 use super::harness::{Absent, Harness, Stage};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
-use crate::engine::etcd::{EtcdEngine, Lessor, PROMISES, WeakEngine};
+use crate::engine::etcd::{EtcdEngine, GatePass, Lessor, PROMISES, WeakEngine};
 use crate::limits;
 use crate::time::{Clock, ManualClock};
 
@@ -49,7 +51,7 @@ impl Harness for EtcdHarness {
             clock: Arc::new(clock.clone()),
         };
         let lessor = Lessor::new(Arc::new(clock.clone()));
-        let open = || EtcdEngine::on_stage(&self.url, &terms, &lessor);
+        let open = || EtcdEngine::on_stage(&self.url, &terms, &lessor, None);
         let first = open().map_err(|error: Error| Absent(error.to_string()))?;
         let clients = Arc::new(Mutex::new(vec![first.downgrade()]));
         let (ends, engine) = (Arc::clone(&lessor), first.clone());
@@ -83,8 +85,21 @@ impl EtcdStage {
         clients.iter().filter_map(WeakEngine::upgrade).collect()
     }
 
-    /// Returns when no call, answer or event is under way: a beacon that all clients have seen was
-    /// lit after everything else, and nobody has begun anything since.
+    /// A new client, whose requests pass a gate.
+    fn open(&self, gate: Option<GatePass>) -> EtcdEngine {
+        self.open_with(&self.terms, gate).expect("the cluster is there")
+    }
+
+    /// A new client of a namespace, which states these terms.
+    fn open_with(&self, terms: &Terms, gate: Option<GatePass>) -> Result<EtcdEngine, Error> {
+        let client = EtcdEngine::on_stage(&self.url, terms, &self.lessor, gate)?;
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push(client.downgrade());
+        Ok(client)
+    }
+
+    /// Returns when no call, answer or event is under way: a beacon that all clients of a namespace
+    /// have seen was lit after everything else, and none of them has begun anything since.
     ///
     /// Whatever changes the store or tells of a change is begun by a client: where nothing was
     /// begun since it was quiet last, it still is.
@@ -102,8 +117,13 @@ impl EtcdStage {
             if *settled == begun {
                 return;
             }
-            let beacon = self.first.light().expect("the cluster is there");
-            while !clients.iter().all(|client| client.has_seen(beacon)) {
+            let mut beacons: HashMap<Vec<u8>, u64> = HashMap::new();
+            for client in &clients {
+                let lit = || client.light().expect("the cluster is there");
+                beacons.entry(client.beacon_key()).or_insert_with(lit);
+            }
+            let seen = |client: &EtcdEngine| client.has_seen(beacons[&client.beacon_key()]);
+            while !clients.iter().all(seen) {
                 thread::sleep(Duration::from_micros(50));
             }
             *settled = begun;
@@ -119,11 +139,28 @@ impl Drop for EtcdStage {
 
 impl Stage for EtcdStage {
     fn client(&self) -> Arc<dyn Engine> {
-        let client = EtcdEngine::on_stage(&self.url, &self.terms, &self.lessor);
-        let client = client.expect("the cluster is there");
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.push(client.downgrade());
-        Arc::new(client)
+        Arc::new(self.open(None))
+    }
+
+    fn connect(
+        &self,
+        namespace: &Namespace,
+        max_lease: Duration,
+    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+        let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
+        Some(self.open_with(&terms, None).map(|client| Arc::new(client) as _))
+    }
+
+    /// A verb is several requests here: each of them passes the gate.
+    fn gated(&self, gates: [&Arc<Gate>; 2]) -> [Arc<dyn Engine>; 2] {
+        gates.map(|gate| {
+            let gate = Arc::clone(gate);
+            let pass: GatePass = Arc::new(move || {
+                let gate = Arc::clone(&gate);
+                Box::pin(async move { gate.pass().await })
+            });
+            Arc::new(self.open(Some(pass))) as Arc<dyn Engine>
+        })
     }
 
     fn observer(&self) -> Arc<dyn Engine> {

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contract::{Engine, Promises, SessionId};
+use super::gate::Gate;
+use super::link::Link;
+use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::time::Clock;
 
 /// Opens fresh stores of one engine for the suite.
@@ -30,6 +32,19 @@ pub trait Harness: Send + Sync {
 pub trait Stage: Send + Sync {
     /// A new client of the namespace, as another process would have one.
     fn client(&self) -> Arc<dyn Engine>;
+
+    /// A client of another namespace of the same store, which states this longest lease, or why the
+    /// store refuses it; none where the suite has no way to open one.
+    fn connect(&self, _: &Namespace, _: Duration) -> Option<Result<Arc<dyn Engine>, Error>> {
+        None
+    }
+
+    /// Two doors to the store, with a gate for every request that goes through them. An engine
+    /// whose verbs are several requests puts its gates where these are sent.
+    fn gated(&self, gates: [&Arc<Gate>; 2]) -> [Arc<dyn Engine>; 2] {
+        let client = self.client();
+        gates.map(|gate| Link::gated(Arc::clone(&client), gate) as Arc<dyn Engine>)
+    }
 
     /// A client that only looks. Several looks may share one.
     fn observer(&self) -> Arc<dyn Engine> {

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use super::gate::Gate;
 use crate::contract::{
     Attendant, Cells, Claim, ClaimId, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted,
-    Eviction, Finding, Name, Ownership, Pending, Promises, Query, Release, Released, Renewed,
-    SessionId, Signal, Snapshot, Verdict,
+    Eviction, Fence, Finding, Name, Ownership, Pending, Promises, Query, Raised, Release, Released,
+    Renewed, SessionId, Signal, Snapshot, Verdict,
 };
 
 /// What happens to one call or push.
@@ -69,6 +70,7 @@ pub struct Link {
     renews: AtomicUsize,
     plan: Mutex<Plan>,
     ears: Mutex<Vec<Arc<PushFilter>>>,
+    gate: Arc<Gate>,
 }
 
 #[derive(Default)]
@@ -89,6 +91,12 @@ impl Link {
     /// A link in good order.
     #[must_use]
     pub fn new(inner: Arc<dyn Engine>) -> Arc<Self> {
+        Self::gated(inner, &Arc::default())
+    }
+
+    /// A link in good order with a gate for each call and each reply.
+    #[must_use]
+    pub fn gated(inner: Arc<dyn Engine>, gate: &Arc<Gate>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             inner,
@@ -99,6 +107,7 @@ impl Link {
             renews: AtomicUsize::new(0),
             plan: Mutex::default(),
             ears: Mutex::default(),
+            gate: Arc::clone(gate),
         })
     }
 
@@ -203,7 +212,9 @@ impl Link {
             }
             match trouble {
                 None => {
+                    self.gate.pass().await;
                     let answer = call().await;
+                    self.gate.pass().await;
                     self.let_through().await;
                     return answer;
                 }
@@ -271,12 +282,16 @@ impl Engine for Link {
         self.inner.evict(eviction)
     }
 
-    fn examine(&self) -> Pending<'_, Vec<Finding>> {
-        self.inner.examine()
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
+        self.inner.doctor()
     }
 
     fn ownership<'a>(&'a self, name: &'a Name, claim: ClaimId) -> Pending<'a, Option<Ownership>> {
         self.inner.ownership(name, claim)
+    }
+
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        self.inner.raise_fences(to)
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Scenarios are selected by what the engine [promises](crate::Promises). Each is named
-//! `engine::group::scenario` and cites the numbers of the promises it checks.
+//! `engine::group::scenario` and cites the numbers of the promises it checks; [`PROMISES`] has
+//! their sentences, and a failure prints those it cites.
 
 pub mod audit;
 pub mod differential;
@@ -22,11 +23,13 @@ pub mod differential;
 mod embedded;
 #[cfg(feature = "etcd")]
 mod etcd;
+mod gate;
 mod harness;
 mod link;
 mod memory;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod promises;
 mod raw;
 #[cfg(feature = "redis")]
 mod redis;
@@ -41,11 +44,13 @@ mod world;
 pub use embedded::EmbeddedHarness;
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdHarness;
+pub use gate::{Gate, Order};
 pub use harness::{Absent, Harness, Stage};
 pub use link::{Link, Trouble};
 pub use memory::MemoryHarness;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresHarness;
+pub use promises::{PROMISES, sentence};
 pub use raw::{Ask, Raw};
 #[cfg(feature = "redis")]
 pub use redis::RedisHarness;

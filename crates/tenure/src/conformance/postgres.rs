@@ -143,6 +143,19 @@ impl Stage for PostgresStage {
         Arc::new(client)
     }
 
+    fn connect(
+        &self,
+        namespace: &Namespace,
+        max_lease: Duration,
+    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+        let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
+        Some(open(&self.url, &terms, &self.clock, self.pooled).map(|client| {
+            let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+            clients.push(client.downgrade());
+            Arc::new(client) as _
+        }))
+    }
+
     fn observer(&self) -> Arc<dyn Engine> {
         Arc::new(self.first.clone())
     }

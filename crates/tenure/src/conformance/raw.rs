@@ -48,7 +48,7 @@ impl Ask {
     /// A mutex, for an owner of its own, ready to wait.
     #[must_use]
     pub fn mutex(world: &World, name: &str) -> Self {
-        Self::part(world, Part::mutex(self::name(name)))
+        Self::part(world, Part::write(self::name(name)))
     }
 
     /// One part, for an owner of its own, ready to wait.
@@ -79,7 +79,7 @@ impl Ask {
     /// Several mutexes, for an owner of their own, ready to wait.
     #[must_use]
     pub fn mutexes(world: &World, names: &[&str]) -> Self {
-        Self::set(world, names.iter().map(|text| Part::mutex(self::name(text))).collect())
+        Self::set(world, names.iter().map(|text| Part::write(self::name(text))).collect())
     }
 
     /// Several parts, for an owner of their own, ready to wait.

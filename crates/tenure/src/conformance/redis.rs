@@ -58,7 +58,8 @@ struct RedisStage {
 }
 
 fn open(url: &str, terms: &Terms, clock: &ManualClock) -> Result<Arc<dyn Staged>, Error> {
-    on_stage(url, terms, Arc::new(clock.clone()))
+    let clock: Arc<dyn Clock> = Arc::new(clock.clone());
+    on_stage(url, terms, &clock)
 }
 
 impl RedisStage {
@@ -98,6 +99,19 @@ impl Stage for RedisStage {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.push(Arc::downgrade(&client));
         client
+    }
+
+    fn connect(
+        &self,
+        namespace: &Namespace,
+        max_lease: Duration,
+    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+        let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
+        Some(open(&self.url, &terms, &self.clock).map(|client| {
+            let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+            clients.push(Arc::downgrade(&client));
+            client as _
+        }))
     }
 
     fn observer(&self) -> Arc<dyn Engine> {

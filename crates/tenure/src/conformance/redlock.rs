@@ -94,6 +94,19 @@ impl Stage for RedlockStage {
         Arc::new(client)
     }
 
+    fn connect(
+        &self,
+        namespace: &Namespace,
+        max_lease: Duration,
+    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+        let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
+        Some(open(&self.url, &terms).map(|client| {
+            let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+            clients.push(client.downgrade());
+            Arc::new(client) as _
+        }))
+    }
+
     fn observer(&self) -> Arc<dyn Engine> {
         Arc::new(self.first.clone())
     }

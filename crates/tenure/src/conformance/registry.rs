@@ -5,6 +5,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::harness::Harness;
+use super::promises::sentence;
 use super::scenarios;
 use super::world::World;
 use crate::contract::{Promises, Wake};
@@ -88,6 +89,8 @@ pub enum Need {
     Push,
     /// Cells.
     Cells,
+    /// A floor of fences that can be raised.
+    FenceFloor,
 }
 
 impl Need {
@@ -101,6 +104,7 @@ impl Need {
             Self::AtomicSets => promises.atomic_sets,
             Self::Push => promises.wake == Wake::Push,
             Self::Cells => promises.cells,
+            Self::FenceFloor => promises.fence_floor,
         }
     }
 }
@@ -146,7 +150,11 @@ impl Case {
         let stage = harness.open().map_err(|absent| absent.to_string())?;
         let world = World::new(stage);
         let played = catch_unwind(AssertUnwindSafe(|| (self.scenario.play)(&world)));
-        played.map_err(|panic| text_of(&*panic))
+        played.map_err(|panic| {
+            let cited = |number: &u8| format!("\n  promise {number}: {}", sentence(*number));
+            let cited: String = self.scenario.cites.iter().map(cited).collect();
+            text_of(&*panic) + &cited
+        })
     }
 }
 

@@ -37,8 +37,14 @@ impl<T> Waiting<T> {
         waiting
     }
 
-    /// Polls it if it was woken.
-    fn poll(&mut self) {
+    fn poll_all(all: &mut [Self]) {
+        for one in all {
+            one.poll();
+        }
+    }
+
+    /// Polls it if it was woken, and says whether it is done. Waits for nothing.
+    pub(super) fn poll(&mut self) -> bool {
         while self.output.is_none() && self.woken.0.swap(false, Ordering::SeqCst) {
             let waker = Waker::from(Arc::clone(&self.woken));
             let polled = self.future.as_mut().poll(&mut Context::from_waker(&waker));
@@ -46,6 +52,7 @@ impl<T> Waiting<T> {
                 self.output = Some(output);
             }
         }
+        self.is_served()
     }
 
     /// Whether it is done, after what is under way has arrived.
@@ -57,13 +64,13 @@ impl<T> Waiting<T> {
     /// Polls them all while what is under way arrives: what settles one settles every other.
     pub fn look(all: &mut [Self], stage: &dyn Stage) {
         for _ in 0..3 {
-            all.iter_mut().for_each(Self::poll);
+            Self::poll_all(all);
             if all.iter().all(Self::is_served) {
                 return;
             }
             stage.settle();
         }
-        all.iter_mut().for_each(Self::poll);
+        Self::poll_all(all);
     }
 
     /// Whether it was done when it was last looked at.

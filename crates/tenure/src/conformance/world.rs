@@ -40,10 +40,22 @@ impl World {
     /// A session of its own, as another process would have one, behind a link.
     #[must_use]
     pub fn actor(&self) -> Actor {
+        self.actor_with(limits::DEFAULT_MAX_LEASE)
+    }
+
+    /// A session that gives up on a store that does not answer for a lease, though its waits have
+    /// no limit.
+    #[must_use]
+    pub fn hasty_actor(&self) -> Actor {
+        self.actor_with(self.lease())
+    }
+
+    fn actor_with(&self, max_lease: Duration) -> Actor {
         let link = Link::new(self.stage.client());
         let builder = Tenure::builder().clock(self.stage.clock()).lease(self.lease());
         // A call that hangs must leave time for others within the lease.
-        let builder = builder.call_limit(self.lease() / 3);
+        let builder = builder.call_limit(self.lease() / 3).close_limit(self.lease());
+        let builder = builder.max_lease(max_lease);
         let tenure = builder.open(Arc::clone(&link) as _).expect("a session opens");
         Actor { tenure, link }
     }
@@ -140,9 +152,12 @@ impl World {
         }
     }
 
-    /// What the store shows.
+    /// What the store shows once what is under way has arrived. A call may have been answered
+    /// before its consequences are in the store: with etcd a waiter makes itself hold when it hears
+    /// of the release, which no answer waits for.
     #[track_caller]
     pub fn inspect(&self, query: Query) -> Snapshot {
+        self.settle();
         let engine = self.stage.observer();
         let seen = self.now(async move { engine.inspect(&query).await });
         seen.expect("inspects")

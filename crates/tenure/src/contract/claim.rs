@@ -16,10 +16,8 @@ use crate::limits;
 /// What a slot is: how much it holds, and whether an owner's claims add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
-    /// One owner at a time, which may enter again.
-    Mutex,
-    /// Many readers or one writer; an owner may enter again.
-    ReadWrite,
+    /// Many readers or one writer; an owner may enter again. A mutex is the writer's side.
+    Lock,
     /// This many permits; every claim takes its own.
     Semaphore(u32),
 }
@@ -29,8 +27,7 @@ impl Shape {
     #[must_use]
     pub const fn capacity(self) -> u32 {
         match self {
-            Self::Mutex => 1,
-            Self::ReadWrite => limits::FULL_WEIGHT,
+            Self::Lock => limits::FULL_WEIGHT,
             Self::Semaphore(permits) => permits,
         }
     }
@@ -45,8 +42,7 @@ impl Shape {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mutex => f.write_str("a mutex"),
-            Self::ReadWrite => f.write_str("a read-write lock"),
+            Self::Lock => f.write_str("a lock"),
             Self::Semaphore(permits) => write!(f, "a semaphore of {permits}"),
         }
     }
@@ -61,22 +57,16 @@ pub struct Part {
 }
 
 impl Part {
-    /// The whole of a mutex.
-    #[must_use]
-    pub fn mutex(name: Name) -> Self {
-        Self { name, shape: Shape::Mutex, weight: 1 }
-    }
-
     /// A reader's share of a read-write lock.
     #[must_use]
     pub fn read(name: Name) -> Self {
-        Self { name, shape: Shape::ReadWrite, weight: 1 }
+        Self { name, shape: Shape::Lock, weight: 1 }
     }
 
-    /// The whole of a read-write lock.
+    /// The whole of a lock: a mutex, or the writer of a read-write lock.
     #[must_use]
     pub fn write(name: Name) -> Self {
-        Self { name, shape: Shape::ReadWrite, weight: limits::FULL_WEIGHT }
+        Self { name, shape: Shape::Lock, weight: limits::FULL_WEIGHT }
     }
 
     /// `permits` of the `capacity` permits of a semaphore.
@@ -88,13 +78,13 @@ impl Part {
             let what = format!("a semaphore has 1 to {} permits, not {capacity}", limits::PERMITS);
             return Err(Error::invalid(ErrorKind::InvalidOption, what)
                 .on(&name)
-                .next("say how many may hold at once"));
+                .with_help("say how many may hold at once"));
         }
         if permits == 0 || permits > capacity {
             let what = format!("cannot take {permits} of {capacity} permits");
             return Err(Error::invalid(ErrorKind::InvalidOption, what)
                 .on(&name)
-                .next("ask for at least 1 and at most as many as the semaphore has"));
+                .with_help("ask for at least 1 and at most as many as the semaphore has"));
         }
         Ok(Self { name, shape: Shape::Semaphore(capacity), weight: permits })
     }
@@ -115,6 +105,12 @@ impl Part {
     #[must_use]
     pub fn weight(&self) -> u32 {
         self.weight
+    }
+
+    /// Whether it is a reader's share of a lock, which other readers may have as well.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shape == Shape::Lock && self.weight < limits::FULL_WEIGHT
     }
 }
 
@@ -147,7 +143,7 @@ impl Parts {
         }
         if merged.is_empty() {
             return Err(Error::invalid(ErrorKind::InvalidOption, "a set of locks is empty")
-                .next("name at least one lock"));
+                .with_help("name at least one lock"));
         }
         if merged.len() > limits::SET_NAMES {
             let what = format!(
@@ -156,7 +152,7 @@ impl Parts {
                 merged.len()
             );
             return Err(Error::invalid(ErrorKind::Limit, what)
-                .next("take a coarser lock that covers them all"));
+                .with_help("take a coarser lock that covers them all"));
         }
         Ok(Self(merged))
     }
@@ -185,7 +181,7 @@ impl Part {
             let what = format!("asked for as {} and as {} in one set", self.shape, other.shape);
             return Err(Error::invalid(ErrorKind::Shape, what)
                 .on(&self.name)
-                .next("use one name for one kind of lock"));
+                .with_help("use one name for one kind of lock"));
         }
         let Shape::Semaphore(capacity) = self.shape else {
             self.weight = self.weight.max(other.weight);
@@ -297,6 +293,14 @@ impl fmt::Display for About {
     }
 }
 
+/// The name of this host.
+pub(crate) fn host_name() -> Arc<str> {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    // Shown to people: nothing in it may move their cursor.
+    name.chars().filter(|c| !c.is_control()).take(64).collect::<String>().into()
+}
+
 /// A short free text shown with a claim: at most 128 bytes, no control characters.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Label(Arc<str>);
@@ -339,7 +343,7 @@ pub(crate) fn check_text(what: &str, text: &str, most: usize) -> Result<(), Erro
     } else {
         return Ok(());
     };
-    Err(Error::invalid(ErrorKind::InvalidOption, problem).next("use a short printable text"))
+    Err(Error::invalid(ErrorKind::InvalidOption, problem).with_help("use a short printable text"))
 }
 
 /// Whether a claim that cannot be granted at once takes a place in line.
@@ -425,7 +429,7 @@ impl Eviction {
             let what = "a forced release needs a reason";
             return Err(Error::invalid(ErrorKind::InvalidOption, what)
                 .on(&name)
-                .next("say why: the holder and everybody who looks will read it"));
+                .with_help("say why: the holder is shown the reason"));
         }
         Ok(Self { name, fence, reason: Arc::from(reason) })
     }
@@ -443,7 +447,7 @@ mod tests {
     fn sets_are_sorted_and_each_name_stands_once() {
         let parts = Parts::set([
             Part::write(name("b")),
-            Part::mutex(name("c")),
+            Part::write(name("c")),
             Part::read(name("b")),
             Part::permits(name("a"), 1, 3).unwrap(),
             Part::permits(name("a"), 2, 3).unwrap(),
@@ -451,17 +455,17 @@ mod tests {
         .unwrap();
         let seen: Vec<_> =
             parts.as_slice().iter().map(|p| (p.name().as_str(), p.weight())).collect();
-        assert_eq!(seen, [("a", 3), ("b", limits::FULL_WEIGHT), ("c", 1)]);
+        assert_eq!(seen, [("a", 3), ("b", limits::FULL_WEIGHT), ("c", limits::FULL_WEIGHT)]);
     }
 
     #[test]
     fn sets_that_make_no_sense_are_refused() {
         let kind = |parts: Vec<Part>| Parts::set(parts).unwrap_err().kind();
         assert_eq!(kind(vec![]), ErrorKind::InvalidOption);
-        assert_eq!(kind(vec![Part::mutex(name("a")), Part::read(name("a"))]), ErrorKind::Shape);
         let two = || Part::permits(name("a"), 2, 3).unwrap();
+        assert_eq!(kind(vec![Part::read(name("a")), two()]), ErrorKind::Shape);
         assert_eq!(kind(vec![two(), two()]), ErrorKind::InvalidOption);
-        let many = (0..65).map(|n| Part::mutex(name(&format!("n{n}")))).collect();
+        let many = (0..65).map(|n| Part::write(name(&format!("n{n}")))).collect();
         assert_eq!(kind(many), ErrorKind::Limit);
     }
 

@@ -8,9 +8,11 @@ use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::inspect::HolderView;
 use super::name::Name;
+use super::short;
 use super::verdict::Loss;
 
 /// What kind of trouble it is. More kinds may be added.
@@ -23,7 +25,7 @@ pub enum ErrorKind {
     InvalidOption,
     /// The name is in use with another shape (mutex and semaphore, two capacities).
     Shape,
-    /// The wait limit passed before the lock was ours.
+    /// The timeout expired before the lock was acquired.
     TimedOut,
     /// The lock was ours and is no longer.
     Lost,
@@ -70,6 +72,8 @@ pub enum Verb {
     Inspect,
     /// Forced release.
     Evict,
+    /// Raising the fences of a namespace.
+    RaiseFences,
     /// Reading or writing a cell.
     Cell,
 }
@@ -94,10 +98,12 @@ struct Inner {
     verb: Option<Verb>,
     name: Option<Name>,
     what: Cow<'static, str>,
-    next: Cow<'static, str>,
+    help: Cow<'static, str>,
     held_by: Vec<HolderView>,
     place: Option<usize>,
     loss: Option<Loss>,
+    /// The caller held the lock when the call was made: an upgrade or a downgrade.
+    holding: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -111,10 +117,11 @@ impl Error {
             verb: None,
             name: None,
             what: what.into(),
-            next: Cow::Borrowed(""),
+            help: Cow::Borrowed(""),
             held_by: Vec::new(),
             place: None,
             loss: None,
+            holding: false,
             source: None,
         }))
     }
@@ -122,6 +129,29 @@ impl Error {
     /// Bad input: found before anything was sent.
     pub(crate) fn invalid(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         Self::new(kind, what)
+    }
+
+    /// Several failures of the same call as one error: `what`, what each of them says, and each
+    /// advice once. It is of a kind that passes if one of them is.
+    #[allow(dead_code, reason = "for engines that a build may leave out")]
+    pub(crate) fn of_all(what: &str, failures: &[Self]) -> Self {
+        let said: Vec<String> = failures.iter().map(Self::without_help).collect();
+        let passes = failures.iter().find(|error| error.is_transient());
+        let kind = passes.or(failures.first()).map_or(ErrorKind::Unavailable, Self::kind);
+        let mut steps: Vec<&str> = Vec::new();
+        for step in failures.iter().map(Self::help) {
+            if !step.is_empty() && !steps.contains(&step) {
+                steps.push(step);
+            }
+        }
+        Self::new(kind, format!("{what}: {}", said.join("; "))).with_help(steps.join("; "))
+    }
+
+    /// Says what the error is a part of, in front of what it says already.
+    #[must_use]
+    pub(crate) fn within(mut self, context: &str) -> Self {
+        self.0.what = format!("{context}: {}", self.0.what).into();
+        self
     }
 
     /// Says that the store may have acted all the same.
@@ -147,8 +177,8 @@ impl Error {
 
     /// Says what to do next.
     #[must_use]
-    pub fn next(mut self, next: impl Into<Cow<'static, str>>) -> Self {
-        self.0.next = next.into();
+    pub fn with_help(mut self, help: impl Into<Cow<'static, str>>) -> Self {
+        self.0.help = help.into();
         self
     }
 
@@ -164,6 +194,23 @@ impl Error {
     #[must_use]
     pub fn because_of(mut self, loss: Loss) -> Self {
         self.0.loss = Some(loss);
+        self
+    }
+
+    /// Says that the caller held the lock when the call was made (an upgrade or a downgrade).
+    #[must_use]
+    pub(crate) fn while_holding(mut self) -> Self {
+        self.0.holding = true;
+        self
+    }
+
+    /// Says how often the same was tried, and for how long, if it was more than once.
+    #[must_use]
+    pub(crate) fn tried(mut self, times: u32, time: Duration) -> Self {
+        if times > 1 {
+            let time = short(time);
+            self.0.what = format!("{}; tried {times} times in {time}", self.0.what).into();
+        }
         self
     }
 
@@ -200,8 +247,8 @@ impl Error {
 
     /// What to do next; empty if there is nothing sensible to say.
     #[must_use]
-    pub fn next_step(&self) -> &str {
-        &self.0.next
+    pub fn help(&self) -> &str {
+        &self.0.help
     }
 
     /// Who held the lock when the wait ended.
@@ -222,20 +269,64 @@ impl Error {
         self.0.loss.as_ref()
     }
 
-    /// Whether the same call may succeed later without any change.
+    /// Whether the same *call* may succeed later without any change: the store was away, the lock
+    /// was taken. Says nothing about work: see [`may_start_over`](Self::may_start_over).
+    ///
+    /// A lost lock is not transient: the guard stays lost however often it is asked.
+    ///
+    /// # Examples
+    /// ```
+    /// # use tenure::{Error, ErrorKind};
+    /// assert!(Error::new(ErrorKind::Unavailable, "connection refused").is_transient());
+    /// assert!(!Error::new(ErrorKind::Lost, "the lease ran out").is_transient());
+    /// ```
     #[must_use]
-    pub fn is_retryable(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         use ErrorKind as K;
-        matches!(
-            self.kind(),
-            K::TimedOut | K::Unavailable | K::UpgradeConflict | K::Lost | K::Deadlock
-        )
+        matches!(self.kind(), K::TimedOut | K::Unavailable | K::UpgradeConflict | K::Deadlock)
+    }
+
+    /// Whether the *work* that needs this lock may be started over from the beginning: the error is
+    /// transient, and it was met while connecting or while asking for the lock, so nothing was done
+    /// under the lock yet.
+    ///
+    /// False for [`Lost`](ErrorKind::Lost): the work may be half done, and another holder may have
+    /// begun. False also for a failed upgrade, downgrade or release, which come after work under
+    /// the lock. The answer is about this one lock: what was done under others it does not know.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure::Tenure;
+    /// # tenure::block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let guard = tenure.mutex("export")?.lock().await?;
+    /// let second = tenure.mutex("export")?.timeout(Duration::from_millis(5)).lock().await;
+    /// assert!(second.unwrap_err().may_start_over(), "it never held the lock");
+    /// # drop(guard);
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
+    #[must_use]
+    pub fn may_start_over(&self) -> bool {
+        let before = matches!(self.verb(), Some(Verb::Connect | Verb::Claim)) && !self.0.holding;
+        self.is_transient() && before && self.kind() != ErrorKind::UpgradeConflict
     }
 }
 
-impl fmt::Display for Error {
+impl Error {
+    /// The error as one line without what to do next: for an error that carries this one in its own
+    /// words and has an advice of its own, which would be said twice.
+    pub(crate) fn without_help(&self) -> String {
+        Said(self).to_string()
+    }
+}
+
+/// All that an error says but the advice.
+struct Said<'a>(&'a Error);
+
+impl fmt::Display for Said<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &*self.0;
+        let inner = &*self.0.0;
         if let Some(verb) = inner.verb {
             write!(f, "{verb}")?;
             if let Some(name) = &inner.name {
@@ -258,8 +349,15 @@ impl fmt::Display for Error {
         if inner.effect == Effect::Unknown {
             f.write_str("; the store may have acted all the same")?;
         }
-        if !inner.next.is_empty() {
-            write!(f, "; {}", inner.next)?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Said(self).fmt(f)?;
+        if !self.0.help.is_empty() {
+            write!(f, "; {}", self.0.help)?;
         }
         Ok(())
     }
@@ -290,6 +388,7 @@ impl fmt::Display for Verb {
             Self::Release => "release",
             Self::Inspect => "inspect",
             Self::Evict => "evict",
+            Self::RaiseFences => "raise fences",
             Self::Cell => "cell",
         })
     }
@@ -306,14 +405,79 @@ mod tests {
             .during(Verb::Claim)
             .on(&name)
             .effect_unknown()
-            .next("check that the store is up")
+            .with_help("check that the store is up")
             .caused_by(std::io::Error::other("reset"));
         assert_eq!(
             error.to_string(),
             "claim \"reports\": no answer within 2s; the store may have acted all the same; \
              check that the store is up"
         );
-        assert!(error.is_retryable());
+        assert!(error.is_transient());
         assert_eq!(error.source().unwrap().to_string(), "reset");
+    }
+
+    #[test]
+    fn of_all_kinds_these_are_transient_and_only_before_the_lock_was_held_may_work_start_over() {
+        use ErrorKind as K;
+        // A kind that is added fails to compile here, and belongs into the list as well.
+        let known = |kind: K| match kind {
+            K::InvalidName
+            | K::InvalidOption
+            | K::Shape
+            | K::TimedOut
+            | K::Lost
+            | K::UpgradeConflict
+            | K::Deadlock
+            | K::Closed
+            | K::Unavailable
+            | K::Unsupported
+            | K::Limit
+            | K::Conflict
+            | K::Corrupt => (),
+        };
+        let kinds = [
+            (K::InvalidName, false),
+            (K::InvalidOption, false),
+            (K::Shape, false),
+            (K::TimedOut, true),
+            (K::Lost, false),
+            (K::UpgradeConflict, true),
+            (K::Deadlock, true),
+            (K::Closed, false),
+            (K::Unavailable, true),
+            (K::Unsupported, false),
+            (K::Limit, false),
+            (K::Conflict, false),
+            (K::Corrupt, false),
+        ];
+        let verbs = [Verb::Renew, Verb::Release, Verb::Inspect, Verb::Evict, Verb::Cell];
+        for (kind, transient) in kinds {
+            known(kind);
+            let error = |verb| Error::new(kind, "").during(verb);
+            assert_eq!(error(Verb::Claim).is_transient(), transient, "{kind:?}");
+            let before = transient && kind != K::UpgradeConflict;
+            assert_eq!(error(Verb::Claim).may_start_over(), before, "{kind:?}");
+            assert_eq!(error(Verb::Connect).may_start_over(), before, "{kind:?}");
+            assert!(!error(Verb::Claim).while_holding().may_start_over(), "{kind:?}");
+            assert!(!Error::new(kind, "").may_start_over(), "{kind:?}");
+            for verb in verbs {
+                assert!(!error(verb).may_start_over(), "{kind:?} during {verb}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_many_says_what_each_said_and_each_advice_once() {
+        let one = Error::new(ErrorKind::InvalidOption, "a is wrong").with_help("look at a");
+        let two =
+            Error::new(ErrorKind::Unavailable, "b is away").with_help("start b").effect_unknown();
+        let all = Error::of_all("nobody knows", &[one.clone(), two.clone(), one.clone(), two]);
+        assert_eq!(all.kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            all.to_string(),
+            "nobody knows: a is wrong; b is away; the store may have acted all the same; a is \
+             wrong; b is away; the store may have acted all the same; look at a; start b"
+        );
+        assert_eq!(Error::of_all("none", &[one]).kind(), ErrorKind::InvalidOption);
     }
 }

@@ -76,7 +76,7 @@ macro_rules! id {
                         ErrorKind::InvalidOption,
                         concat!("a ", stringify!($name), " must be 32 hexadecimal digits"),
                     )
-                    .next("pass the id exactly as it was handed out")
+                    .with_help("pass the id exactly as it was handed out")
                 })
             }
         }

@@ -207,16 +207,26 @@ pub struct WaiterView {
     pub about: About,
 }
 
-/// A duration as people say it: `340ms`, `12s`, `2m`, `3h`, `5d`.
+/// A duration as people say it, in two digits or two units: `340ms`, `1.5s`, `12s`, `2m30s`, `3h`,
+/// `5d2h`. Whatever is smaller than that is cut off.
 #[must_use]
 pub fn short(duration: Duration) -> String {
     let seconds = duration.as_secs();
+    let units = |(large, name): (u64, &str), (small, rest): (u64, &str)| {
+        let (whole, more) = (seconds / large, seconds % large / small);
+        if more == 0 { format!("{whole}{name}") } else { format!("{whole}{name}{more}{rest}") }
+    };
+    let [second, minute, hour, day] = [(1, "s"), (60, "m"), (3_600, "h"), (86_400, "d")];
     match seconds {
         0 => format!("{}ms", duration.as_millis()),
-        1..60 => format!("{seconds}s"),
-        60..3_600 => format!("{}m", seconds / 60),
-        3_600..86_400 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
+        1..10 => match duration.subsec_millis() / 100 {
+            0 => format!("{seconds}s"),
+            tenths => format!("{seconds}.{tenths}s"),
+        },
+        10..60 => format!("{seconds}s"),
+        60..3_600 => units(minute, second),
+        3_600..86_400 => units(hour, minute),
+        _ => units(day, hour),
     }
 }
 
@@ -252,8 +262,8 @@ mod tests {
 
     #[test]
     fn durations_read_as_people_say_them() {
-        let shown = [5_u64, 1_500, 59_000, 150_000, 7_200_000, 200_000_000]
+        let shown = [5_u64, 1_590, 2_000, 59_900, 120_000, 150_000, 7_200_000, 200_000_000]
             .map(|millis| short(Duration::from_millis(millis)));
-        assert_eq!(shown, ["5ms", "1s", "59s", "2m", "2h", "2d"]);
+        assert_eq!(shown, ["5ms", "1.5s", "2s", "59s", "2m", "2m30s", "2h", "2d7h"]);
     }
 }

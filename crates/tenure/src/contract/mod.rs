@@ -8,8 +8,8 @@
 
 mod cells;
 mod claim;
+mod doctor;
 mod error;
-mod examine;
 mod ids;
 mod inspect;
 mod name;
@@ -25,11 +25,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub use cells::{Cell, Cells, Expect, Put, PutVerdict, Version};
+pub(crate) use claim::host_name;
 pub use claim::{
     About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
 };
+pub use doctor::{Finding, Health};
 pub use error::{Effect, Error, ErrorKind, Verb};
-pub use examine::{Finding, Health};
 pub(crate) use ids::IdMap;
 pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
 pub use inspect::{
@@ -39,8 +40,8 @@ pub use name::{Name, Namespace};
 pub use ownership::Ownership;
 pub use promises::{Fencing, Promises, Survives, Wake};
 pub use verdict::{
-    Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Refusal, Released, Renewed, Signal,
-    Verdict,
+    Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Raised, Refusal, Released, Renewed,
+    Signal, Verdict,
 };
 
 /// What an engine's verbs return: boxed, so that engines can stand behind one pointer.
@@ -76,6 +77,15 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Ends exactly the grant with this fence. Its holder learns the reason.
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted>;
 
+    /// Lifts the floor of the namespace's fences: every later grant, of any name and also of a
+    /// claim that waits already, has a fence above `to`, which is at most
+    /// [`limits::FENCE_FLOOR`](crate::limits::FENCE_FLOOR). Holds keep the fence they have, and
+    /// re-entries into them share it. Refused, and nothing changed, unless `to` is above the
+    /// largest fence of the namespace, or above a bound of it where the store knows only that; so
+    /// with 0 it only tells how far fences have got. Asked only of engines that promise
+    /// [`Promises::fence_floor`].
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised>;
+
     /// Sends this session's signals to `ear` from now on, until the ear is gone.
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>);
 
@@ -89,7 +99,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     ) -> Pending<'a, Confirmed> {
         Box::pin(async {
             Err(Error::new(ErrorKind::Unsupported, "this engine cannot ask replicas")
-                .next("leave `replicas` out, or use an engine that promises it"))
+                .with_help("leave `replicas` out, or use an engine that promises it"))
         })
     }
 
@@ -105,7 +115,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Looks at the store with the eyes of an operator: what it is, how it is set up, and what that
     /// means for locks. Changes nothing. What cannot be seen is a finding, not an error.
-    fn examine(&self) -> Pending<'_, Vec<Finding>> {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
@@ -114,7 +124,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn ownership<'a>(&'a self, name: &'a Name, _claim: ClaimId) -> Pending<'a, Option<Ownership>> {
         let what = "this store has no transactions in which a lock could be checked";
         let error = Error::new(ErrorKind::Unsupported, what).on(name);
-        let error = error.next("hand the fence to what you protect, and let that check it");
+        let error = error.with_help("hand the fence to what you protect, and let that check it");
         Box::pin(std::future::ready(Err(error)))
     }
 

@@ -139,7 +139,7 @@ fn check(what: &str, text: &str) -> Result<(), Error> {
         return Ok(());
     };
     Err(Error::invalid(ErrorKind::InvalidName, problem)
-        .next(format!("choose a printable text such as {example}")))
+        .with_help(format!("choose a printable text such as {example}")))
 }
 
 #[cfg(test)]

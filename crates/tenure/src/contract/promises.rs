@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::error::{Error, ErrorKind};
 use crate::limits;
 
 /// What an engine promises.
@@ -15,6 +16,8 @@ pub struct Promises {
     pub fencing: Fencing,
     /// What the fences rest on, in a few words for people.
     pub fencing_rests_on: &'static str,
+    /// The fences of a namespace can be raised above a number, for a move from another store.
+    pub fence_floor: bool,
     /// First come, first served across processes.
     pub queue: bool,
     /// Read-write locks.
@@ -43,6 +46,16 @@ impl Promises {
     #[must_use]
     pub fn margin(&self, lease: Duration) -> Duration {
         (lease * self.drift_percent / 100).max(limits::MIN_MARGIN)
+    }
+
+    /// The error for something that the engine does not promise, with the reason.
+    #[must_use]
+    pub fn lacks(&self, what: &str) -> Error {
+        let mut text = format!("the {} engine does not promise {what}", self.engine);
+        if !self.lacks_because.is_empty() {
+            text = format!("{text}: {}", self.lacks_because);
+        }
+        Error::new(ErrorKind::Unsupported, text)
     }
 }
 

@@ -178,6 +178,15 @@ pub enum Evicted {
     NoSuchGrant(Vec<HolderView>),
 }
 
+/// The answer to [`Engine::raise_fences`](super::Engine::raise_fences).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raised {
+    /// Every later grant of the namespace has a larger fence than the number.
+    Done,
+    /// Nothing was changed: fences of the namespace may have reached this one already.
+    NotAbove(Fence),
+}
+
 /// What a store pushes to a session. The state is in the store; a signal only tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -238,6 +247,9 @@ pub enum Loss {
     ExchangeGivenUp,
     /// It was released or dropped; only handles that outlive the guard see this.
     Released,
+    /// This process was forked from the one that holds it, which holds it still or not: the child
+    /// has no part in that.
+    Forked,
 }
 
 impl fmt::Display for Loss {
@@ -252,6 +264,7 @@ impl fmt::Display for Loss {
             Self::NotPickedUp => f.write_str("it was granted but not picked up for a lease"),
             Self::ExchangeGivenUp => f.write_str("its upgrade or downgrade was given up"),
             Self::Released => f.write_str("it was released"),
+            Self::Forked => f.write_str("this process was forked from the one that holds it"),
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod max_lease;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -11,14 +12,16 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
+mod retry;
 #[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
 mod runtime;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod texts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "postgres")]
-pub(crate) use self::runtime::Own;
+pub use self::retry::connect_within;
 use crate::contract::{Engine, Error, ErrorKind, Namespace, Promises, Verb};
 use crate::time::Clock;
 
@@ -121,7 +124,7 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
         absent(&scheme, feature)
     } else {
         let what = format!("no engine answers to the scheme {scheme:?}");
-        Error::new(ErrorKind::InvalidOption, what).next(format!("use {}", schemes()))
+        Error::new(ErrorKind::InvalidOption, what).with_help(format!("use {}", schemes()))
     };
     Err(error.during(Verb::Connect))
 }
@@ -129,13 +132,8 @@ pub async fn connect(url: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> 
 /// What to do about an engine that this build does not have.
 fn absent(scheme: &str, feature: &str) -> Error {
     let what = format!("this build has no engine for {scheme}: URLs");
-    let next = if feature == "etcd" {
-        let how = "build the library with the feature `etcd` or the command with `full`";
-        format!("{how}, which needs protoc and libprotobuf-dev; or use {}", schemes())
-    } else {
-        format!("use {}; the feature `{feature}` will bring it", schemes())
-    };
-    Error::new(ErrorKind::Unsupported, what).next(next)
+    let next = format!("build with the feature `{feature}`, or use {}", schemes());
+    Error::new(ErrorKind::Unsupported, what).with_help(next)
 }
 
 /// The schemes this build answers to, for people.
@@ -154,7 +152,7 @@ fn scheme_of(url: &str) -> Result<String, Error> {
         _ => {
             Err(Error::new(ErrorKind::InvalidOption, "a store is named by a URL, with its scheme")
                 .during(Verb::Connect)
-                .next(format!("use {}", schemes())))
+                .with_help(format!("use {}", schemes())))
         }
     }
 }

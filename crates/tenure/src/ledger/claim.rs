@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::inspect::holder_view;
 use super::slot::Life;
-use super::{Ledger, Line, Now, Shelf};
+use super::{Holders, Ledger, Line, Now, Shelf};
 use crate::contract::{Claim, Name, Part, Patience, Refusal, Renewed, Verdict};
 use crate::limits;
 use crate::seeded::{self, Bug};
@@ -15,8 +15,9 @@ use crate::seeded::{self, Bug};
 impl<S: Shelf> Ledger<S> {
     /// Asks for weight on one slot or on a set of slots.
     ///
-    /// Repeating a living claim by its id renews it and gives the same answer. A claim that was
-    /// withdrawn or released before this copy of it arrived is refused.
+    /// Repeating a living claim by its id renews it and gives the same answer. A hold belongs to
+    /// the session that the latest copy names: one that names none makes it detached. A claim that
+    /// was withdrawn or released before this copy of it arrived is refused.
     pub fn claim(&mut self, claim: &Arc<Claim>, now: Now) -> Verdict {
         if self.shelf.crowded() {
             self.sweep(now);
@@ -29,7 +30,10 @@ impl<S: Shelf> Ledger<S> {
         }
         if self.knows(claim) {
             match self.renew_one(&claim.to_ref(), now) {
-                Renewed::Held(grant) => return Verdict::Granted(grant),
+                Renewed::Held(grant) => {
+                    self.move_to_session_of(claim);
+                    return Verdict::Granted(grant);
+                }
                 Renewed::Waiting(queued) => return Verdict::Queued(queued),
                 // Some part of it had ended: it is gone, and this copy arrives anew.
                 Renewed::Gone(_) | Renewed::Unanswered(_) => {}
@@ -41,6 +45,18 @@ impl<S: Shelf> Ledger<S> {
             return Verdict::Refused(refusal);
         }
         self.admit(claim, &free, now)
+    }
+
+    /// Makes what a claim holds part of the session that this copy of the claim names.
+    fn move_to_session_of(&mut self, claim: &Claim) {
+        for name in claim.parts.names() {
+            let Some(slot) = self.shelf.slot(name) else { continue };
+            if slot.holds.get(claim.id).is_some_and(|hold| hold.claim.session != claim.session) {
+                let session = claim.session;
+                slot.holds
+                    .change(claim.id, |hold| Arc::make_mut(&mut hold.claim).session = session);
+            }
+        }
     }
 
     /// Grants the parts that are free, and queues or refuses the rest.
@@ -145,7 +161,7 @@ impl<S: Shelf> Ledger<S> {
         for name in claim.parts.names() {
             let Some(slot) = self.shelf.peek(name) else { continue };
             let room = limits::NAMED_HOLDERS.saturating_sub(by.len());
-            by.extend(slot.holds.iter().take(room).map(|hold| holder_view(hold, now)));
+            by.extend(slot.holds.iter().take(room).map(|hold| holder_view(&hold, now)));
             waiting += slot.line.len();
         }
         Refusal::Held { by, waiting }

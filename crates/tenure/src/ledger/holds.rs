@@ -1,6 +1,10 @@
 //! The holders of one slot, and what they weigh together. Knows sums, not who may come in.
+//!
+//! The rules ask only through [`Holders`], so that an engine can keep many holders elsewhere and
+//! read those that a step asks for.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,14 +30,70 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(super) fn owner(&self) -> OwnerId {
+    pub(crate) fn owner(&self) -> OwnerId {
         self.claim.lineage.owner()
     }
 
     /// How long the slot stays closed if this hold expires. What was only reserved did no work.
-    pub(super) fn delay(&self) -> Duration {
+    pub(crate) fn delay(&self) -> Duration {
         if self.reserved { Duration::ZERO } else { self.claim.lock_delay }
     }
+}
+
+/// The holders of one slot, wherever they are kept.
+pub(crate) trait Holders {
+    /// A hold that is looked at: borrowed where it stands in memory, read where it does not.
+    type Seen<'a>: Deref<Target = Hold>
+    where
+        Self: 'a;
+
+    fn len(&self) -> usize;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The holds in the order in which they came in.
+    fn iter(&self) -> impl Iterator<Item = Self::Seen<'_>>;
+
+    fn get(&self, id: ClaimId) -> Option<Self::Seen<'_>>;
+
+    /// The heaviest hold of an owner, the latest among equals.
+    fn heaviest_of(&self, owner: OwnerId) -> Option<Self::Seen<'_>>;
+
+    /// What one owner weighs where its claims do not add up: its heaviest claim.
+    fn owner_weight(&self, owner: OwnerId) -> u64 {
+        self.heaviest_of(owner).map_or(0, |hold| u64::from(hold.weight))
+    }
+
+    /// What all holders weigh, each owner counted once where its claims do not add up.
+    fn weight(&self) -> u64;
+
+    /// The first instant at which a hold has expired; if `delayed`, with its lock delay behind it.
+    fn first_end(&self, delayed: bool) -> Option<Tick> {
+        let end = |hold: Self::Seen<'_>| {
+            let delay = if delayed { hold.delay() } else { Duration::ZERO };
+            hold.expires + delay
+        };
+        self.iter().map(end).min()
+    }
+
+    fn insert(&mut self, hold: Hold);
+
+    fn remove(&mut self, id: ClaimId) -> Option<Hold>;
+
+    /// Changes anything of a hold but its weight, its expiry, and of its claim all but the session.
+    fn change(&mut self, id: ClaimId, change: impl FnOnce(&mut Hold));
+
+    /// Keeps a hold alive until `expires`, which may be sooner than before. Its fence, and the
+    /// group it shares that with.
+    fn renew(&mut self, id: ClaimId, expires: Tick) -> Option<(Fence, Option<u64>)>;
+
+    /// One hold that is dead at `now`, if there is one.
+    fn dead(&mut self, now: Tick) -> Option<ClaimId>;
+
+    /// Begins anew without holders. If `additive`, the weights of one owner's claims add up.
+    fn reset(&mut self, additive: bool);
 }
 
 /// From how many holders on an index finds them; fewer are found faster by looking.
@@ -71,44 +131,8 @@ impl Holds {
         Self { calm_until: Tick::NEVER, additive, ..Self::default() }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Hold> {
         self.all.iter().map(|(_, hold)| hold)
-    }
-
-    pub(super) fn get(&self, id: ClaimId) -> Option<&Hold> {
-        self.position(id).map(|at| &self.all[at].1)
-    }
-
-    /// For changes of anything but its expiry.
-    pub(super) fn get_mut(&mut self, id: ClaimId) -> Option<&mut Hold> {
-        self.position(id).map(|at| &mut self.all[at].1)
-    }
-
-    /// The heaviest hold of an owner, the latest among equals.
-    pub(super) fn heaviest_of(&self, owner: OwnerId) -> Option<&Hold> {
-        let Some(index) = &self.index else {
-            return self.iter().filter(|hold| hold.owner() == owner).max_by_key(|hold| hold.weight);
-        };
-        let (_, number) = index.owners.get(&owner)?.last()?;
-        self.at(*number).map(|at| &self.all[at].1)
-    }
-
-    /// What all holders weigh, each owner counted once where its claims do not add up.
-    pub(super) fn weight(&self) -> u64 {
-        self.weight
-    }
-
-    /// What one owner weighs where its claims do not add up: its heaviest claim.
-    pub(super) fn owner_weight(&self, owner: OwnerId) -> u64 {
-        self.heaviest_of(owner).map_or(0, |hold| u64::from(hold.weight))
     }
 
     pub(crate) fn insert(&mut self, hold: Hold) {
@@ -134,7 +158,50 @@ impl Holds {
         }
     }
 
-    pub(super) fn remove(&mut self, id: ClaimId) -> Option<Hold> {
+    fn position(&self, id: ClaimId) -> Option<usize> {
+        match &self.index {
+            Some(index) => index.claims.get(&id).and_then(|number| self.at(*number)),
+            None => self.all.iter().position(|(_, hold)| hold.claim.id == id),
+        }
+    }
+
+    fn at(&self, number: u64) -> Option<usize> {
+        self.all.binary_search_by_key(&number, |(number, _)| *number).ok()
+    }
+}
+
+impl Holders for Holds {
+    type Seen<'a> = &'a Hold;
+
+    fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Hold> {
+        Self::iter(self)
+    }
+
+    fn get(&self, id: ClaimId) -> Option<&Hold> {
+        self.position(id).map(|at| &self.all[at].1)
+    }
+
+    fn heaviest_of(&self, owner: OwnerId) -> Option<&Hold> {
+        let Some(index) = &self.index else {
+            return self.iter().filter(|hold| hold.owner() == owner).max_by_key(|hold| hold.weight);
+        };
+        let (_, number) = index.owners.get(&owner)?.last()?;
+        self.at(*number).map(|at| &self.all[at].1)
+    }
+
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn insert(&mut self, hold: Hold) {
+        Self::insert(self, hold);
+    }
+
+    fn remove(&mut self, id: ClaimId) -> Option<Hold> {
         // In order of arrival, so that people see the longest holder first.
         let (number, hold) = self.position(id).and_then(|at| self.all.remove(at))?;
         if let Some(index) = &mut self.index {
@@ -148,8 +215,13 @@ impl Holds {
         Some(hold)
     }
 
-    /// Keeps a hold alive until `expires`, which may be sooner than before.
-    pub(super) fn renew(&mut self, id: ClaimId, expires: Tick) -> Option<&mut Hold> {
+    fn change(&mut self, id: ClaimId, change: impl FnOnce(&mut Hold)) {
+        if let Some(at) = self.position(id) {
+            change(&mut self.all[at].1);
+        }
+    }
+
+    fn renew(&mut self, id: ClaimId, expires: Tick) -> Option<(Fence, Option<u64>)> {
         let at = self.position(id)?;
         let (number, hold) = &mut self.all[at];
         if let Some(index) = &mut self.index {
@@ -158,11 +230,10 @@ impl Holds {
         }
         hold.expires = expires;
         self.calm_until = self.calm_until.min(expires);
-        Some(hold)
+        Some((hold.fence, hold.group))
     }
 
-    /// One hold that is dead at `now`, if there is one.
-    pub(super) fn dead(&mut self, now: Tick) -> Option<ClaimId> {
+    fn dead(&mut self, now: Tick) -> Option<ClaimId> {
         if now < self.calm_until {
             return None;
         }
@@ -178,15 +249,8 @@ impl Holds {
         None
     }
 
-    fn position(&self, id: ClaimId) -> Option<usize> {
-        match &self.index {
-            Some(index) => index.claims.get(&id).and_then(|number| self.at(*number)),
-            None => self.all.iter().position(|(_, hold)| hold.claim.id == id),
-        }
-    }
-
-    fn at(&self, number: u64) -> Option<usize> {
-        self.all.binary_search_by_key(&number, |(number, _)| *number).ok()
+    fn reset(&mut self, additive: bool) {
+        *self = Self::new(additive);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::{Hold, Ledger, Line, Now, Shelf, Ticket};
+use super::{Hold, Holders, Ledger, Line, Now, Shelf, Ticket};
 use crate::contract::{HolderView, Name, OwnerId, Page, Query, SlotView, Snapshot, WaiterView};
 use crate::limits;
 
@@ -62,7 +62,7 @@ impl<S: Shelf> Ledger<S> {
                 if slots.len() == limits::REACH_SLOTS {
                     return self.picture(slots, true, now);
                 }
-                let owners = slot.holds.iter().map(Hold::owner);
+                let owners = slot.holds.iter().map(|hold| hold.owner());
                 let owners = owners.chain(slot.line.iter().map(|t| t.claim.lineage.owner()));
                 next.extend(owners.filter(|other| seen.insert(*other)));
                 slots.insert(name.clone());
@@ -94,7 +94,7 @@ impl<S: Shelf> Ledger<S> {
         Some(SlotView {
             name: name.clone(),
             shape: slot.shape,
-            holders: slot.holds.iter().map(|hold| holder_view(hold, now)).collect(),
+            holders: slot.holds.iter().map(|hold| holder_view(&hold, now)).collect(),
             line: slot.line.iter().map(|ticket| waiter_view(&ticket, now)).collect(),
             closed_for: (!closed_for.is_zero()).then_some(closed_for),
         })

@@ -25,13 +25,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use self::holds::Hold;
+use self::holds::{Hold, Holders};
 use self::line::{Line, Ticket};
 use self::mint::Mint;
 pub use self::shelf::Heap;
 use self::shelf::Shelf;
-use self::slot::Slot;
-use crate::contract::{Claim, ClaimId, Grant, Name, Parts, Queued, SessionId, Signal};
+use crate::contract::{
+    Claim, ClaimId, Fence, Grant, Name, Parts, Queued, Raised, SessionId, Signal,
+};
 use crate::seeded::{self, Bug};
 use crate::time::Tick;
 
@@ -89,6 +90,22 @@ impl<S: Shelf> Ledger<S> {
         self.mint.floor
     }
 
+    /// Lifts the floor, so that every later fence is above `to`; refused unless that is above
+    /// every fence so far.
+    pub fn raise_fences(&mut self, to: Fence) -> Raised {
+        let mut highest = self.mint.floor.max(self.mint.top);
+        for name in self.shelf.names() {
+            highest = self.shelf.peek(&name).map_or(highest, |slot| slot.last_fence.max(highest));
+        }
+        if to.get() <= highest {
+            return Raised::NotAbove(Fence::new(highest));
+        }
+        self.mint.floor = to.get();
+        // As if it had been given out: engines that reserve fences ahead reserve past it.
+        self.mint.top = to.get();
+        Raised::Done
+    }
+
     /// Drops what is dead in a slot, serves its line, tells who was granted, and forgets the slot
     /// if it is idle. Every verb does this first, and again where it has changed something.
     fn touch(&mut self, name: &Name, now: Now) {
@@ -112,9 +129,8 @@ impl<S: Shelf> Ledger<S> {
     fn settle(&mut self, claim: &Arc<Claim>, now: Now, tell: bool) {
         let complete = self.holds_all(claim.id, &claim.parts, now);
         for name in claim.parts.names() {
-            let hold = self.shelf.slot(name).and_then(|slot| slot.holds.get_mut(claim.id));
-            if let Some(hold) = hold {
-                hold.reserved = !complete;
+            if let Some(slot) = self.shelf.slot(name) {
+                slot.holds.change(claim.id, |hold| hold.reserved = !complete);
             }
         }
         if !complete {
@@ -142,8 +158,10 @@ impl<S: Shelf> Ledger<S> {
     }
 
     fn holds_all(&mut self, id: ClaimId, parts: &Parts, now: Now) -> bool {
-        let held = |slot: &Slot<_>| slot.holds.get(id).is_some_and(|hold| now.tick < hold.expires);
-        parts.names().all(|name| self.shelf.peek(name).is_some_and(held))
+        parts.names().all(|name| {
+            let slot = self.shelf.peek(name);
+            slot.and_then(|slot| slot.holds.get(id)).is_some_and(|hold| now.tick < hold.expires)
+        })
     }
 
     /// The grant of a claim that holds all its parts.

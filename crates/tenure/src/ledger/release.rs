@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::inspect::holder_view;
 use super::shelf::Tomb;
 use super::slot::End;
-use super::{Ledger, Line, Now, Shelf};
+use super::{Holders, Ledger, Line, Now, Shelf};
 use crate::contract::{
     Claim, ClaimId, Evicted, Eviction, Loss, Name, Release, Released, SessionId, Signal,
 };
@@ -49,7 +49,7 @@ impl<S: Shelf> Ledger<S> {
         };
         let views = |exact: bool| -> Vec<_> {
             let chosen = slot.holds.iter().filter(|hold| !exact || hold.fence == eviction.fence);
-            chosen.map(|hold| holder_view(hold, now)).collect()
+            chosen.map(|hold| holder_view(&hold, now)).collect()
         };
         let ended = views(true);
         if ended.is_empty() {

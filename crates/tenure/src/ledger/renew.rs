@@ -1,6 +1,6 @@
 //! The renew verb: keeps holders and waiters alive. Knows one claim at a time.
 
-use super::{Ledger, Line, Now, Shelf};
+use super::{Holders, Ledger, Line, Now, Shelf};
 use crate::contract::{ClaimRef, Loss, Renewed};
 
 #[allow(private_bounds, reason = "see `Ledger`")]

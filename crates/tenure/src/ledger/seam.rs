@@ -2,7 +2,7 @@
 //! laid over them for one step. Knows the seam, not what is on the other side.
 #![allow(dead_code, unused_imports, reason = "for engines that a build may leave out")]
 
-pub(crate) use super::holds::{Hold, Holds};
+pub(crate) use super::holds::{Hold, Holders, Holds};
 pub(crate) use super::line::{Line, Ticket};
 pub(crate) use super::mint::Mint;
 pub(crate) use super::shelf::{Shelf, Tomb};
@@ -10,7 +10,7 @@ pub(crate) use super::slot::{Group, Slot};
 use super::{Ledger, Now};
 use crate::contract::{ClaimId, Name, Parts, Renewed, SessionId, Signal};
 
-impl<L: Line> Slot<L> {
+impl<L: Line, H: Holders> Slot<L, H> {
     /// Puts a ticket back where it stood. All holds must be there already: they say who stands
     /// ahead of the line.
     pub(crate) fn put_back(&mut self, ticket: Ticket) {

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::holds::{Holders, Holds};
 use super::line::{Line, Queue};
 use super::slot::Slot;
 use crate::contract::{ClaimId, IdMap, Name, Shape};
@@ -17,15 +18,17 @@ const SWEEP_FROM: usize = 1_024;
 pub(crate) trait Shelf {
     /// How the line before a slot is kept.
     type Line: Line;
+    /// How the holders of a slot are kept.
+    type Holds: Holders;
 
     /// A slot, to change it.
-    fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line>>;
+    fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line, Self::Holds>>;
 
     /// A slot, to look at it.
-    fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line>>;
+    fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line, Self::Holds>>;
 
     /// The slot of this name; a vacant one takes the shape asked for.
-    fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line>;
+    fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line, Self::Holds>;
 
     /// Forgets a slot. Returns its last fence, which must not be forgotten.
     fn forget(&mut self, name: &Name) -> u64;
@@ -84,6 +87,7 @@ impl Heap {
 
 impl Shelf for Heap {
     type Line = Queue;
+    type Holds = Holds;
 
     fn slot(&mut self, name: &Name) -> Option<&mut Slot<Queue>> {
         self.slots.get_mut(name).map(Box::as_mut)
@@ -94,7 +98,7 @@ impl Shelf for Heap {
     }
 
     fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Queue> {
-        let fresh = || Box::new(Slot::new(shape, Queue::default()));
+        let fresh = || Box::new(Slot::new(shape, Queue::default(), Holds::default()));
         let slot = self.slots.entry(name.clone()).or_insert_with(fresh);
         slot.take_shape(shape);
         slot

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::holds::{Hold, Holds};
+use super::holds::{Hold, Holders, Holds};
 use super::line::{Line, Ticket};
 use super::mint::Mint;
 use crate::contract::{Arrival, Claim, ClaimId, Fence, Lineage, OwnerId, Shape};
@@ -16,9 +15,9 @@ use crate::time::Tick;
 
 /// Everything the ledger knows of one lock name.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot<L> {
+pub(crate) struct Slot<L, H = Holds> {
     pub(crate) shape: Shape,
-    pub(crate) holds: Holds,
+    pub(crate) holds: H,
     pub(crate) line: L,
     /// Nobody new comes in before this instant (lock delay after an expiry).
     pub(crate) closed_until: Tick,
@@ -55,17 +54,11 @@ pub(super) enum End {
     Expired(Tick),
 }
 
-impl<L: Line> Slot<L> {
-    /// An empty slot with this line before it, which is empty too.
-    pub(crate) fn new(shape: Shape, line: L) -> Self {
-        Self {
-            shape,
-            holds: Holds::new(!shape.reentrant()),
-            line,
-            closed_until: Tick::ZERO,
-            last_fence: 0,
-            groups: Vec::new(),
-        }
+impl<L: Line, H: Holders> Slot<L, H> {
+    /// An empty slot with this line before it, which is empty too, as are its holders.
+    pub(crate) fn new(shape: Shape, line: L, mut holds: H) -> Self {
+        holds.reset(!shape.reentrant());
+        Self { shape, holds, line, closed_until: Tick::ZERO, last_fence: 0, groups: Vec::new() }
     }
 
     /// Nobody holds and nobody waits: any shape may come.
@@ -77,7 +70,7 @@ impl<L: Line> Slot<L> {
     pub(crate) fn take_shape(&mut self, shape: Shape) {
         if self.vacant() && self.shape != shape {
             self.shape = shape;
-            self.holds = Holds::new(!shape.reentrant());
+            self.holds.reset(!shape.reentrant());
         }
     }
 
@@ -181,7 +174,10 @@ impl<L: Line> Slot<L> {
     pub(super) fn expire(&mut self, now: Tick) {
         while let Some(id) = self.holds.dead(now) {
             let at = self.holds.get(id).map_or(now, |hold| hold.expires);
-            self.end_hold(id, End::Expired(at));
+            if self.end_hold(id, End::Expired(at)).is_none() {
+                // A store that cannot be read says so when the step ends.
+                break;
+            }
         }
         if seeded::on(Bug::DeadHeadServed) {
             return;
@@ -271,10 +267,10 @@ impl<L: Line> Slot<L> {
         until: Tick,
         mint: &mut Mint,
     ) -> Option<Fence> {
-        let hold = self.holds.renew(id, until)?;
-        let Some(key) = hold.group else { return Some(hold.fence) };
+        let (fence, group) = self.holds.renew(id, until)?;
+        let Some(key) = group else { return Some(fence) };
         let fence = self.group_fence(key, mint)?;
-        self.holds.get_mut(id)?.fence = fence;
+        self.holds.change(id, |hold| hold.fence = fence);
         Some(fence)
     }
 
@@ -282,12 +278,8 @@ impl<L: Line> Slot<L> {
     /// concerns a waiter of this lineage.
     pub(super) fn first_expiry(&self, lineage: &Lineage, now: Tick) -> Option<Tick> {
         let delayed = !self.owns(lineage);
-        let end = |hold: &Hold| {
-            let delay = if delayed { hold.delay() } else { Duration::ZERO };
-            hold.expires + delay
-        };
         let closed = (delayed && self.closed_until > now).then_some(self.closed_until);
-        self.holds.iter().map(end).chain(closed).min()
+        self.holds.first_end(delayed).into_iter().chain(closed).min()
     }
 
     /// The first ticket, in order, that fits and is not behind a claim of another owner.
@@ -310,8 +302,8 @@ impl<L: Line> Slot<L> {
         let lighter = |ticket: &L::Seen<'_>| ticket.weight < head.weight;
         let own = (head.weight > 1).then(|| self.line.kin_of(lineage.owner()));
         let own = own.into_iter().flatten().filter(lighter).find(comes_in);
-        let holders = self.holds.iter().map(Hold::owner).filter(|owner| !lineage.includes(*owner));
-        let holders = holders.take_while(|_| head.ahead());
+        let holders = head.ahead().then(|| self.holds.iter().map(|hold| hold.owner()));
+        let holders = holders.into_iter().flatten().filter(|owner| !lineage.includes(*owner));
         let kin = holders.filter_map(|owner| self.line.kin_of(owner).find(comes_in));
         kin.chain(own).min_by_key(|ticket| ticket.arrival)
     }
@@ -364,7 +356,7 @@ impl<L: Line> Slot<L> {
 
     /// The hold a nested or repeated claim leans on: the heaviest of the own owner, else of the
     /// nearest ancestor that holds.
-    fn base(&self, lineage: &Lineage) -> Option<&Hold> {
+    fn base(&self, lineage: &Lineage) -> Option<H::Seen<'_>> {
         if !self.shape.reentrant() || self.holds.is_empty() {
             return None;
         }
@@ -386,14 +378,13 @@ impl<L: Line> Slot<L> {
         };
         let upgrade = base.weight < weight && !seeded::on(Bug::UpgradeKeepsFence);
         let (id, fence, group) = (base.claim.id, base.fence, base.group);
+        drop(base);
         let key = group.unwrap_or_else(|| {
             let key = fence.get();
             self.groups.push(Group { key, fence, spent: false, members: 1 });
             key
         });
-        if let Some(base) = self.holds.get_mut(id) {
-            base.group = Some(key);
-        }
+        self.holds.change(id, |base| base.group = Some(key));
         if let Some(group) = self.groups.iter_mut().find(|group| group.key == key) {
             group.members += 1;
             group.spent |= upgrade;

@@ -31,8 +31,8 @@ use smallvec::SmallVec;
 use super::{Ledger, Now};
 use crate::contract::{
     About, Claim, ClaimId, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Part, Parts,
-    Patience, Query, Queued, Refusal, Release, Released, Renewed, SessionId, Signal, SlotView,
-    Verdict,
+    Patience, Query, Queued, Raised, Refusal, Release, Released, Renewed, SessionId, Signal,
+    SlotView, Verdict,
 };
 use crate::time::Tick;
 
@@ -53,7 +53,7 @@ fn name(text: &str) -> Name {
 }
 
 fn mutex(text: &str) -> Part {
-    Part::mutex(name(text))
+    Part::write(name(text))
 }
 
 fn read(text: &str) -> Part {

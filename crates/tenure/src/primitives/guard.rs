@@ -1,6 +1,6 @@
-//! Guards: the right to act, in a value. Knows how to ask and how to give back, not how it was got.
+//! Guards: a held lock as a value. A guard is one share of a lease, seen as a [`LockStatus`].
 //!
-//! Guards are owned and `Send`. Dropping one asks for release in the background and returns at
+//! Guards are owned and `Send`. Dropping one requests the release in the background and returns at
 //! once: the name may stay taken for the moment that takes, or, if the store cannot be reached, for
 //! the rest of the lease. `release().await` confirms.
 
@@ -13,23 +13,23 @@ use std::time::Duration;
 use crate::contract::{
     ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Part, Verb,
 };
-use crate::session::{Hold, Lease, Lost, Outcome};
+use crate::session::{Hold, Lease, Lost, Outcome, block_on};
 
-/// A held lock as its holder sees it: fence, time left, loss. Cheap to clone; a clone only
-/// watches, it does not keep the lock.
+/// The status of a lock that was acquired: fence, time left, loss. Cheap to clone. It only watches:
+/// a `LockStatus` does not keep the lock, and outlives it. Every guard dereferences to one.
 #[derive(Clone)]
-pub struct Held {
+#[must_use]
+pub struct LockStatus {
     hold: Arc<Hold>,
 }
 
-impl Held {
+impl LockStatus {
     pub(super) fn new(lease: &Lease) -> Self {
         Self { hold: Arc::clone(lease.hold()) }
     }
 
-    /// A handle of its own that watches the lock without keeping it.
-    #[must_use]
-    pub fn held(&self) -> Self {
+    /// A clone that watches the lock without keeping it: for other tasks and threads.
+    pub fn status(&self) -> Self {
         self.clone()
     }
 
@@ -80,13 +80,19 @@ impl Held {
             let names: Vec<_> = self.names().map(ToString::to_string).collect();
             Error::new(ErrorKind::InvalidOption, format!("{name:?} is not part of this lock"))
                 .on(self.name())
-                .next(format!("use one of: {}", names.join(", ")))
+                .with_help(format!("use one of: {}", names.join(", ")))
         })
     }
 
-    /// Resolves to the reason when the lock is lost, before anybody else can hold it.
+    /// Resolves to the reason when the lock is lost, before another holder can be granted it.
     pub fn lost(&self) -> Lost {
         self.hold.lost()
+    }
+
+    /// Blocks the thread until the lock is lost, and returns the reason.
+    #[must_use]
+    pub fn blocking_lost(&self) -> Loss {
+        block_on(self.lost())
     }
 
     /// An error if the lock is lost at this instant. Costs no call.
@@ -122,23 +128,23 @@ impl Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for LockStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.hold.fmt(f)
     }
 }
 
 /// What all guards have in common.
-pub(super) trait AnyGuard: Deref<Target = Held> + Send {
+pub(super) trait AnyGuard: Deref<Target = LockStatus> + Send {
     fn new(lease: Lease) -> Self;
 
     fn into_lease(self) -> Lease;
 }
 
-async fn ownership(held: &Held, lease: &Lease) -> Result<Ownership, Error> {
-    held.check()?;
-    let (core, name) = (lease.core(), held.name());
-    let asked = core.engine().ownership(name, held.claim_id());
+async fn ownership(status: &LockStatus, lease: &Lease) -> Result<Ownership, Error> {
+    status.check()?;
+    let (core, name) = (lease.core(), status.name());
+    let asked = || core.engine().ownership(name, status.claim_id());
     let found = core.limited(Verb::Inspect, asked).await?;
     found.ok_or_else(|| {
         Error::new(ErrorKind::Lost, "the lock was lost: the store no longer knows it")
@@ -147,19 +153,19 @@ async fn ownership(held: &Held, lease: &Lease) -> Result<Ownership, Error> {
     })
 }
 
-/// Declares a guard type: a lease, seen as [`Held`].
+/// Declares a guard type: a lease, seen as [`LockStatus`].
 macro_rules! guard {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[must_use = "if unused, the lock is released at once"]
         pub struct $name {
-            pub(super) held: Held,
+            pub(super) status: LockStatus,
             pub(super) lease: Lease,
         }
 
         impl AnyGuard for $name {
             fn new(lease: Lease) -> Self {
-                Self { held: Held::new(&lease), lease }
+                Self { status: LockStatus::new(&lease), lease }
             }
 
             fn into_lease(self) -> Lease {
@@ -168,17 +174,24 @@ macro_rules! guard {
         }
 
         impl $name {
-
-            /// Gives the lock back and waits for the store's word.
+            /// Releases the lock and waits for the store to confirm it.
             ///
             /// # Errors
-            /// If the lock had been lost before, or the store could not be reached; then it is
-            /// released in the background, and the lease is the backstop.
+            /// `Lost` if the lock had been lost before. If the store could not be reached, the lock
+            /// is released in the background, and the lease is the backstop.
             ///
             /// # Cancel safety
-            /// Dropping the future still gives the lock back, in the background.
+            /// Dropping the future still releases the lock, in the background.
             pub async fn release(self) -> Result<(), Error> {
                 self.lease.release().await
+            }
+
+            /// The blocking form of [`release`](Self::release).
+            ///
+            /// # Errors
+            /// As [`release`](Self::release).
+            pub fn blocking_release(self) -> Result<(), Error> {
+                block_on(self.release())
             }
 
             /// Where the lock stands in its store, for a comparison in a transaction of your own;
@@ -191,64 +204,100 @@ macro_rules! guard {
             /// # Cancel safety
             /// Dropping the future changes nothing.
             pub async fn ownership(&self) -> Result<Ownership, Error> {
-                ownership(&self.held, &self.lease).await
+                ownership(&self.status, &self.lease).await
+            }
+
+            /// The blocking form of [`ownership`](Self::ownership).
+            ///
+            /// # Errors
+            /// As [`ownership`](Self::ownership).
+            pub fn blocking_ownership(&self) -> Result<Ownership, Error> {
+                block_on(self.ownership())
             }
         }
 
         impl Deref for $name {
-            type Target = Held;
+            type Target = LockStatus;
 
-            fn deref(&self) -> &Held {
-                &self.held
+            fn deref(&self) -> &LockStatus {
+                &self.status
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_tuple(stringify!($name)).field(&self.held).finish()
+                f.debug_tuple(stringify!($name)).field(&self.status).finish()
             }
         }
     };
 }
 
 guard! {
-    /// The one holder of a mutex.
+    /// The holder of a [`Mutex`](crate::Mutex) or a [`Family`](crate::Family).
     ///
     /// A guard can be released only once: `release` takes it.
     ///
     /// ```compile_fail
-    /// # async fn twice(guard: tenure::Guard) {
+    /// # async fn twice(guard: tenure::MutexGuard) {
     /// guard.release().await;
     /// guard.release().await;
     /// # }
     /// ```
-    Guard
+    MutexGuard
 }
 guard! {
-    /// A reader of a read-write lock.
-    ReadGuard
+    /// A reader of an [`RwLock`](crate::RwLock).
+    RwLockReadGuard
 }
 guard! {
-    /// The one writer of a read-write lock.
-    WriteGuard
+    /// The writer of an [`RwLock`](crate::RwLock).
+    RwLockWriteGuard
 }
 guard! {
-    /// Permits of a semaphore.
-    Permit
+    /// Permits of a [`Semaphore`](crate::Semaphore).
+    SemaphorePermit
 }
 guard! {
-    /// The holder of several locks at once, taken and given back together.
-    SetGuard
+    /// The holder of a [`LockSet`](crate::LockSet).
+    LockSetGuard
 }
 
-impl ReadGuard {
-    /// Becomes the writer: at once if this is the only reader, otherwise ahead of the line when the
-    /// other readers have left. Nobody writes in between. The fence is a new one.
+/// Declares `depth` for the guards of locks that are re-entrant.
+macro_rules! depth {
+    ($($name:ident),*) => {$(
+        impl $name {
+            /// How many guards on this name its owner has in this process: 1 for a lock that was
+            /// not entered again, 0 once it is lost. See [`scope`](crate::scope).
+            ///
+            /// # Examples
+            /// ```
+            /// # tenure::block_on(tenure::scope(async {
+            /// let tenure = tenure::Tenure::connect("memory:").await?;
+            /// let outer = tenure.mutex("reports")?.lock().await?;
+            /// let inner = tenure.mutex("reports")?.lock().await?;
+            /// assert_eq!((outer.depth(), inner.depth()), (2, 2));
+            /// inner.release().await?;
+            /// assert_eq!(outer.depth(), 1);
+            /// # Ok::<(), tenure::Error>(()) })).unwrap();
+            /// ```
+            #[must_use]
+            pub fn depth(&self) -> u32 {
+                self.lease.depth()
+            }
+        }
+    )*};
+}
+depth!(MutexGuard, RwLockReadGuard, RwLockWriteGuard);
+
+impl RwLockReadGuard {
+    /// Becomes the writer: at once if this is the only reader, otherwise ahead of the queue when
+    /// the other readers have left. No other writer comes in between. The fence is a new one.
     ///
     /// # Errors
-    /// [`ErrorKind::UpgradeConflict`] at once if another reader already waits to write: both could
-    /// only wait for each other; the error brings the read guard back as it was. `TimedOut` when
-    /// the wait limit passes, or trouble with the store: the store may have made the exchange
+    /// An [`UpgradeError`], which holds the [`Error`] and the read guard; `?` turns it into an
+    /// [`Error`] and drops the guard. [`ErrorKind::UpgradeConflict`] at once if another reader
+    /// already waits to write: both could only wait for each other; the read guard is still held.
+    /// `TimedOut` if the timeout expires, or `Unavailable`: the store may have made the exchange
     /// already, so the read lock is given up too, and the guard in the error is lost. `Lost` if the
     /// read lock had been lost.
     ///
@@ -258,23 +307,31 @@ impl ReadGuard {
     /// # Examples
     /// ```
     /// # use tenure::Tenure;
-    /// # tenure::blocking::wait(async {
+    /// # tenure::block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let reader = tenure.rwlock("config")?.read().await?;
     /// let writer = reader.upgrade().await?;
     /// let reader = writer.downgrade().await?;
     /// # Ok::<(), tenure::Error>(()) }).unwrap();
     /// ```
-    pub async fn upgrade(self) -> Result<WriteGuard, Unchanged<Self>> {
+    pub async fn upgrade(self) -> Result<RwLockWriteGuard, UpgradeError<Self>> {
         let part = Part::write(self.name().clone());
         match exchange(&self.lease, part).await {
-            Ok(lease) => Ok(WriteGuard::new(lease)),
-            Err(error) => Err(Unchanged { error, guard: self }),
+            Ok(lease) => Ok(RwLockWriteGuard::new(lease)),
+            Err(error) => Err(UpgradeError { error, guard: self }),
         }
+    }
+
+    /// The blocking form of [`upgrade`](Self::upgrade).
+    ///
+    /// # Errors
+    /// As [`upgrade`](Self::upgrade).
+    pub fn blocking_upgrade(self) -> Result<RwLockWriteGuard, UpgradeError<Self>> {
+        block_on(self.upgrade())
     }
 }
 
-impl WriteGuard {
+impl RwLockWriteGuard {
     /// Becomes a reader without letting another writer in between. The fence stays.
     ///
     /// # Errors
@@ -283,12 +340,20 @@ impl WriteGuard {
     ///
     /// # Cancel safety
     /// Dropping the future gives the lock up.
-    pub async fn downgrade(self) -> Result<ReadGuard, Unchanged<Self>> {
+    pub async fn downgrade(self) -> Result<RwLockReadGuard, UpgradeError<Self>> {
         let part = Part::read(self.name().clone());
         match exchange(&self.lease, part).await {
-            Ok(lease) => Ok(ReadGuard::new(lease)),
-            Err(error) => Err(Unchanged { error, guard: self }),
+            Ok(lease) => Ok(RwLockReadGuard::new(lease)),
+            Err(error) => Err(UpgradeError { error, guard: self }),
         }
+    }
+
+    /// The blocking form of [`downgrade`](Self::downgrade).
+    ///
+    /// # Errors
+    /// As [`downgrade`](Self::downgrade).
+    pub fn blocking_downgrade(self) -> Result<RwLockReadGuard, UpgradeError<Self>> {
+        block_on(self.downgrade())
     }
 }
 
@@ -297,7 +362,8 @@ async fn exchange(old: &Lease, part: Part) -> Result<Lease, Error> {
     old.hold().check()?;
     let ask = old.ask_instead(part);
     let stays = ask.replaces.is_none();
-    match Arc::clone(old.core()).acquire(ask).await? {
+    let outcome = Arc::clone(old.core()).acquire(ask).await;
+    match outcome.map_err(Error::while_holding)? {
         Outcome::Held(lease) => {
             // A hold that stayed beside the new one may have been lost meanwhile, and then somebody
             // else may have written. One that was replaced has simply ended.
@@ -308,38 +374,58 @@ async fn exchange(old: &Lease, part: Part) -> Result<Lease, Error> {
         }
         Outcome::No => Err(Error::new(ErrorKind::TimedOut, "it is held")
             .during(Verb::Claim)
-            .on(old.hold().claim().parts.first_name())),
+            .on(old.hold().claim().parts.first_name())
+            .while_holding()),
     }
 }
 
-/// An upgrade or downgrade that did not happen: the error, and the guard as it was.
-pub struct Unchanged<G> {
+/// An upgrade or downgrade that failed: the error, and the guard as it was. Converts into the
+/// [`Error`] by `?`.
+///
+/// # Examples
+/// ```
+/// use tenure::{ErrorKind, Tenure};
+///
+/// # tenure::block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let reader = tenure.rwlock("config")?.read().await?;
+/// match reader.upgrade().await {
+///     Ok(writer) => writer.release().await?,
+///     Err(failed) if failed.error.kind() == ErrorKind::UpgradeConflict => {
+///         // Another reader waits to write: release, and start over as a writer.
+///         failed.guard.release().await?;
+///     }
+///     Err(failed) => return Err(failed.into()),
+/// }
+/// # Ok::<(), tenure::Error>(()) }).unwrap();
+/// ```
+pub struct UpgradeError<G> {
     /// What went wrong.
     pub error: Error,
     /// The guard, still what it was after an `UpgradeConflict`, and lost otherwise: ask `check`.
     pub guard: G,
 }
 
-impl<G> From<Unchanged<G>> for Error {
+impl<G> From<UpgradeError<G>> for Error {
     /// Keeps the error and drops the guard, which gives the lock back.
-    fn from(unchanged: Unchanged<G>) -> Self {
+    fn from(unchanged: UpgradeError<G>) -> Self {
         unchanged.error
     }
 }
 
-impl<G> fmt::Display for Unchanged<G> {
+impl<G> fmt::Display for UpgradeError<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl<G> fmt::Debug for Unchanged<G> {
+impl<G> fmt::Debug for UpgradeError<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.error, f)
     }
 }
 
-impl<G> std::error::Error for Unchanged<G> {
+impl<G> std::error::Error for UpgradeError<G> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }

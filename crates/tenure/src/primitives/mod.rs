@@ -1,26 +1,32 @@
-//! What users hold in their hands: locks, guards, owners, presets. Thin shapes over one session;
-//! knows no store and no rules.
+//! The public types: locks, guards, owners, presets. Thin shapes over one session, which acquire
+//! through `request.rs`; no store and no admission rules here.
 
-mod all;
-mod asking;
+mod builder;
+mod cells;
 mod family;
 mod guard;
+mod lock_set;
 mod mutex;
 mod options;
 mod owner;
 mod preset;
+mod request;
 mod run;
 mod rwlock;
 mod semaphore;
 mod tenure;
 
-pub use all::All;
+pub use builder::Builder;
+pub use cells::CellStore;
 pub use family::Family;
-pub use guard::{Guard, Held, Permit, ReadGuard, SetGuard, Unchanged, WriteGuard};
+pub use guard::{
+    LockSetGuard, LockStatus, MutexGuard, RwLockReadGuard, RwLockWriteGuard, SemaphorePermit,
+    UpgradeError,
+};
+pub use lock_set::LockSet;
 pub use mutex::Mutex;
-pub(crate) use owner::new_scope_owner;
-pub use owner::{Owner, Scope, scope};
+pub use owner::{Owner, Scope, blocking_scope, scope};
 pub use preset::Preset;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
-pub use tenure::{Builder, Tenure};
+pub use tenure::Tenure;

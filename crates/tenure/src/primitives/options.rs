@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::owner::Owner;
 use super::preset::{Preset, Presets};
 use crate::contract::{
-    About, Error, ErrorKind, Label, Lineage, OwnerId, Parts, Place, Promises, Shape, short,
+    About, Error, ErrorKind, Label, Lineage, OwnerId, Part, Parts, Place, Promises, Shape, short,
 };
 use crate::engine::built_in;
 use crate::limits;
@@ -79,13 +79,11 @@ impl Options {
         &self,
         core: &Core,
         parts: Parts,
-        may_wait: bool,
+        wait: Option<Wait>,
         place: &'static Location<'static>,
     ) -> Result<Ask, Error> {
         let mut resolved = self.resolved();
-        if !may_wait {
-            resolved.wait = Wait::Try;
-        }
+        resolved.wait = wait.unwrap_or(resolved.wait);
         let checked = self.check(&resolved, core, &parts);
         checked.map_err(|error| error.on(parts.first_name()))?;
         let (lineage, scoped) = self.lineage();
@@ -126,14 +124,17 @@ impl Options {
         let long = resolved.lease > max_lease;
         let next = if long { "set max_lease on every client to allow longer leases" } else { "" };
         between("lease", resolved.lease, limits::MIN_LEASE, max_lease)
-            .map_err(|error| if long { error.next(next) } else { error })?;
-        if let Wait::Limit(wait) = resolved.wait {
-            between("wait limit", wait, Duration::from_millis(1), limits::MAX_WAIT)
-                .map_err(|error| error.next("use the try_ form for no wait, no limit for ever"))?;
+            .map_err(|error| if long { error.with_help(next) } else { error })?;
+        if let Wait::Limit(wait) | Wait::TryFor(wait) = resolved.wait {
+            between("timeout", wait, Duration::from_millis(1), limits::MAX_WAIT).map_err(
+                |error| {
+                    error.with_help("use the try_ form for no wait, no timeout to wait for ever")
+                },
+            )?;
         }
         if let Some(most) = resolved.max_hold {
             between("max_hold", most, Duration::from_millis(1), limits::MAX_HOLD)
-                .map_err(|error| error.next("leave it out for no limit"))?;
+                .map_err(|error| error.with_help("leave it out for no limit"))?;
         }
         between("lock_delay", resolved.lock_delay, Duration::ZERO, limits::MAX_LOCK_DELAY)?;
         promised(core, parts)
@@ -152,9 +153,8 @@ struct Resolved {
 fn promised(core: &Core, parts: &Parts) -> Result<(), Error> {
     type Promised = fn(&Promises) -> bool;
     let promises = core.engine().promises();
-    let shapes = || parts.as_slice().iter().map(crate::contract::Part::shape);
-    let reads = shapes().any(|shape| shape == Shape::ReadWrite);
-    let counts = shapes().any(|shape| matches!(shape, Shape::Semaphore(_)));
+    let reads = parts.as_slice().iter().any(Part::is_shared);
+    let counts = parts.as_slice().iter().any(|part| matches!(part.shape(), Shape::Semaphore(_)));
     let (missing, has): (_, Promised) = if reads && !promises.sharing {
         ("read-write locks", |promises| promises.sharing)
     } else if counts && !promises.counting {
@@ -162,14 +162,14 @@ fn promised(core: &Core, parts: &Parts) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    let mut what = format!("the {} engine does not promise {missing}", promises.engine);
-    if !promises.lacks_because.is_empty() {
-        what = format!("{what}: {}", promises.lacks_because);
-    }
+    Err(lacking(promises, missing, has))
+}
+
+/// The error for what the engine does not promise, with the engines that do.
+pub(super) fn lacking(promises: &Promises, what: &str, has: fn(&Promises) -> bool) -> Error {
     let others: Vec<_> =
         built_in().into_iter().filter(|one| has(one)).map(|one| one.engine).collect();
-    let next = format!("use an engine that does: {}", others.join(", "));
-    Err(Error::new(ErrorKind::Unsupported, what).next(next))
+    promises.lacks(what).with_help(format!("use an engine that does: {}", others.join(", ")))
 }
 
 pub(super) fn between(
@@ -183,37 +183,37 @@ pub(super) fn between(
     }
     let text = format!("a {what} is {} to {}, not {value:?}", short(least), short(most));
     let next = if value < least { "choose a longer one" } else { "choose a shorter one" };
-    Err(Error::new(ErrorKind::InvalidOption, text).next(next))
+    Err(Error::new(ErrorKind::InvalidOption, text).with_help(next))
 }
 
 /// The methods that set options, the same on every kind of lock.
 macro_rules! option_methods {
     () => {
         /// How long the lock lives without a renewal: how soon a crashed holder is replaced.
-        /// Default 30 s; at least 100 ms, at most the `max_lease` of the namespace.
-        #[must_use]
+        /// Default 30 s; at least 100 ms, at most the `max_lease` of the namespace. To enter a lock
+        /// again with another lease costs a call.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
             self.options.lease = Some(lease);
             self
         }
 
-        /// How long to wait at most. Without it: until the lock is ours.
-        #[must_use]
-        pub fn wait(mut self, limit: std::time::Duration) -> Self {
+        /// How long to wait at most: the call then fails with `TimedOut`. Default: no timeout. The
+        /// wait goes on while the store is away; without a timeout, until the store has not
+        /// responded for one `max_lease`. For `None` instead of an error, see the `try_..._for`
+        /// methods.
+        pub fn timeout(mut self, limit: std::time::Duration) -> Self {
             self.options.wait = Some($crate::session::Wait::Limit(limit));
             self
         }
 
-        /// Wait until the lock is ours, whatever a preset or default says.
-        #[must_use]
-        pub fn wait_forever(mut self) -> Self {
+        /// Wait without a timeout, whatever a preset or default says.
+        pub fn no_timeout(mut self) -> Self {
             self.options.wait = Some($crate::session::Wait::Unlimited);
             self
         }
 
         /// End the hold after this long, even if it could be renewed: a wedged holder then cannot
-        /// keep the lock for ever.
-        #[must_use]
+        /// keep the lock for ever. If the lock was entered again, this ends the inner guard alone.
         pub fn max_hold(mut self, most: std::time::Duration) -> Self {
             self.options.max_hold = Some(most);
             self
@@ -221,29 +221,26 @@ macro_rules! option_methods {
 
         /// Keep the lock closed this long after a holder's lease ran out, for resources that cannot
         /// check fences. Never after a release.
-        #[must_use]
         pub fn lock_delay(mut self, delay: std::time::Duration) -> Self {
             self.options.lock_delay = Some(delay);
             self
         }
 
-        /// A short text shown to whoever looks who holds or waits.
-        #[must_use]
+        /// A label shown by [`Tenure::inspect`](crate::Tenure::inspect), `tenure ls` and in error
+        /// messages.
         pub fn label(mut self, label: &str) -> Self {
             self.options.set_label(label);
             self
         }
 
-        /// Takes lease, wait limit, max hold and lock delay from a preset: `financial`, `cache`,
+        /// Takes lease, timeout, max hold and lock delay from a preset: `financial`, `cache`,
         /// `batch`, or one of your own. What is set explicitly wins, before or after.
-        #[must_use]
         pub fn preset(mut self, name: &str) -> Self {
             self.options.set_preset(name);
             self
         }
 
         /// Claims for this owner, whatever the surrounding scope is.
-        #[must_use]
         pub fn owner(mut self, owner: &$crate::primitives::Owner) -> Self {
             self.options.owner = Some(owner.clone());
             self

@@ -16,7 +16,7 @@ use crate::contract::{Error, ErrorKind, Lineage, OwnerId};
 /// # Examples
 /// ```
 /// use tenure::{Owner, Tenure};
-/// # tenure::blocking::wait(async {
+/// # tenure::block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let owner = Owner::new();
 /// let outer = tenure.mutex("reports")?.owner(&owner).lock().await?;
@@ -99,7 +99,7 @@ impl Owner {
     }
 
     /// Runs a closure in which all locks belong to this owner, for programs without a runtime.
-    pub fn scope_blocking<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub fn blocking_scope<T>(&self, work: impl FnOnce() -> T) -> T {
         let _entered = Entered::new(self);
         work()
     }
@@ -122,7 +122,7 @@ impl Owner {
 /// # Examples
 /// ```
 /// # use tenure::Tenure;
-/// # tenure::blocking::wait(async {
+/// # tenure::block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// tenure::scope(async {
 ///     let outer = tenure.mutex("reports")?.lock().await?;
@@ -137,8 +137,25 @@ pub fn scope<F: Future>(future: F) -> Scope<F> {
     new_scope_owner().scope(future)
 }
 
+/// Calls a closure under a new owner: the blocking form of [`scope`].
+///
+/// # Examples
+/// ```
+/// let tenure = tenure::Tenure::blocking_connect("memory:")?;
+/// tenure::blocking_scope(|| {
+///     let outer = tenure.mutex("reports")?.blocking_lock()?;
+///     let inner = tenure.mutex("reports")?.blocking_lock()?;
+///     assert_eq!(outer.fence()?, inner.fence()?);
+///     Ok::<(), tenure::Error>(())
+/// })
+/// # ?; Ok::<(), tenure::Error>(())
+/// ```
+pub fn blocking_scope<T>(work: impl FnOnce() -> T) -> T {
+    new_scope_owner().blocking_scope(work)
+}
+
 /// The owner of a new scope: nested in the surrounding one, if there is one.
-pub(crate) fn new_scope_owner() -> Owner {
+fn new_scope_owner() -> Owner {
     // Deeper than owners nest, a scope stands on its own: it re-enters nothing, which is safe.
     let nested = Owner::current().and_then(|outer| outer.child().ok());
     nested.unwrap_or_else(Owner::new)
@@ -189,7 +206,7 @@ impl Drop for Entered {
 
 fn not_an_owner() -> Error {
     Error::new(ErrorKind::InvalidOption, format!("{VARIABLE} does not name an owner"))
-        .next("leave the variable as `tenure run` set it, or unset it")
+        .with_help("leave the variable as `tenure run` set it, or unset it")
 }
 
 #[cfg(test)]
@@ -209,7 +226,7 @@ mod tests {
     fn scopes_end_with_their_closure_even_by_a_panic() {
         let owner = Owner::new();
         let caught = std::panic::catch_unwind(|| {
-            owner.scope_blocking(|| {
+            owner.blocking_scope(|| {
                 assert_eq!(Owner::current().as_ref(), Some(&owner));
                 panic!("inside");
             })

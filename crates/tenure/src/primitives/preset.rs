@@ -1,6 +1,6 @@
 //! Ready sets of options by name: three of ours, and the users' own. Knows values, not locks.
 //!
-//! | preset | lease | wait | max hold | lock delay | for |
+//! | preset | lease | timeout | max hold | lock delay | for |
 //! |---|---|---|---|---|---|
 //! | `financial` | 10 s | 5 s | 1 min | 5 s | short work that must never overlap |
 //! | `cache` | 5 s | 200 ms | 30 s | none | one process refills, the others go on |
@@ -20,7 +20,7 @@ use crate::limits;
 /// ```
 /// # use std::time::Duration;
 /// use tenure::{Preset, Tenure};
-/// # tenure::blocking::wait(async {
+/// # tenure::block_on(async {
 /// let lease = Duration::from_secs(20);
 /// let nightly = Preset::new("nightly").lease(lease).max_hold(lease * 360);
 /// let tenure = Tenure::builder().preset(nightly).connect("memory:").await?;
@@ -35,6 +35,7 @@ pub struct Preset {
     pub(super) wait: Option<Duration>,
     pub(super) max_hold: Option<Duration>,
     pub(super) lock_delay: Duration,
+    shortened_from: Option<Duration>,
 }
 
 impl Preset {
@@ -47,6 +48,7 @@ impl Preset {
             wait: None,
             max_hold: None,
             lock_delay: Duration::ZERO,
+            shortened_from: None,
         }
     }
 
@@ -55,7 +57,7 @@ impl Preset {
     pub fn financial() -> Self {
         Self::new("financial")
             .lease(Duration::from_secs(10))
-            .wait(Duration::from_secs(5))
+            .timeout(Duration::from_secs(5))
             .max_hold(Duration::from_secs(60))
             .lock_delay(Duration::from_secs(5))
     }
@@ -65,7 +67,7 @@ impl Preset {
     pub fn cache() -> Self {
         Self::new("cache")
             .lease(Duration::from_secs(5))
-            .wait(Duration::from_millis(200))
+            .timeout(Duration::from_millis(200))
             .max_hold(Duration::from_secs(30))
     }
 
@@ -75,6 +77,12 @@ impl Preset {
         Self::new("batch")
             .lease(Duration::from_secs(60))
             .max_hold(Duration::from_secs(12 * 60 * 60))
+    }
+
+    /// The built-in presets.
+    #[must_use]
+    pub fn built_in() -> [Self; 3] {
+        [Self::financial(), Self::cache(), Self::batch()]
     }
 
     /// The preset's name.
@@ -90,9 +98,9 @@ impl Preset {
         self
     }
 
-    /// The wait limit.
+    /// The timeout of a wait.
     #[must_use]
-    pub fn wait(mut self, limit: Duration) -> Self {
+    pub fn timeout(mut self, limit: Duration) -> Self {
         self.wait = Some(limit);
         self
     }
@@ -111,28 +119,45 @@ impl Preset {
         self
     }
 
-    /// What the preset says about the lease.
+    /// The lease of the preset.
     #[must_use]
-    pub fn said_lease(&self) -> Duration {
+    pub fn get_lease(&self) -> Duration {
         self.lease
     }
 
-    /// What it says about waiting; `None` is for ever.
+    /// The timeout of the preset; `None` waits for ever.
     #[must_use]
-    pub fn said_wait(&self) -> Option<Duration> {
+    pub fn get_timeout(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// What it says about the longest hold; `None` is no limit.
+    /// The longest hold of the preset; `None` is no limit.
     #[must_use]
-    pub fn said_max_hold(&self) -> Option<Duration> {
+    pub fn get_max_hold(&self) -> Option<Duration> {
         self.max_hold
     }
 
-    /// What it says about the lock delay.
+    /// The lock delay of the preset.
     #[must_use]
-    pub fn said_lock_delay(&self) -> Duration {
+    pub fn get_lock_delay(&self) -> Duration {
         self.lock_delay
+    }
+
+    /// The lease that a built-in preset would have if the `max_lease` of the namespace were not
+    /// shorter. `None` if it has its own lease.
+    #[must_use]
+    pub fn shortened_from(&self) -> Option<Duration> {
+        self.shortened_from
+    }
+
+    /// The same preset in a namespace with this `max_lease`.
+    #[must_use]
+    pub fn shortened_to(mut self, max_lease: Duration) -> Self {
+        if self.lease > max_lease {
+            self.shortened_from = Some(self.lease);
+            self.lease = max_lease;
+        }
+        self
     }
 
     /// Checks the values against their limits.
@@ -140,7 +165,7 @@ impl Preset {
         let least = Duration::from_millis(1);
         let checks = [
             between("lease", self.lease, limits::MIN_LEASE, limits::MAX_LEASE),
-            self.wait.map_or(Ok(()), |wait| between("wait limit", wait, least, limits::MAX_WAIT)),
+            self.wait.map_or(Ok(()), |wait| between("timeout", wait, least, limits::MAX_WAIT)),
             self.max_hold.map_or(Ok(()), |hold| between("max_hold", hold, least, limits::MAX_HOLD)),
             between("lock_delay", self.lock_delay, Duration::ZERO, limits::MAX_LOCK_DELAY),
         ];
@@ -148,12 +173,12 @@ impl Preset {
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(legal) {
             let what = format!("{:?} is no name for a preset", self.name);
             return Err(Error::new(ErrorKind::InvalidOption, what)
-                .next("use up to 64 letters, digits, - and _"));
+                .with_help("use up to 64 letters, digits, - and _"));
         }
-        checks.into_iter().collect::<Result<(), Error>>().map_err(|error| {
-            let what = format!("preset {:?}: {error}", self.name);
-            Error::new(ErrorKind::InvalidOption, what)
-        })
+        checks
+            .into_iter()
+            .collect::<Result<(), Error>>()
+            .map_err(|error| error.within(&format!("preset {:?}", self.name)))
     }
 }
 
@@ -163,8 +188,8 @@ pub(super) struct Presets(BTreeMap<String, Arc<Preset>>);
 
 impl Default for Presets {
     fn default() -> Self {
-        let ready = [Preset::financial(), Preset::cache(), Preset::batch()];
-        Self(ready.into_iter().map(|preset| (preset.name.clone(), Arc::new(preset))).collect())
+        let built_in = Preset::built_in().into_iter();
+        Self(built_in.map(|preset| (preset.name.clone(), Arc::new(preset))).collect())
     }
 }
 
@@ -185,9 +210,23 @@ impl Presets {
                 "preset {:?} has a lease of {:?}, above the max_lease of {max_lease:?}",
                 preset.name, preset.lease
             );
-            let next = "shorten it, or set max_lease on every client";
-            Err(Error::new(ErrorKind::InvalidOption, what).next(next))
+            let next = "shorten its lease, or set a longer max_lease on every client";
+            Err(Error::new(ErrorKind::InvalidOption, what).with_help(next))
         })
+    }
+
+    /// Shortens the leases that are above `max_lease`. After [`check`](Self::check) these are only
+    /// those of built-in presets, which must work in every namespace.
+    pub(super) fn fit(&mut self, max_lease: Duration) {
+        for preset in self.0.values_mut().filter(|preset| preset.lease > max_lease) {
+            tracing::debug!(preset = preset.name, ?max_lease, "the lease of a preset is shortened");
+            *preset = Arc::new(Preset::clone(preset).shortened_to(max_lease));
+        }
+    }
+
+    /// All presets, by name.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Preset> {
+        self.0.values().map(Arc::as_ref)
     }
 
     pub(super) fn get(&self, name: &str) -> Result<&Arc<Preset>, Error> {
@@ -195,7 +234,7 @@ impl Presets {
             let known: Vec<_> = self.0.keys().map(String::as_str).collect();
             let what = format!("no preset is called {name:?}");
             Error::new(ErrorKind::InvalidOption, what)
-                .next(format!("use one of: {}", known.join(", ")))
+                .with_help(format!("use one of: {}", known.join(", ")))
         })
     }
 }
@@ -231,7 +270,7 @@ pub(super) mod file {
     /// Reads the presets of a file.
     pub(in crate::primitives) fn read(path: &Path) -> Result<Vec<Preset>, Error> {
         let text = std::fs::read_to_string(path).map_err(|cause| {
-            invalid(path, &cause.to_string()).next("check the path").caused_by(cause)
+            invalid(path, &cause.to_string()).with_help("check the path").caused_by(cause)
         })?;
         parse(&text).map_err(|why| invalid(path, &why))
     }
@@ -284,7 +323,7 @@ pub(super) mod file {
                 .max_hold(Duration::from_secs(7_200));
             let quick = Preset::new("quick")
                 .lease(Duration::from_millis(500))
-                .wait(Duration::from_secs(1))
+                .timeout(Duration::from_secs(1))
                 .lock_delay(Duration::from_secs(3));
             assert_eq!(presets, [nightly, quick]);
         }
@@ -330,7 +369,7 @@ mod tests {
         let bad = [
             Preset::new("zero").lease(Duration::ZERO),
             Preset::new("long").lease(Duration::from_secs(100_000)),
-            Preset::new("now").wait(Duration::ZERO),
+            Preset::new("now").timeout(Duration::ZERO),
             Preset::new("never").max_hold(Duration::ZERO),
             Preset::new("slow").lock_delay(Duration::from_secs(100_000)),
             Preset::new("two words"),

@@ -4,22 +4,13 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use super::guard::{AnyGuard, Held};
+use super::guard::{AnyGuard, LockStatus};
 use crate::contract::{Error, ErrorKind};
 
-/// Locks, runs the work under the lock, and releases.
-pub(super) async fn under<G, F, T>(
-    lock: impl Future<Output = Result<G, Error>> + Send,
-    work: impl FnOnce(Held) -> F + Send,
-) -> Result<T, Error>
-where
-    G: AnyGuard,
-    F: Future<Output = T> + Send,
-{
-    let guard = lock.await?;
-    let output = until_lost(&guard, work(Held::clone(&guard))).await?;
+/// Releases the guard of work that is done.
+pub(super) async fn release_after<G: AnyGuard, T>(guard: G, output: T) -> Result<T, Error> {
     match guard.into_lease().release().await {
-        // The work is done; the lock goes back in the background, and the lease is the backstop.
+        // The work is done; the lock is released in the background, and the lease is the backstop.
         Err(error) if error.kind() != ErrorKind::Lost => Ok(output),
         released => released.map(|()| output),
     }
@@ -29,7 +20,10 @@ where
 ///
 /// The loss is looked at first, so that work never takes a step on a lock that is gone; and once
 /// more at the end, because the step itself may have outlasted the lock.
-pub(super) async fn until_lost<T>(held: &Held, work: impl Future<Output = T>) -> Result<T, Error> {
+pub(super) async fn until_lost<T>(
+    held: &LockStatus,
+    work: impl Future<Output = T>,
+) -> Result<T, Error> {
     let mut work = pin!(work);
     let mut lost = held.lost();
     poll_fn(|cx| {
@@ -44,7 +38,7 @@ pub(super) async fn until_lost<T>(held: &Held, work: impl Future<Output = T>) ->
     .await
 }
 
-fn lost_error(held: &Held) -> Error {
+fn lost_error(held: &LockStatus) -> Error {
     match held.check() {
         Err(error) => error,
         // `lost` resolves only after the hold has ended, and that is final.

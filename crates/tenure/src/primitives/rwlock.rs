@@ -1,20 +1,22 @@
-//! The read-write lock: a reader weighs 1, a writer everything. Knows its name and options.
+//! The read-write lock: a reader weighs 1, a writer everything. A name and options; `request.rs`
+//! acquires it.
 
 use std::future::Future;
+use std::time::Duration;
 
-use super::asking::Asking;
-use super::guard::{Held, ReadGuard, WriteGuard};
+use super::guard::{LockStatus, RwLockReadGuard, RwLockWriteGuard};
 use super::options::{Options, option_methods};
-use super::run::under;
+use super::request::{Request, acquire_methods, try_for_methods};
 use crate::contract::{Error, Name, Part, Parts};
-use crate::session::Session;
+use crate::session::{Session, Wait};
 
 /// Many readers or one writer. Made by [`Tenure::rwlock`](crate::Tenure::rwlock).
 ///
-/// Neither starves the other: all stand in one line, and readers that arrive behind a waiting
-/// writer wait for it. A reader may [upgrade](ReadGuard::upgrade), a writer may
-/// [downgrade](WriteGuard::downgrade).
+/// Neither starves the other: readers and writers wait in one queue, and readers that arrive behind
+/// a waiting writer wait for it. A reader may [upgrade](RwLockReadGuard::upgrade), a writer may
+/// [downgrade](RwLockWriteGuard::downgrade).
 #[derive(Clone, Debug)]
+#[must_use = "a lock does nothing until it is acquired"]
 pub struct RwLock {
     session: Session,
     name: Name,
@@ -34,123 +36,54 @@ impl RwLock {
         &self.name
     }
 
-    /// A reader's part of a set, for [`Tenure::all`](crate::Tenure::all). Only its name and
-    /// kind: options belong on the set.
+    /// A reader as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set). Only its name
+    /// and kind: options belong on the set.
     #[must_use]
-    pub fn reader(&self) -> Part {
+    pub fn read_part(&self) -> Part {
         Part::read(self.name.clone())
     }
 
-    /// A writer's part of a set, for [`Tenure::all`](crate::Tenure::all). Only its name and
-    /// kind: options belong on the set.
+    /// The writer as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set). Only its
+    /// name and kind: options belong on the set.
     #[must_use]
-    pub fn writer(&self) -> Part {
+    pub fn write_part(&self) -> Part {
         Part::write(self.name.clone())
     }
 
-    /// Waits until we are a reader.
-    ///
-    /// # Errors
-    /// `TimedOut` when the wait limit passes (with who holds it and our place in line), `Shape`
-    /// if the name is in use as something else, `Unavailable` if the store cannot be reached.
-    ///
-    /// # Cancel safety
-    /// Dropping the future gives up the place in line; if the lock was granted meanwhile it is
-    /// given back in the background.
-    ///
-    /// # Fairness
-    /// First come, first served, readers and writers in one line.
-    #[track_caller]
-    pub fn read(&self) -> impl Future<Output = Result<ReadGuard, Error>> + Send + use<> {
-        self.asking(self.reader(), true).wait()
+    acquire_methods! {
+        RwLockReadGuard, read_request(), "a read lock", "tenure.rwlock(\"config\")?", "", "",
+        /// # Fairness
+        /// First come, first served, readers and writers in one queue.
+        read, try_read, run_read, blocking_read, blocking_try_read, blocking_run_read,
     }
 
-    /// Waits until we are the writer.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read). Inside a scope that already reads, this is an upgrade: it fails
-    /// with `UpgradeConflict` if another reader already waits to write.
-    ///
-    /// # Cancel safety
-    /// As [`read`](Self::read).
-    ///
-    /// # Fairness
-    /// First come, first served, readers and writers in one line.
-    #[track_caller]
-    pub fn write(&self) -> impl Future<Output = Result<WriteGuard, Error>> + Send + use<> {
-        self.asking(self.writer(), true).wait()
+    try_for_methods! {
+        RwLockReadGuard, read_request(), "a read lock", "tenure.rwlock(\"config\")?", "", "",
+        try_read_for, blocking_try_read_for,
     }
 
-    /// Reads if that is possible at once. Never waits and never jumps the line.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read), except that it never times out.
-    ///
-    /// # Cancel safety
-    /// If the lock was granted meanwhile it is given back in the background.
-    #[track_caller]
-    pub fn try_read(
-        &self,
-    ) -> impl Future<Output = Result<Option<ReadGuard>, Error>> + Send + use<> {
-        self.asking(self.reader(), false).attempt()
+    acquire_methods! {
+        RwLockWriteGuard, write_request(), "the write lock", "tenure.rwlock(\"config\")?", "", "",
+        /// Inside a scope that already reads, this is an upgrade: it fails with `UpgradeConflict`
+        /// if another reader already waits to write.
+        ///
+        /// # Fairness
+        /// First come, first served, readers and writers in one queue.
+        write, try_write, run_write, blocking_write, blocking_try_write, blocking_run_write,
     }
 
-    /// Writes if that is possible at once. Never waits and never jumps the line.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read), except that it never times out.
-    ///
-    /// # Cancel safety
-    /// If the lock was granted meanwhile it is given back in the background.
-    #[track_caller]
-    pub fn try_write(
-        &self,
-    ) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send + use<> {
-        self.asking(self.writer(), false).attempt()
-    }
-
-    /// Runs work as a reader; it is dropped when the lock is lost.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read); `Lost` if the lock was lost before the work was done.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and gives the lock back in the background.
-    #[track_caller]
-    pub fn run_read<W, F, T>(
-        &self,
-        work: W,
-    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
-    where
-        W: FnOnce(Held) -> F + Send,
-        F: Future<Output = T> + Send,
-        T: Send,
-    {
-        under(self.read(), work)
-    }
-
-    /// Runs work as the writer; it is dropped when the lock is lost.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write); `Lost` if the lock was lost before the work was done.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and gives the lock back in the background.
-    #[track_caller]
-    pub fn run_write<W, F, T>(
-        &self,
-        work: W,
-    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
-    where
-        W: FnOnce(Held) -> F + Send,
-        F: Future<Output = T> + Send,
-        T: Send,
-    {
-        under(self.write(), work)
+    try_for_methods! {
+        RwLockWriteGuard, write_request(), "the write lock", "tenure.rwlock(\"config\")?", "", "",
+        try_write_for, blocking_try_write_for,
     }
 
     #[track_caller]
-    fn asking(&self, part: Part, may_wait: bool) -> Asking {
-        Asking::new(&self.session, &self.options, Parts::one(part), may_wait)
+    fn read_request(&self, wait: Option<Wait>) -> Request {
+        Request::new(&self.session, &self.options, Ok(Parts::one(self.read_part())), wait)
+    }
+
+    #[track_caller]
+    fn write_request(&self, wait: Option<Wait>) -> Request {
+        Request::new(&self.session, &self.options, Ok(Parts::one(self.write_part())), wait)
     }
 }

@@ -1,19 +1,21 @@
-//! The counting semaphore: N permits, taken k at a time. Knows its name, size and options.
+//! The counting semaphore: N permits, taken k at a time. A name, a size and options; `request.rs`
+//! acquires it.
 
 use std::future::Future;
+use std::time::Duration;
 
-use super::asking::Asking;
-use super::guard::{Held, Permit};
+use super::guard::{LockStatus, SemaphorePermit};
 use super::options::{Options, option_methods};
-use super::run::under;
-use crate::contract::{Error, Name, Part, Parts};
-use crate::session::Session;
+use super::request::{Request, acquire_methods, try_for_methods};
+use crate::contract::{Error, Name, Part, Parts, Query, Verb};
+use crate::session::{Session, Wait, block_on};
 
-/// At most N holders at once, each with its own lease. Made by
+/// At most N permits at once, each acquisition with its own lease. Made by
 /// [`Tenure::semaphore`](crate::Tenure::semaphore).
 ///
 /// Permits add up: an owner that takes one and then another holds two.
 #[derive(Clone, Debug)]
+#[must_use = "a semaphore does nothing until permits are acquired"]
 pub struct Semaphore {
     session: Session,
     name: Name,
@@ -47,85 +49,86 @@ impl Semaphore {
         self.permits
     }
 
-    /// `permits` of it as part of a set, for [`Tenure::all`](crate::Tenure::all).
+    /// `permits` permits as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set).
     ///
     /// # Errors
-    /// If that is none, or more than there are.
-    pub fn permits(&self, permits: u32) -> Result<Part, Error> {
+    /// `InvalidOption` for no permits or more than there are.
+    pub fn part(&self, permits: u32) -> Result<Part, Error> {
         Part::permits(self.name.clone(), permits, self.permits)
     }
 
-    /// Waits until `permits` permits are ours, all at once.
+    /// How many permits are free at the store: one call, and out of date when it returns. Claims
+    /// that wait in the queue come first, so a try may fail although permits are free.
     ///
     /// # Errors
-    /// `InvalidOption` for no permits or more than there are, `TimedOut` when the wait limit
-    /// passes, `Shape` if the name is in use with another size or as something else,
-    /// `Unavailable` if the store cannot be reached.
+    /// `Unavailable` if the store cannot be reached, `Closed` after
+    /// [`Tenure::close`](crate::Tenure::close).
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the place in line; permits granted meanwhile are given back in
-    /// the background.
-    ///
-    /// # Fairness
-    /// First come, first served: a claim for many permits is not overtaken by claims for few.
+    /// Inspecting changes nothing.
     ///
     /// # Examples
     /// ```
-    /// # use tenure::Tenure;
-    /// # tenure::blocking::wait(async {
-    /// let tenure = Tenure::connect("memory:").await?;
-    /// let permit = tenure.semaphore("encoders", 3)?.acquire(1).await?;
-    /// # permit.release().await?;
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// let encoders = tenure.semaphore("encoders", 3)?;
+    /// let permits = encoders.acquire_many(2).await?;
+    /// assert_eq!(encoders.available_permits().await?, 1);
+    /// # permits.release().await?;
     /// # Ok::<(), tenure::Error>(()) }).unwrap();
     /// ```
-    #[track_caller]
-    pub fn acquire(
-        &self,
-        permits: u32,
-    ) -> impl Future<Output = Result<Permit, Error>> + Send + use<> {
-        self.asking(permits, true).wait()
+    pub async fn available_permits(&self) -> Result<u32, Error> {
+        let (core, query) = (self.session.core(), Query::Slot(self.name.clone()));
+        let seen = core.limited(Verb::Inspect, || core.engine().inspect(&query)).await?;
+        let holders = seen.slots.iter().flat_map(|slot| &slot.holders);
+        let taken = holders.fold(0_u32, |sum, holder| sum.saturating_add(holder.weight));
+        Ok(self.permits.saturating_sub(taken))
     }
 
-    /// Takes permits if that many are free and nobody waits. Never waits.
+    /// The blocking form of [`available_permits`](Self::available_permits).
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), except that it never times out.
-    ///
-    /// # Cancel safety
-    /// Permits granted meanwhile are given back in the background.
-    #[track_caller]
-    pub fn try_acquire(
-        &self,
-        permits: u32,
-    ) -> impl Future<Output = Result<Option<Permit>, Error>> + Send + use<> {
-        self.asking(permits, false).attempt()
+    /// As [`available_permits`](Self::available_permits).
+    pub fn blocking_available_permits(&self) -> Result<u32, Error> {
+        block_on(self.available_permits())
     }
 
-    /// Runs work under one permit; it is dropped when the permit is lost.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire); `Lost` if the permit was lost before the work was done.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and gives the permit back in the background.
-    #[track_caller]
-    pub fn run<W, F, T>(
-        &self,
-        work: W,
-    ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
-    where
-        W: FnOnce(Held) -> F + Send,
-        F: Future<Output = T> + Send,
-        T: Send,
-    {
-        under(self.acquire(1), work)
+    acquire_methods! {
+        SemaphorePermit, one(), "one permit", "tenure.semaphore(\"encoders\", 3)?", "", "",
+        /// # Fairness
+        /// First come, first served: a claim for many permits is not overtaken by claims for few.
+        acquire, try_acquire, run, blocking_acquire, blocking_try_acquire, blocking_run,
+    }
+
+    try_for_methods! {
+        SemaphorePermit, one(), "one permit", "tenure.semaphore(\"encoders\", 3)?", "", "",
+        try_acquire_for, blocking_try_acquire_for,
+    }
+
+    acquire_methods! {
+        SemaphorePermit, many(permits: u32), "several permits at once",
+        "tenure.semaphore(\"encoders\", 3)?", "2", "2, ",
+        /// `InvalidOption` for no permits or more than there are.
+        ///
+        /// # Fairness
+        /// First come, first served: a claim for many permits is not overtaken by claims for few.
+        acquire_many, try_acquire_many, run_many,
+        blocking_acquire_many, blocking_try_acquire_many, blocking_run_many,
+    }
+
+    try_for_methods! {
+        SemaphorePermit, many(permits: u32), "several permits at once",
+        "tenure.semaphore(\"encoders\", 3)?", "2", "2, ",
+        try_acquire_many_for, blocking_try_acquire_many_for,
     }
 
     #[track_caller]
-    fn asking(&self, permits: u32, may_wait: bool) -> Asking {
-        match self.permits(permits) {
-            Ok(part) => Asking::new(&self.session, &self.options, Parts::one(part), may_wait),
-            Err(error) => Asking::failed(&self.session, error),
-        }
+    fn one(&self, wait: Option<Wait>) -> Request {
+        self.many(1, wait)
+    }
+
+    #[track_caller]
+    fn many(&self, permits: u32, wait: Option<Wait>) -> Request {
+        Request::new(&self.session, &self.options, self.part(permits).map(Parts::one), wait)
     }
 }

@@ -4,61 +4,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ask::{Ask, Outcome, Wait};
 use super::entry::{Entry, Flow, Over, Phase};
 use super::joint::Joint;
 use super::one_by_one;
-use super::park::{Woken, granted, nap, on_blocking_thread, within};
+use super::park::{Woken, granted, within};
+use super::retry::Retry;
 use super::table::{Giving, Work};
 use super::words::{TooLate, refusal_error, timed_out_error};
-use super::{Core, Event, Hold, Lease, closed_error, unanswered};
+use super::{Core, Event, Hold, Lease, closed_error, hear_ended, unanswered};
 use crate::contract::{
-    About, Claim, ClaimId, Error, ErrorKind, Grant, Lineage, Loss, Name, Parts, Patience, Query,
-    Queued, Refusal, SlotView, Verb, Verdict,
+    Claim, ClaimId, Effect, Error, ErrorKind, Grant, Loss, Name, Patience, Query, Queued, Refusal,
+    SlotView, Verb, Verdict,
 };
-use crate::limits;
+use crate::process::is_blocked;
 use crate::sync::thread;
 use crate::time::Tick;
-
-/// What a caller asks for.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) parts: Parts,
-    pub(crate) lineage: Lineage,
-    /// The owner is a scope or was given: look for a hold to re-enter.
-    pub(crate) scoped: bool,
-    pub(crate) lease: Duration,
-    pub(crate) wait: Wait,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) lock_delay: Duration,
-    pub(crate) replaces: Option<ClaimId>,
-    pub(crate) about: About,
-}
-
-/// How long a caller waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// Not at all: "no" is an answer.
-    Try,
-    /// This long; then it is an error.
-    Limit(Duration),
-    /// Until it is granted.
-    Unlimited,
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// The lock is held.
-    Held(Lease),
-    /// A try found it taken.
-    No,
-}
 
 impl Core {
     /// Acquires what is asked for.
     ///
     /// Dropping the future withdraws the claim; if it was granted meanwhile it is given back.
     pub(crate) async fn acquire(self: Arc<Self>, ask: Ask) -> Result<Outcome, Error> {
+        self.check_process(Verb::Claim).map_err(|error| error.on(ask.parts.first_name()))?;
         if ask.parts.as_slice().len() > 1 && !self.engine.promises().atomic_sets {
             // Boxed, so that the future of a plain lock has not to carry its room.
             return Box::pin(one_by_one::acquire(self, ask)).await;
@@ -69,7 +37,7 @@ impl Core {
     /// When a wait that begins now is over.
     pub(super) fn deadline(&self, wait: Wait) -> Tick {
         match wait {
-            Wait::Limit(limit) => self.clock.now() + limit,
+            Wait::Limit(limit) | Wait::TryFor(limit) => self.clock.now() + limit,
             Wait::Try | Wait::Unlimited => Tick::NEVER,
         }
     }
@@ -85,20 +53,41 @@ impl Core {
         if let Some(lease) = self.reenter(ask)? {
             return Ok(Outcome::Held(lease));
         }
+        let mut retry = Retry::new(ask.wait, deadline, self.clock.now());
+        let mut anew = None;
         loop {
+            let ask = anew.as_ref().unwrap_or(ask);
             let mut attempt = Attempt::begin(self, ask, behind)?;
-            match attempt.claim(deadline).await? {
+            match attempt.claim(&mut retry).await? {
                 Answer::Granted(lease) => return Ok(Outcome::Held(lease)),
                 Answer::Refused(Refusal::Held { .. }) if ask.wait == Wait::Try => {
                     return Ok(Outcome::No);
                 }
                 Answer::Refused(refusal) => return Err(attempt.refused(refusal)),
+                // Dropping the attempt withdraws it: a copy of it that arrives later is refused.
+                Answer::Stale => {
+                    anew = Some(ask.anew());
+                    continue;
+                }
                 Answer::Queued => {}
             }
             attempt.report_own_hold();
             match granted(self, attempt.id(), deadline).await {
                 Woken::Granted(hold) => return Ok(Outcome::Held(attempt.into_lease(hold))),
-                Woken::Over(Over::Lapsed) if ask.replaces.is_none() => {}
+                Woken::Over(Over::Lapsed) if ask.replaces.is_none() => {
+                    retry.answered(self.clock.now());
+                }
+                // The place in the queue is gone, but the wait is not over: claim anew until the
+                // store answers.
+                Woken::Over(Over::CutOff(error))
+                    if ask.replaces.is_none() && error.kind() == ErrorKind::Unavailable =>
+                {
+                    let silence = |entry: &Entry| (entry.sent_at, entry.failures);
+                    let silence = self.lock().get(attempt.id()).map(silence);
+                    let (since, failures) = silence.unwrap_or((self.clock.now(), 1));
+                    retry.cut_off(since, failures);
+                    anew = Some(ask.anew());
+                }
                 Woken::Over(over) => return Err(attempt.wait_failed(over)),
                 Woken::Deadline(place) => return attempt.timed_out(place).await,
             }
@@ -117,21 +106,6 @@ impl Core {
     pub(super) fn patience_to_look(&self) -> Tick {
         self.clock.now() + self.settings.call.min(Duration::from_millis(250))
     }
-
-    /// Enters a hold of the same owner once more, without a call.
-    fn reenter(self: &Arc<Self>, ask: &Ask) -> Result<Option<Lease>, Error> {
-        let [part] = ask.parts.as_slice() else { return Ok(None) };
-        if !ask.scoped || ask.replaces.is_some() {
-            return Ok(None);
-        }
-        let mut table = self.lock();
-        if table.closed {
-            return Err(closed_error(Verb::Claim).on(part.name()));
-        }
-        let hold = table.reenter(ask.lineage.owner(), part, self.clock.now());
-        drop(table);
-        Ok(hold.map(|hold| Lease::new(Arc::clone(self), hold, ask.wait)))
-    }
 }
 
 /// What one claim call came to.
@@ -139,6 +113,8 @@ enum Answer {
     Granted(Lease),
     Queued,
     Refused(Refusal),
+    /// There was no answer for a lease: to be claimed anew, under another id.
+    Stale,
 }
 
 /// One claim, from before it is sent. Dropping it withdraws the claim.
@@ -192,32 +168,57 @@ impl<'a> Attempt<'a> {
     }
 
     /// Sends the claim. An unanswered call is simply repeated: the id makes it the same claim.
-    async fn claim(&mut self, deadline: Tick) -> Result<Answer, Error> {
+    async fn claim(&mut self, retry: &mut Retry) -> Result<Answer, Error> {
         let core = self.core;
-        let mut tries = 1;
         let mut sent = self.sent;
         loop {
-            let limit = (sent + core.settings.call).min(deadline);
+            let limit = (sent + core.settings.call).min(retry.deadline());
             let answer = within(core, limit, core.engine.claim(&self.claim)).await;
+            core.check_process(Verb::Claim)?;
             let error = match answer {
-                Some(Ok(verdict)) => return self.answered(verdict, sent),
+                Some(Ok(verdict)) => {
+                    retry.answered(sent);
+                    return self.answered(verdict, sent);
+                }
                 Some(Err(error)) => error.during(Verb::Claim).on(self.claim.parts.first_name()),
                 None => {
                     let waited = core.clock.now().since(sent);
-                    unanswered(Verb::Claim, waited).on(self.claim.parts.first_name())
+                    let error = unanswered(Verb::Claim, waited).on(self.claim.parts.first_name());
+                    if limit == retry.deadline() { retry.cut_short(error) } else { error }
                 }
             };
-            let now = core.clock.now();
-            let give_up = tries >= limits::CLAIM_TRIES || now >= deadline || !error.is_retryable();
-            if give_up {
-                return Err(error);
+            if error.effect() == Effect::None {
+                core.lock().update(self.claim.id, |entry| entry.void_sends += 1);
             }
-            let pause = Duration::from_millis(20 << tries) * (128 + u32::from(core.jitter())) / 256;
-            nap(core, (now + pause).min(deadline)).await;
-            tries += 1;
+            let again = retry.failed(core, error)?;
+            // Nothing is granted to a claim without an answer; but closing ends the pause.
+            drop(granted(core, self.id(), again).await);
+            core.check_process(Verb::Claim)?;
+            retry.check(core)?;
             sent = core.clock.now();
+            if self.exchange_is_over() {
+                return Err(retry.give_up(sent));
+            }
+            if self.is_stale(sent) {
+                return Ok(Answer::Stale);
+            }
             self.sent_again()?;
         }
+    }
+
+    /// Whether a ticket that an earlier copy of this claim took may have expired by now. Another
+    /// copy would then stand at the end of the queue under the same id, and a copy that is still on
+    /// its way could bring back a ticket that expired later; so the claim is made anew.
+    fn is_stale(&self, now: Tick) -> bool {
+        let void = |entry: &Entry| entry.is_void();
+        self.claim.replaces.is_none()
+            && now >= self.sent + self.claim.lease
+            && !self.core.lock().get(self.claim.id).is_some_and(void)
+    }
+
+    /// Whether what the claim should replace was lost meanwhile: it can only be refused then.
+    fn exchange_is_over(&self) -> bool {
+        self.claim.replaces.is_some_and(|old| self.core.lock().get(old).is_none())
     }
 
     fn sent_again(&mut self) -> Result<(), Error> {
@@ -256,8 +257,8 @@ impl<'a> Attempt<'a> {
         let entry = table.remove(self.claim.id);
         if let Some(entry) = entry.filter(|entry| entry.sends > 1) {
             // An earlier copy may still be on its way and must be refused too.
-            table.giving += 1;
-            work.give_back.push(Giving::of(&entry, now));
+            table.on_its_way(self.claim.lease, now);
+            work.give_back.push(Giving::of(&entry));
         }
         if let Some(old) = self.claim.replaces {
             table.update(old, |entry| entry.rare_mut().successor = None);
@@ -275,7 +276,7 @@ impl<'a> Attempt<'a> {
         let late = now >= core.safe_until(sent, self.claim.lease);
         let mut work = Work::default();
         let mut table = core.lock();
-        let hold = table.update(self.claim.id, |entry| {
+        let granted = table.update(self.claim.id, |entry| {
             if matches!(entry.phase, Phase::Over(_)) {
                 return None;
             }
@@ -289,19 +290,23 @@ impl<'a> Attempt<'a> {
             } else {
                 Phase::Held { hold: Arc::clone(&hold), guards: 1 }
             };
-            Some(hold)
+            Some((hold, entry.ended_early(now)))
         });
-        let hold = hold.flatten();
-        if hold.is_some() {
+        let granted = granted.flatten();
+        if granted.is_some() {
             table.retire_replaced(self.claim.id, &mut work);
+        }
+        if let Some((_, Some(loss))) = &granted {
+            hear_ended(&mut table, self.claim.id, loss.clone(), now, &mut work);
         }
         drop(table);
         core.announce(work);
-        match hold {
+        match granted {
             Some(_) if late => Ok(Answer::Queued),
-            Some(hold) => {
+            Some((_, Some(loss))) => Err(self.wait_failed(Over::Ended(loss))),
+            Some((hold, None)) => {
                 self.done = true;
-                Ok(Answer::Granted(Lease::new(Arc::clone(core), hold, self.wait)))
+                Ok(Answer::Granted(Lease::new(Arc::clone(core), hold, self.wait.timeout())))
             }
             None => Err(closed_error(Verb::Claim).on(self.claim.parts.first_name())),
         }
@@ -313,22 +318,25 @@ impl<'a> Attempt<'a> {
         let now = core.clock.now();
         let mut work = Work::default();
         let mut table = core.lock();
-        let granted = table.update(self.claim.id, |entry| {
+        let answered = table.update(self.claim.id, |entry| {
             if matches!(entry.phase, Phase::Over(_)) {
-                return false;
+                return (false, None);
             }
             entry.queued(queued, sent, now);
             // A push that overtook this answer counts if it speaks of the same arrival.
-            match entry.early.take().filter(|early| early.arrival == queued.arrival) {
-                Some(early) => {
-                    core.granted(entry, *early, now, &mut work);
-                    true
-                }
-                None => false,
+            let early = entry.early.take().filter(|early| early.arrival == queued.arrival);
+            let granted = early.is_some();
+            if let Some(early) = early {
+                core.granted(entry, *early, now, &mut work);
             }
+            (granted, entry.ended_early(now))
         });
-        if granted == Some(true) {
+        let (granted, ended) = answered.unwrap_or_default();
+        if granted {
             table.retire_replaced(self.claim.id, &mut work);
+        }
+        if let Some(loss) = ended {
+            hear_ended(&mut table, self.claim.id, loss, now, &mut work);
         }
         drop(table);
         core.announce(work);
@@ -337,7 +345,7 @@ impl<'a> Attempt<'a> {
     /// The grant is in the caller's hands from here on.
     fn into_lease(mut self, hold: Arc<Hold>) -> Lease {
         self.done = true;
-        Lease::new(Arc::clone(self.core), hold, self.wait)
+        Lease::new(Arc::clone(self.core), hold, self.wait.timeout())
     }
 
     /// A task that waits for a lock it holds itself waits in vain: say so once.
@@ -401,7 +409,11 @@ impl<'a> Attempt<'a> {
     /// while we look is taken all the same.
     async fn timed_out(self, place: usize) -> Result<Outcome, Error> {
         let core = self.core;
+        if self.wait.may_refuse() {
+            return Ok(Outcome::No);
+        }
         let slot = self.what_is_waited_for().await;
+        core.check_process(Verb::Claim)?;
         if let Woken::Granted(hold) = granted(core, self.id(), Tick::ZERO).await {
             return Ok(Outcome::Held(self.into_lease(hold)));
         }
@@ -430,15 +442,21 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if self.done {
+        if self.done || self.core.is_inherited() {
             return;
         }
         let now = self.core.clock.now();
         let mut work = Work::default();
         let mut table = self.core.lock();
         let Some(entry) = table.remove(self.claim.id) else { return };
-        table.giving += 1;
-        if let Some(old) = self.claim.replaces {
+        let void = entry.is_void();
+        if !void {
+            table.on_its_way(self.claim.lease, now);
+        }
+        if let Some(old) = self.claim.replaces.filter(|_| void) {
+            // Nothing has come of the exchange, so the old right stands.
+            table.update(old, |entry| entry.rare_mut().successor = None);
+        } else if let Some(old) = self.claim.replaces {
             // The store may have made the exchange already; giving the new claim back would then
             // leave nothing. So the old right ends first.
             table.lose(old, Loss::ExchangeGivenUp, now, &mut work);
@@ -451,13 +469,13 @@ impl Drop for Attempt<'_> {
         }
         // A wait that is over was given back by whoever ended it, if it had been granted; but only
         // the store knows whether the ticket still stands.
-        self.core.send_back(vec![Giving::of(&entry, now)]);
+        self.core.send_back(vec![Giving { void, ..Giving::of(&entry) }]);
     }
 }
 
 /// The task or thread we run in, where it is certain which one that is.
 fn flow() -> Option<Flow> {
-    if on_blocking_thread() {
+    if is_blocked() {
         return Some(Flow::Thread(thread::current().id()));
     }
     if let Some(task) = tokio::task::try_id() {

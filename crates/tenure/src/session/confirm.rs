@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Ask, Outcome};
+use super::ask::{Ask, Outcome};
 use super::joint::Joint;
-use super::park::within;
+use super::park::{nap, within};
 use super::release::Lease;
+use super::retry::Retry;
 use super::{Core, Event, unanswered};
 use crate::contract::{Confirmed, Error, ErrorKind, Renewed, Verb};
 use crate::limits;
@@ -32,61 +33,80 @@ impl Core {
         let Some(wanted) = self.settings.replicas else {
             return self.take(ask, deadline, behind).await;
         };
-        for _ in 0..limits::CLAIM_TRIES {
+        let mut retry = Retry::new(ask.wait, deadline, self.clock.now());
+        let mut forgotten = 0;
+        while forgotten < limits::CLAIM_TRIES {
             let lease = match self.take(ask, deadline, behind).await? {
                 Outcome::Held(lease) => lease,
                 Outcome::No => return Ok(Outcome::No),
             };
-            match self.confirm(&lease, wanted).await {
-                Ok(true) => return Ok(Outcome::Held(lease)),
+            let (error, may_retry) = match self.confirm(&lease, wanted).await {
+                Ok(Said::Enough) => return Ok(Outcome::Held(lease)),
                 // The store was replaced by one that had not heard of the grant. Nobody has seen
                 // the guard, so this is a claim like any other that has to be made anew.
-                Ok(false) if ask.replaces.is_none() => {}
-                Ok(false) => return Err(lease.hold().lost_error()),
-                Err(error) => {
-                    let error = error.on(ask.parts.first_name());
-                    // Not held by enough is not held. What goes wrong here, the keeper repeats.
-                    drop(lease.release().await);
-                    return Err(error);
+                Ok(Said::Forgotten) if ask.replaces.is_none() => {
+                    forgotten += 1;
+                    continue;
                 }
+                Ok(Said::Forgotten) => return Err(lease.hold().lost_error()),
+                Ok(Said::TooFew(error)) => (error, false),
+                Err(error) => (error, ask.replaces.is_none()),
+            };
+            let error = error.during(Verb::Claim).on(ask.parts.first_name());
+            // Not held by enough is not held. What goes wrong here, the keeper repeats.
+            drop(lease.release().await);
+            if !may_retry {
+                return Err(error);
             }
+            // The store went away in between: the wait goes on as if it had never granted.
+            nap(self, retry.failed(self, error)?).await;
+            retry.check(self)?;
         }
         let what = "the store forgot the grant each time before its replicas had it";
         Err(Error::new(ErrorKind::Unavailable, what)
             .during(Verb::Claim)
             .on(ask.parts.first_name())
-            .next("look at the store's log: its primary seems to change again and again"))
+            .with_help("look at the store's log: its primary seems to change again and again"))
     }
 
-    /// Whether the store still knows the grant, once enough replicas have it.
-    async fn confirm(&self, lease: &Lease, wanted: Wanted) -> Result<bool, Error> {
+    /// Asks the store whether enough replicas have the grant. An error means that it did not say.
+    async fn confirm(&self, lease: &Lease, wanted: Wanted) -> Result<Said, Error> {
         let hold = lease.hold();
         // Entered once more: who entered first has asked.
         if hold.replicas().is_some() {
-            return Ok(true);
+            return Ok(Said::Enough);
         }
         let claim = hold.claim().to_ref();
         let sent = self.clock.now();
         let limit = sent + wanted.within * 2 + self.settings.call;
         let call = self.engine.confirm(&claim, wanted.replicas, wanted.within);
         let answer = within(self, limit, call).await;
-        let answer = answer.unwrap_or_else(|| Err(unanswered(Verb::Renew, limit.since(sent))));
-        let Confirmed { renewed, replicas } = answer.map_err(|error| error.during(Verb::Renew))?;
-        let Renewed::Held(grant) = renewed else { return Ok(false) };
+        let answer = answer.unwrap_or_else(|| Err(unanswered(Verb::Claim, limit.since(sent))));
+        let Confirmed { renewed, replicas } = answer?;
+        let Renewed::Held(grant) = renewed else { return Ok(Said::Forgotten) };
         let safe_until = self.safe_until(sent, claim.lease);
         let note = || self.saw(hold.claim(), Event::Renewed { safe_until });
         if hold.renewed(safe_until, &grant, note).is_err() {
-            return Ok(false);
+            return Ok(Said::Forgotten);
         }
         if replicas < wanted.replicas {
             let Wanted { replicas: wanted, within } = wanted;
             let what = format!("only {replicas} of {wanted} replicas confirmed within {within:?}");
-            return Err(Error::new(ErrorKind::Unavailable, what)
-                .during(Verb::Claim)
-                .next("check that the replicas run and keep up, or ask for fewer"));
+            let next = "check that the replicas run and keep up, or ask for fewer";
+            return Ok(Said::TooFew(Error::new(ErrorKind::Unavailable, what).with_help(next)));
         }
         hold.confirmed_by(replicas);
         hold.check()?;
-        Ok(true)
+        Ok(Said::Enough)
     }
+}
+
+/// What the store said of a grant and its replicas.
+enum Said {
+    /// Enough replicas have it.
+    Enough,
+    /// The store does not know the grant any more.
+    Forgotten,
+    /// Fewer replicas have it than were asked for.
+    TooFew(Error),
 }

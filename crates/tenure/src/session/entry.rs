@@ -24,6 +24,8 @@ pub(super) struct Entry {
     pub(super) max_hold: Option<Duration>,
     /// How often the claim was sent.
     pub(super) sends: u32,
+    /// How many of those the store is known not to have acted on.
+    pub(super) void_sends: u32,
     /// An answer has come.
     pub(super) answered: bool,
     /// The send time of the last claim or renewal that was answered.
@@ -59,6 +61,17 @@ pub(super) struct Rare {
     pub(super) joints: Vec<Arc<Joint>>,
     /// Why the store did not answer the last time, if it did not, while the claim waited.
     pub(super) trouble: Option<String>,
+    /// An end that was pushed before the claim's own answer came.
+    pub(super) early_end: Option<EarlyEnd>,
+}
+
+/// An end that was pushed before the claim's own answer came.
+#[derive(Debug)]
+pub(super) enum EarlyEnd {
+    /// Of this claim.
+    This(Loss),
+    /// Of everything that the session had by then; the claim may have come later.
+    All,
 }
 
 /// Where a claim stands.
@@ -118,6 +131,7 @@ impl Entry {
             flow,
             max_hold: None,
             sends: 1,
+            void_sends: 0,
             answered: false,
             sent_at: now,
             arrival: None,
@@ -212,6 +226,20 @@ impl Entry {
         self.arrival = Some(arrival);
     }
 
+    /// The claim was answered: whether it was ended before that. Where the end may speak of an
+    /// earlier copy of the claim, or of none, the store is asked at once instead.
+    pub(super) fn ended_early(&mut self, now: Tick) -> Option<Loss> {
+        // Looked at first, so that a claim without anything rare allocates nothing.
+        self.rare()?.early_end.as_ref()?;
+        match self.rare_mut().early_end.take() {
+            Some(EarlyEnd::This(loss)) if self.sends - self.void_sends == 1 => Some(loss),
+            _ => {
+                self.renew_at = now;
+                None
+            }
+        }
+    }
+
     /// A renewal was not answered: again soon, with some randomness in `jitter` (0 to 255).
     pub(super) fn renewal_failed(&mut self, now: Tick, jitter: u8) {
         self.renewing = false;
@@ -228,6 +256,11 @@ impl Entry {
         let parts = self.claim.parts.as_slice();
         let part = parts.iter().find(|part| part.name() == name && part.shape() == shape);
         part.map(crate::contract::Part::weight)
+    }
+
+    /// Whether the store is known to have nothing of this claim: no call has had an effect.
+    pub(super) fn is_void(&self) -> bool {
+        self.void_sends == self.sends
     }
 
     /// The request that gives this claim back.

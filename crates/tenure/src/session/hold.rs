@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::contract::{Arrival, Claim, Error, ErrorKind, Fence, Fences, Fencing, Grant, Loss};
+use crate::process::Birth;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, PoisonError};
 use crate::time::{Clock, Tick};
@@ -28,6 +29,8 @@ pub(crate) struct Hold {
     /// How many replicas of the store had the grant before it was handed out, or [`UNASKED`].
     replicas: AtomicU32,
     fencing: Fencing,
+    /// The process that holds it.
+    birth: Birth,
     /// Boxed, like the wakers: most holds end without anybody asking why.
     ended: OnceLock<Box<Loss>>,
     wakers: Mutex<Option<Box<Wakers>>>,
@@ -62,6 +65,7 @@ impl Hold {
             fences: Mutex::new(grant.fences),
             replicas: AtomicU32::new(UNASKED),
             fencing,
+            birth: Birth::here(),
             ended: OnceLock::new(),
             wakers: Mutex::default(),
         })
@@ -153,6 +157,9 @@ impl Hold {
 
     /// Why the grant is over, if it is.
     pub(super) fn loss_at(&self, now: Tick) -> Option<Loss> {
+        if self.birth.is_inherited() {
+            return Some(Loss::Forked);
+        }
         if let Some(loss) = self.ended.get() {
             return Some(Loss::clone(loss));
         }
@@ -205,6 +212,10 @@ impl Hold {
 
     /// Ends the grant at `now`, which must have been read just before.
     pub(super) fn end_at(&self, now: Tick, loss: Loss) {
+        if self.birth.is_inherited() {
+            // Neither the grant nor those who wait for its loss are this process's.
+            return;
+        }
         // A loss that the clock tells was there before the reason we are given now.
         let loss = self.loss_at(now).unwrap_or(loss);
         let _ = self.ended.set(Box::new(loss));
@@ -219,8 +230,9 @@ impl Hold {
 
     /// The error a holder gets that asks after the loss.
     pub(crate) fn lost_error(&self) -> Error {
-        let loss = self.ended.get().map_or(Loss::Expired, |loss| Loss::clone(loss));
+        let loss = self.loss();
         let next = match loss {
+            Loss::Forked => "take a lock of the child's own: connect after the fork",
             Loss::MaxHold => "finish sooner, or allow a longer max_hold",
             Loss::Closed => "connect again for new locks",
             Loss::Released => "take the lock again before you go on",
@@ -233,7 +245,15 @@ impl Hold {
         Error::new(ErrorKind::Lost, what)
             .on(self.claim.parts.first_name())
             .because_of(loss)
-            .next(next)
+            .with_help(next)
+    }
+
+    /// Why the grant is over, once it is.
+    fn loss(&self) -> Loss {
+        if self.birth.is_inherited() {
+            return Loss::Forked;
+        }
+        self.ended.get().map_or(Loss::Expired, |loss| Loss::clone(loss))
     }
 
     /// Resolves when the grant is over.
@@ -270,7 +290,7 @@ impl Future for Lost {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Loss> {
         let hold = Arc::clone(&self.hold);
         if hold.check().is_err() {
-            return Poll::Ready(hold.ended.get().map_or(Loss::Expired, |loss| Loss::clone(loss)));
+            return Poll::Ready(hold.loss());
         }
         let mut wakers = hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         self.key = Some(wakers.get_or_insert_default().put(self.key, cx.waker()));
@@ -285,7 +305,7 @@ impl Future for Lost {
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        if let Some(key) = self.key {
+        if let Some(key) = self.key.filter(|_| !self.hold.birth.is_inherited()) {
             let mut wakers = self.hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(wakers) = wakers.as_mut() {
                 wakers.waiting.retain(|(other, _)| *other != key);
@@ -327,7 +347,7 @@ mod tests {
             id: ClaimId::new(),
             session: None,
             lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::mutex("a".parse().unwrap())),
+            parts: Parts::one(Part::write("a".parse().unwrap())),
             lease: Duration::from_secs(1),
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,

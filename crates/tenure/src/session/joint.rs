@@ -4,7 +4,8 @@
 //! The guard sees one hold that follows its members: it may be trusted for as long as every one of
 //! them may. A member can be entered by other guards of the same owner, or belong to two joints of
 //! it; so a joint holds one guard's share of each member, and gives back those that nobody else
-//! needs.
+//! needs. One grant alone makes a joint too, where a guard that entered it once more has a
+//! `max_hold` of its own.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -97,7 +98,9 @@ impl Core {
             return Err(over);
         }
         members.push(Arc::clone(next));
-        let cap = max_hold.map_or(Tick::NEVER, |most| now + most);
+        // Where a member has a max_hold of its own, that is the reason of the end which it brings.
+        let caps = members.iter().map(|member| member.cap());
+        let cap = caps.fold(max_hold.map_or(Tick::NEVER, |most| now + most), Tick::min);
         let joint = Arc::new(Joint::new(parts, members, &self.clock, cap));
         for member in &joint.members {
             table.update(member.claim().id, |entry| entry.enter(old, &joint));
@@ -108,7 +111,7 @@ impl Core {
     /// Ends a joint, in reverse order. The right ends here, before the store can hear of it; the
     /// caller has to send back what nobody else needs.
     pub(super) fn take_apart(&self, joint: &Arc<Joint>, now: Tick) -> SmallVec<[Release; 1]> {
-        let entries = self.lock().take_apart(joint);
+        let entries = self.lock().take_apart(joint, now);
         joint.hold.end_at(now, Loss::Released);
         for entry in &entries {
             self.saw(&entry.claim, Event::Released);
@@ -140,7 +143,7 @@ impl Table {
 
     /// Takes the joint's share from its members, in reverse order. Returns those that nobody holds
     /// any more, counted as on their way back.
-    fn take_apart(&mut self, joint: &Arc<Joint>) -> Vec<Entry> {
+    fn take_apart(&mut self, joint: &Arc<Joint>, now: Tick) -> Vec<Entry> {
         let mut unheld = Vec::new();
         for member in joint.members.iter().rev() {
             let id = member.claim().id;
@@ -148,7 +151,9 @@ impl Table {
                 unheld.extend(self.remove(id));
             }
         }
-        self.giving += unheld.len();
+        for entry in &unheld {
+            self.on_its_way(entry.claim.lease, now);
+        }
         unheld
     }
 
@@ -166,8 +171,8 @@ impl Table {
             let _ = joint.culprit.set(culprit.claim().parts.first_name().clone());
         }
         work.joints.push((Arc::clone(&joint.hold), loss.clone()));
-        for entry in self.take_apart(joint) {
-            work.give_back.push(Giving::of(&entry, now));
+        for entry in self.take_apart(joint, now) {
+            work.give_back.push(Giving::of(&entry));
             if let Phase::Held { hold, .. } = entry.phase {
                 work.lost.push((hold, loss.clone()));
             }

@@ -4,7 +4,7 @@
 //! It has a thread and a suspend-proof timer of its own, because a busy runtime must not cost a
 //! lock. That a wedged program keeps its lock is what `max_hold` is for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,6 +17,7 @@ use super::entry::{Over, Phase};
 use super::table::{Giving, Table, Work};
 use super::{Core, Event};
 use crate::contract::{ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Released, Renewed, Verb};
+use crate::limits;
 use crate::seeded::{self, Bug};
 use crate::sync::thread;
 use crate::time::{Alarm, Tick};
@@ -26,7 +27,7 @@ pub(super) fn start(core: Arc<Core>) -> Result<(), Error> {
     let thread = thread::Builder::new().name("tenure-keeper".to_owned());
     let guarded = move || {
         let watched = Arc::clone(&core);
-        let run = AssertUnwindSafe(|| Keeper { core, calls: Vec::new() }.run());
+        let run = AssertUnwindSafe(|| Keeper::new(core).run());
         if catch_unwind(run).is_err() {
             // An engine, a waker or a witness panicked. Nothing is renewed from here on, so
             // everybody has to know now: what is held is lost, what waits is over.
@@ -38,14 +39,22 @@ pub(super) fn start(core: Arc<Core>) -> Result<(), Error> {
         Ok(_) => Ok(()),
         Err(cause) => Err(Error::new(ErrorKind::Unavailable, "cannot start the keeper's thread")
             .during(Verb::Connect)
-            .next("raise the limit on threads")
+            .with_help("raise the limit on threads")
             .caused_by(cause)),
     }
 }
 
+/// So many release calls are under way at most for each part of a store. A crowd of callers that
+/// leave at once would otherwise fill the connection, and renewals and claims would wait behind
+/// their withdrawals.
+const RELEASES: usize = 4;
+
 struct Keeper {
     core: Arc<Core>,
     calls: Vec<Call>,
+    /// What waits to be given back, by the part of the store: first what the store has answered
+    /// for, because that may be a hold.
+    outbox: BTreeMap<u32, VecDeque<Giving>>,
 }
 
 /// A call on its way.
@@ -58,7 +67,7 @@ struct Call {
 /// What a call was made for.
 enum Batch {
     Renew { claims: Vec<ClaimRef>, sent: Tick },
-    Release(Vec<Giving>),
+    Release { part: u32, givings: Vec<Giving> },
 }
 
 /// What came back.
@@ -68,6 +77,10 @@ enum Reply {
 }
 
 impl Keeper {
+    fn new(core: Arc<Core>) -> Self {
+        Self { core, calls: Vec::new(), outbox: BTreeMap::new() }
+    }
+
     fn run(mut self) {
         let waker = Waker::from(Arc::new(Bell(Arc::clone(&self.core.alarm))));
         loop {
@@ -91,23 +104,57 @@ impl Keeper {
         let mut work = self.core.lock().collect(now, limit);
         let (renewals, releases) = (take(&mut work.renew), take(&mut work.release));
         self.core.announce(work);
-        for claims in self.batches(renewals, |claim| claim) {
+        for claims in self.batches(renewals) {
             self.renew(claims, now);
         }
-        for givings in self.batches(releases, |giving| &giving.release.claim) {
-            self.release(givings, now);
+        let (uncertain, certain): (Vec<_>, Vec<_>) =
+            releases.into_iter().partition(|giving| giving.release.uncertain);
+        // From behind, so that they stay in their order: a set is given back in reverse.
+        for giving in certain.into_iter().rev() {
+            self.outbox_of(&giving).push_front(giving);
+        }
+        for giving in uncertain {
+            self.outbox_of(&giving).push_back(giving);
+        }
+        self.start_releases(now);
+    }
+
+    /// What waits to be given back to the part of the store that a claim belongs to.
+    fn outbox_of(&mut self, giving: &Giving) -> &mut VecDeque<Giving> {
+        let part = self.core.engine.part_of(giving.release.claim.parts.first_name());
+        self.outbox.entry(part).or_default()
+    }
+
+    /// Cuts what is to be renewed into calls: apart what may fail apart, and at most a batch each.
+    fn batches(&self, claims: Vec<ClaimRef>) -> Vec<Vec<ClaimRef>> {
+        let mut parts: BTreeMap<(u32, bool), Vec<ClaimRef>> = BTreeMap::new();
+        for claim in claims {
+            let part = self.core.engine.part_of(claim.parts.first_name());
+            let asks_anew = self.asks_anew(claim.id);
+            parts.entry((part, asks_anew)).or_default().push(claim);
+        }
+        parts.into_values().flat_map(Work::batches).collect()
+    }
+
+    /// Sends what waits to be given back, as far as there is room: a batch with each call.
+    fn start_releases(&mut self, now: Tick) {
+        for (part, mut outbox) in take(&mut self.outbox) {
+            while !outbox.is_empty() && self.releases(part) < RELEASES {
+                let rest = outbox.split_off(outbox.len().min(limits::BATCH));
+                self.release(part, Vec::from(outbox), now);
+                outbox = rest;
+            }
+            if !outbox.is_empty() {
+                self.outbox.insert(part, outbox);
+            }
         }
     }
 
-    /// Cuts what is due into calls: apart what may fail apart, and at most a batch each.
-    fn batches<T>(&self, items: Vec<T>, claim: impl Fn(&T) -> &ClaimRef) -> Vec<Vec<T>> {
-        let mut parts: BTreeMap<(u32, bool), Vec<T>> = BTreeMap::new();
-        for item in items {
-            let part = self.core.engine.part_of(claim(&item).parts.first_name());
-            let asks_anew = self.asks_anew(claim(&item).id);
-            parts.entry((part, asks_anew)).or_default().push(item);
-        }
-        parts.into_values().flat_map(Work::batches).collect()
+    /// How many release calls are under way to a part of the store.
+    fn releases(&self, part: u32) -> usize {
+        let to =
+            |call: &&Call| matches!(&call.about, Batch::Release { part: at, .. } if *at == part);
+        self.calls.iter().filter(to).count()
     }
 
     /// Where there is no line, whoever waits is tried anew, which may take long: nobody who holds
@@ -131,13 +178,22 @@ impl Keeper {
         });
     }
 
-    fn release(&mut self, givings: Vec<Giving>, now: Tick) {
+    fn release(&mut self, part: u32, givings: Vec<Giving>, now: Tick) {
+        let (givings, forgotten): (Vec<_>, Vec<_>) =
+            givings.into_iter().partition(|giving| now < giving.until);
+        if !forgotten.is_empty() {
+            // They waited here for a lease: the store has forgotten them by itself.
+            self.core.released(Giving::count(&forgotten));
+        }
+        if givings.is_empty() {
+            return;
+        }
         let engine = Arc::clone(&self.core.engine);
         let batch: Vec<_> = givings.iter().map(|giving| giving.release.clone()).collect();
         self.calls.push(Call {
             future: Box::pin(async move { Reply::Released(engine.release(&batch).await) }),
             limit: now + self.core.settings.call,
-            about: Batch::Release(givings),
+            about: Batch::Release { part, givings },
         });
     }
 
@@ -189,10 +245,10 @@ impl Core {
                 };
                 self.renewal_failed(&claims, &error);
             }
-            (Batch::Release(givings), Some(Reply::Released(Ok(_)))) => {
-                self.released(givings.len());
+            (Batch::Release { givings, .. }, Some(Reply::Released(Ok(_)))) => {
+                self.released(Giving::count(&givings));
             }
-            (Batch::Release(givings), _) => self.release_failed(givings),
+            (Batch::Release { givings, .. }, _) => self.release_failed(givings),
         }
     }
 
@@ -320,13 +376,13 @@ impl Core {
                 entry.renewal_failed(now, jitter);
                 let waiting = matches!(entry.phase, Phase::Waiting { .. });
                 if waiting {
-                    entry.rare_mut().trouble = Some(error.to_string());
+                    entry.rare_mut().trouble = Some(error.without_help());
                 }
                 waiting && now >= self.safe_until(entry.sent_at, entry.claim.lease)
             });
             if cut_off == Some(true) {
                 // The place in line is gone by now, and nobody answers.
-                let error = error.clone().next("check that the store is up and reachable");
+                let error = error.clone().with_help("check that the store is up and reachable");
                 table.wait_over(claim.id, Over::CutOff(error), now, &mut work);
             }
         }
@@ -343,10 +399,10 @@ impl Core {
     /// Again a little later, until the store forgets the claims by itself.
     fn release_failed(&self, givings: Vec<Giving>) {
         let now = self.clock.now();
-        let count = givings.len();
+        let count = Giving::count(&givings);
         let mut table = self.lock();
         let pause = Duration::from_millis(100 + u64::from(self.jitter()));
-        for mut giving in givings {
+        for mut giving in givings.into_iter().filter(|giving| !giving.void) {
             giving.not_before = now + pause;
             giving.release.uncertain = true;
             if giving.not_before < giving.until {

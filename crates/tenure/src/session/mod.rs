@@ -9,14 +9,20 @@
 //! ```
 
 mod acquire;
+mod ask;
+mod cells;
 mod confirm;
 mod entry;
 mod hold;
+mod inherited;
 mod joint;
 mod keeper;
 mod one_by_one;
 mod park;
+mod reenter;
 mod release;
+mod repeat;
+mod retry;
 mod table;
 mod witness;
 mod words;
@@ -26,20 +32,24 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use acquire::{Ask, Outcome, Wait};
+pub(crate) use ask::{Ask, Outcome, Wait};
 pub(crate) use confirm::Wanted;
 pub(crate) use hold::Hold;
 pub use hold::Lost;
-pub(crate) use park::block_on;
+pub use park::block_on;
+pub use release::Closed;
 pub(crate) use release::Lease;
 pub use witness::{Event, Witness};
 
-use self::entry::{Entry, Over, Phase};
+use self::entry::{EarlyEnd, Entry, Over, Phase};
+use self::inherited::forked_error;
 use self::table::{Table, Work};
 use crate::contract::{
-    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, SessionId, Signal, Verb,
+    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, SessionId, Signal, Verb, host_name,
+    short,
 };
 use crate::limits;
+use crate::process::Birth;
 use crate::seeded::{self, Bug};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) max_lease: Duration,
     /// Time limit of one call to the store.
     pub(crate) call: Duration,
+    /// How long closing waits for the store to confirm that everything was given back.
+    pub(crate) close: Duration,
     /// The process to name to others, where it is not this one.
     pub(crate) pid: Option<u32>,
     pub(crate) witness: Option<Arc<dyn Witness>>,
@@ -63,6 +75,7 @@ impl Default for Settings {
         Self {
             max_lease: limits::DEFAULT_MAX_LEASE,
             call: limits::CALL,
+            close: limits::CLOSE,
             pid: None,
             witness: None,
             replicas: None,
@@ -92,7 +105,7 @@ pub(crate) struct Core {
     /// The process that others are told of.
     pid: u32,
     /// The process that the keeper is in.
-    process: u32,
+    birth: Birth,
     table: Mutex<Table>,
     noise: AtomicU64,
 }
@@ -115,7 +128,7 @@ impl Session {
             settings,
             host: host_name(),
             pid,
-            process: std::process::id(),
+            birth: Birth::here(),
             table: Mutex::new(Table::new(alarm)),
             noise: AtomicU64::new(seed(id)),
         });
@@ -131,7 +144,7 @@ impl Session {
 
     /// How many claims the session holds or waits for.
     pub(crate) fn claims(&self) -> usize {
-        self.core().lock().len()
+        if self.core().is_inherited() { 0 } else { self.core().lock().len() }
     }
 }
 
@@ -143,6 +156,9 @@ impl fmt::Debug for Session {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.core.is_inherited() {
+            return;
+        }
         self.core.lock().orphaned = true;
         self.core.alarm.ring();
     }
@@ -223,12 +239,21 @@ impl Core {
         mixed.to_le_bytes()[0]
     }
 
-    /// A call to the store with its time limit.
-    pub(crate) async fn limited<T>(
+    /// A call to the store with its time limit. It is made only if this process may make it and the
+    /// session is open.
+    pub(crate) async fn limited<T, C>(
         &self,
         verb: Verb,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
+        call: impl FnOnce() -> C,
+    ) -> Result<T, Error>
+    where
+        C: Future<Output = Result<T, Error>>,
+    {
+        self.check_process(verb)?;
+        if self.lock().closed {
+            return Err(closed_error(verb));
+        }
+        let call = call();
         self.limited_from(self.clock.now(), verb, call).await
     }
 
@@ -241,6 +266,7 @@ impl Core {
     ) -> Result<T, Error> {
         match park::within(self, now + self.settings.call, call).await {
             Some(answer) => answer.map_err(|error| error.during(verb)),
+            None if self.is_inherited() => Err(forked_error(verb)),
             None => Err(unanswered(verb, self.settings.call)),
         }
     }
@@ -259,6 +285,11 @@ impl Ear for Core {
             Signal::AllEnded { loss } => {
                 for id in table.ids() {
                     hear_ended(&mut table, id, loss.clone(), now, &mut work);
+                    table.update(id, |entry| {
+                        if matches!(entry.phase, Phase::Sent) {
+                            entry.rare_mut().early_end = Some(EarlyEnd::All);
+                        }
+                    });
                 }
             }
             Signal::Again { claim, after } => {
@@ -289,7 +320,11 @@ fn hear_ended(table: &mut Table, claim: ClaimId, loss: Loss, now: Tick, work: &m
     match table.get(claim).map(|entry| &entry.phase) {
         Some(Phase::Held { .. } | Phase::Granted { .. }) => table.lose(claim, loss, now, work),
         Some(Phase::Waiting { .. }) => table.wait_over(claim, Over::Ended(loss), now, work),
-        _ => {}
+        // The push overtook the answer: keep it until the answer comes.
+        Some(Phase::Sent) => {
+            table.update(claim, |entry| entry.rare_mut().early_end = Some(EarlyEnd::This(loss)));
+        }
+        Some(Phase::Over(_)) | None => {}
     }
 }
 
@@ -325,24 +360,17 @@ impl fmt::Debug for Core {
 }
 
 fn unanswered(verb: Verb, waited: Duration) -> Error {
-    let what = format!("no answer within {waited:?}");
+    let what = format!("no answer within {}", short(waited));
     Error::new(ErrorKind::Unavailable, what)
         .effect_unknown()
         .during(verb)
-        .next("check that the store is up and reachable")
+        .with_help("check that the store is up and reachable")
 }
 
 fn closed_error(verb: Verb) -> Error {
     Error::new(ErrorKind::Closed, "this Tenure was closed")
         .during(verb)
-        .next("connect again for new locks")
-}
-
-fn host_name() -> Arc<str> {
-    let name = rustix::system::uname();
-    let name = name.nodename().to_string_lossy();
-    // Shown to people: nothing in it may move their cursor.
-    name.chars().filter(|c| !c.is_control()).take(64).collect::<String>().into()
+        .with_help("connect again for new locks")
 }
 
 fn seed(id: SessionId) -> u64 {

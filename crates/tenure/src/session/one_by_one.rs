@@ -119,14 +119,14 @@ impl<'a> Taken<'a> {
         lease: Lease,
         max_hold: Option<Duration>,
     ) -> Result<(), (Name, Loss)> {
-        let wait = lease.wait();
+        let timeout = lease.timeout();
         let old = self.held.as_ref().map(|held| &held.joint);
         let joint = self.core.join(parts, old, lease.hold(), max_hold)?;
         lease.hand_over();
         if let Some(old) = self.held.take() {
             old.lease.hand_over();
         }
-        let lease = Lease::of_joint(Arc::clone(self.core), Arc::clone(&joint), wait);
+        let lease = Lease::of_joint(Arc::clone(self.core), Arc::clone(&joint), timeout);
         self.held = Some(Held { joint, lease });
         Ok(())
     }
@@ -165,5 +165,5 @@ fn final_loss(wait: Wait, name: &Name, loss: Loss) -> Option<Error> {
         _ => return None,
     };
     let error = Error::new(ErrorKind::Lost, what).during(Verb::Claim).on(name).because_of(loss);
-    Some(error.next("nothing of the set is held; try again"))
+    Some(error.with_help("nothing of the set is held; try again"))
 }

@@ -3,26 +3,34 @@
 //!
 //! The keeper's one queue of deadlines wakes everybody, so that no lock needs a timer of its own.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use tokio::task::coop::unconstrained;
+
 use super::entry::{Entry, Phase};
+use super::inherited::forked_error;
 use super::{Core, Over};
-use crate::contract::{Attendant, ClaimId, Engine, SessionId};
+use crate::contract::{Attendant, ClaimId, Engine, SessionId, Verb};
+use crate::process::{blocking, is_blocked};
 use crate::session::Hold;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::Tick;
 
-/// Runs a call with a time limit: `None` if the limit passed first.
+/// Runs a call with a time limit: `None` if the limit passed first, or this is another process
+/// than the one that began the call.
 pub(super) async fn within<F: Future>(core: &Core, limit: Tick, call: F) -> Option<F::Output> {
     let mut call = pin!(call);
     let mut nap = Nap { core, until: limit, key: None };
     poll_fn(move |cx| {
+        if core.is_inherited() {
+            return Poll::Ready(None);
+        }
         if let Poll::Ready(answer) = call.as_mut().poll(cx) {
             return Poll::Ready(Some(answer));
         }
@@ -47,7 +55,7 @@ impl Future for Nap<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.core.clock.now() >= self.until {
+        if self.core.is_inherited() || self.core.clock.now() >= self.until {
             return Poll::Ready(());
         }
         let mut table = self.core.lock();
@@ -63,7 +71,7 @@ impl Future for Nap<'_> {
 
 impl Drop for Nap<'_> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
+        if let Some(key) = self.key.take().filter(|_| !self.core.is_inherited()) {
             self.core.lock().awake(key);
         }
     }
@@ -83,6 +91,10 @@ pub(super) enum Woken {
 /// Waits until the claim is granted, its wait is over, or the deadline passes.
 pub(super) async fn granted(core: &Core, id: ClaimId, deadline: Tick) -> Woken {
     poll_fn(|cx| {
+        if core.is_inherited() {
+            let error = forked_error(Verb::Claim);
+            return Poll::Ready(Woken::Over(Over::CutOff(error)));
+        }
         let now = core.clock.now();
         let look = |entry: &mut Entry| look(entry, now, deadline, cx);
         // An entry that is gone was given back by somebody: claim anew.
@@ -121,43 +133,46 @@ fn look(entry: &mut Entry, now: Tick, deadline: Tick, cx: &mut Context<'_>) -> P
 }
 
 thread_local! {
-    static BLOCKING: Cell<bool> = const { Cell::new(false) };
     /// The engine whose signals the future on this thread waits for.
     static AWAITED: RefCell<Awaited> = const { RefCell::new(None) };
-}
-
-/// Whether this thread runs a future by blocking on it.
-pub(super) fn on_blocking_thread() -> bool {
-    BLOCKING.get()
 }
 
 /// Says that a future on this thread waits for a signal of this session. If the thread is blocked
 /// on that future, it can wait where the signal arrives.
 fn await_signal(core: &Core) {
-    if on_blocking_thread() && core.engine.attendant().is_some() {
+    if is_blocked() && core.engine.attendant().is_some() {
         AWAITED.set(Some((Arc::clone(&core.engine), core.id)));
     }
 }
 
-/// Runs a future on this thread, which sleeps while there is nothing to do.
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            BLOCKING.set(self.0);
-        }
-    }
-    let _restore = Restore(BLOCKING.replace(true));
+/// Runs a future on this thread and returns its output: for programs without an async runtime, and
+/// where a future of Tenure is awaited that has no `blocking_` form.
+///
+/// Never panics, inside a runtime neither: while the thread is blocked, nothing that Tenure waits
+/// for runs on that runtime. Other tasks of a blocked worker wait, though.
+///
+/// # Examples
+/// ```
+/// let tenure = tenure::block_on(tenure::Tenure::connect("memory:"))?;
+/// let guard = tenure::block_on(tenure.mutex("reports")?.lock())?;
+/// # drop(guard);
+/// # Ok::<(), tenure::Error>(())
+/// ```
+pub fn block_on<F: Future>(future: F) -> F::Output {
     let sleeper = Arc::new(Sleeper::new());
     let waker = Waker::from(Arc::clone(&sleeper));
     let mut cx = Context::from_waker(&waker);
-    let mut future = pin!(future);
-    loop {
-        if let Poll::Ready(output) = Pin::as_mut(&mut future).poll(&mut cx) {
-            return output;
+    // Inside a task the budget of tokio's cooperative scheduling is not renewed before the task
+    // yields, which it does not while it is blocked here: without it nothing would ever be ready.
+    let mut future = pin!(unconstrained(future));
+    blocking(|| {
+        loop {
+            if let Poll::Ready(output) = Pin::as_mut(&mut future).poll(&mut cx) {
+                return output;
+            }
+            sleeper.sleep(&AWAITED.take());
         }
-        sleeper.sleep(&AWAITED.take());
-    }
+    })
 }
 
 /// A thread that blocks on a future.

@@ -4,11 +4,13 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::entry::{Entry, Over, Phase};
 use super::joint::Joint;
+use super::park::within;
 use super::table::{Giving, Work};
 use super::{Ask, Core, Event, Hold, Session, Wait};
 use crate::contract::{Error, ErrorKind, Loss, Name, Part, Parts, Release, Released, Verb};
@@ -21,20 +23,21 @@ pub(crate) struct Lease {
     hold: Arc<Hold>,
     /// What it is made of, if it is several grants held as one.
     joint: Option<Arc<Joint>>,
-    /// How long its caller was ready to wait, and will be for an upgrade.
-    wait: Wait,
+    /// The timeout of its caller, which an upgrade has again. Not a [`Wait`]: that takes more room
+    /// in every guard.
+    timeout: Option<Duration>,
     done: bool,
 }
 
 impl Lease {
-    pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>, wait: Wait) -> Self {
-        Self { core, hold, joint: None, wait, done: false }
+    pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>, timeout: Option<Duration>) -> Self {
+        Self { core, hold, joint: None, timeout, done: false }
     }
 
     /// The guard's share of several grants that are held as one.
-    pub(super) fn of_joint(core: Arc<Core>, joint: Arc<Joint>, wait: Wait) -> Self {
+    pub(super) fn of_joint(core: Arc<Core>, joint: Arc<Joint>, timeout: Option<Duration>) -> Self {
         let hold = Arc::clone(joint.hold());
-        Self { core, hold, joint: Some(joint), wait, done: false }
+        Self { core, hold, joint: Some(joint), timeout, done: false }
     }
 
     /// The share now belongs to somebody else.
@@ -54,8 +57,17 @@ impl Lease {
         &self.hold
     }
 
-    pub(super) fn wait(&self) -> Wait {
-        self.wait
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// How many guards the owner has on the name of this one, in this process.
+    pub(crate) fn depth(&self) -> u32 {
+        if self.core.is_inherited() {
+            return 0;
+        }
+        let claim = self.hold.claim();
+        self.core.depth(claim.parts.first_name(), claim.lineage.owner())
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -66,18 +78,21 @@ impl Lease {
     /// hold that was entered more than once, or that is part of a set, stays beside the new one.
     pub(crate) fn ask_instead(&self, part: Part) -> Ask {
         let claim = self.hold.claim();
-        let table = self.core.lock();
-        let entry = table.get(claim.id);
-        let sole = matches!(entry.map(|e| &e.phase), Some(Phase::Held { guards: 1, .. }));
-        let scoped = entry.is_some_and(|entry| entry.scoped);
-        drop(table);
-        let replaces = (sole && claim.parts.as_slice().len() == 1).then_some(claim.id);
+        let (mut sole, mut scoped) = (false, false);
+        if !self.core.is_inherited() {
+            let table = self.core.lock();
+            let entry = table.get(claim.id);
+            sole = matches!(entry.map(|e| &e.phase), Some(Phase::Held { guards: 1, .. }));
+            scoped = entry.is_some_and(|entry| entry.scoped);
+        }
+        let sole = sole && self.joint.is_none() && claim.parts.as_slice().len() == 1;
+        let replaces = sole.then_some(claim.id);
         Ask {
             parts: Parts::one(part),
             lineage: claim.lineage.clone(),
             scoped,
             lease: claim.lease,
-            wait: if self.wait == Wait::Try { Wait::Unlimited } else { self.wait },
+            wait: self.timeout.map_or(Wait::Unlimited, Wait::Limit),
             max_hold: self.hold.hold_left(),
             lock_delay: claim.lock_delay,
             replaces,
@@ -90,11 +105,14 @@ impl Lease {
         self.done = true;
         let now = self.core.clock.now();
         let lost = self.hold.check_at(now).err();
+        if let Some(error) = lost.as_ref().filter(|_| self.core.is_inherited()) {
+            return Err(error.clone());
+        }
         let safe_until = self.hold.safe_until();
         if seeded::on(Bug::RenewAfterReleaseIsLoss) && self.joint.is_none() {
             return self.release_before_forgetting().await;
         }
-        let Some(mut way) = WayBack::new(&self.core, self.leave(now), now) else {
+        let Some(mut way) = WayBack::new(&self.core, self.leave(now)) else {
             // Another guard of the same owner still holds it, or the keeper gave it back already.
             return lost.map_or(Ok(()), Err);
         };
@@ -110,7 +128,9 @@ impl Lease {
                     .during(Verb::Release)
                     .on(&gone)
                     .because_of(why)
-                    .next("what was done under this lock may have overlapped with another holder"))
+                    .with_help(
+                        "what was done under this lock may have overlapped with another holder",
+                    ))
             }
             (None, Err(error)) => Err(error),
         }
@@ -121,7 +141,7 @@ impl Lease {
     /// What a seeded bug does: leaves the claim in the table while its release is on its way.
     async fn release_before_forgetting(&self) -> Result<(), Error> {
         let batch = [Release { claim: self.hold.claim().to_ref(), uncertain: true }];
-        let answer = self.core.limited(Verb::Release, self.core.engine.release(&batch)).await;
+        let answer = self.core.limited(Verb::Release, || self.core.engine.release(&batch)).await;
         self.hold.check()?;
         if self.core.let_go(&self.hold, self.core.clock.now()).is_some() {
             drop(self.core.lock().given(1));
@@ -132,11 +152,11 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.done {
+        if self.done || self.core.is_inherited() {
             return;
         }
         let now = self.core.clock.now();
-        let givings = self.leave(now).into_iter().map(|release| Giving::new(release, now));
+        let givings = self.leave(now).into_iter().map(Giving::new);
         self.core.send_back(givings.collect());
     }
 }
@@ -166,7 +186,7 @@ impl Core {
         }
         let entry = table.remove(id)?;
         // Counted as on its way from here on: the keeper must not end in between.
-        table.giving += 1;
+        table.on_its_way(entry.claim.lease, now);
         drop(table);
         self.saw(hold.claim(), Event::Released);
         hold.end_at(now, Loss::Released);
@@ -179,7 +199,7 @@ impl Core {
         if givings.is_empty() {
             return;
         }
-        let count = givings.len();
+        let count = Giving::count(&givings);
         let mut table = self.lock();
         for giving in givings {
             table.push_release(giving);
@@ -197,15 +217,13 @@ struct WayBack {
     releases: SmallVec<[Release; 1]>,
     /// How many were counted as on their way.
     count: usize,
-    /// When they were let go.
-    since: Tick,
 }
 
 impl WayBack {
-    /// The way back for what was let go at `now`. `None` if that is nothing.
-    fn new(core: &Arc<Core>, releases: SmallVec<[Release; 1]>, now: Tick) -> Option<Self> {
+    /// The way back for what was let go. `None` if that is nothing.
+    fn new(core: &Arc<Core>, releases: SmallVec<[Release; 1]>) -> Option<Self> {
         let count = releases.len();
-        (count > 0).then(|| Self { core: Arc::clone(core), releases, count, since: now })
+        (count > 0).then(|| Self { core: Arc::clone(core), releases, count })
     }
 
     /// Sends them. Returns the name of the first that the store did not know, if there is one.
@@ -222,7 +240,7 @@ impl WayBack {
             }
             Err(error) => {
                 let next = "it is released in the background; the lease is the backstop";
-                let error = error.next(next);
+                let error = error.with_help(next);
                 Err(match name(0) {
                     Some(name) => error.on(&name),
                     None => error,
@@ -234,34 +252,51 @@ impl WayBack {
 
 impl Drop for WayBack {
     fn drop(&mut self) {
+        if self.core.is_inherited() {
+            return;
+        }
         if self.releases.is_empty() {
             let drained = self.core.lock().given(self.count);
             return drained.into_iter().for_each(Waker::wake);
         }
-        let (now, since) = (self.core.clock.now(), self.since);
         let giving = |mut release: Release| {
             // Whether the call went out is not known.
             release.uncertain = true;
-            Giving { not_before: now, ..Giving::new(release, since) }
+            Giving::new(release)
         };
         let givings = std::mem::take(&mut self.releases).into_iter().map(giving);
         self.core.send_back(givings.collect());
     }
 }
 
+/// Whether the store confirmed that a closed [`Tenure`](crate::Tenure) gave everything back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Nothing is held or waited for any more.
+    Confirmed,
+    /// The store did not confirm in time. The locks were given up all the same: their guards are
+    /// lost, they are not renewed, and their releases are sent again in the background while the
+    /// process lives.
+    Unconfirmed {
+        /// How many claims are not confirmed as released.
+        claims: usize,
+        /// When the leases of all of them have ended, at the latest, and the locks are free.
+        free_within: Duration,
+    },
+}
+
 impl Session {
-    /// Ends every wait, gives everything back and refuses whatever comes after. Returns when the
-    /// store has confirmed, or its leases have run out.
-    pub(crate) async fn close(&self) {
+    /// Ends every wait, gives everything back and refuses whatever comes after. Holders and waiters
+    /// are told before anything is sent. Returns when the store has confirmed all releases, or
+    /// after the time limit of closing.
+    pub(crate) async fn close(&self) -> Closed {
         let core = self.core();
-        if core.process != std::process::id() {
-            // A child that was forked without `exec`: the keeper stayed with the parent, whose
-            // locks these are.
-            core.abandon();
-            return;
+        if core.is_inherited() {
+            // Nothing here is this process's to give back, and every guard is lost already.
+            return Closed::Confirmed;
         }
         core.close_table();
-        poll_fn(|cx| {
+        let drained = poll_fn(|cx| {
             let mut table = core.lock();
             if table.is_drained() {
                 return Poll::Ready(());
@@ -270,21 +305,34 @@ impl Session {
                 table.drained.push(cx.waker().clone());
             }
             Poll::Pending
-        })
-        .await;
+        });
+        let limit = core.clock.now() + core.settings.close;
+        match within(core, limit, drained).await {
+            Some(()) => Closed::Confirmed,
+            None if core.is_inherited() => Closed::Confirmed,
+            None => core.unconfirmed(),
+        }
     }
 }
 
 impl Core {
+    /// What the store has not confirmed by now.
+    fn unconfirmed(&self) -> Closed {
+        let table = self.lock();
+        match table.unconfirmed() {
+            0 => Closed::Confirmed,
+            claims => {
+                let free_within = table.forgotten_at().since(self.clock.now());
+                Closed::Unconfirmed { claims, free_within }
+            }
+        }
+    }
+
     /// The keeper is gone: nothing is renewed or given back any more. Ends everything here; the
     /// leases end it in the store.
     pub(super) fn abandon(&self) {
         self.close_table();
-        let mut table = self.lock();
-        table.releases.clear();
-        table.giving = 0;
-        let drained = std::mem::take(&mut table.drained);
-        drop(table);
+        let drained = self.lock().abandon();
         drained.into_iter().for_each(Waker::wake);
     }
 
@@ -298,12 +346,12 @@ impl Core {
             match table.get(id).map(|entry| &entry.phase) {
                 Some(Phase::Held { .. }) => table.lose(id, Loss::Closed, now, &mut work),
                 Some(Phase::Sent | Phase::Waiting { .. }) => {
-                    if let Some(entry) = table.get(id) {
-                        let mut giving = Giving::of(entry, now);
+                    if let Some(entry) = table.get(id).filter(|entry| !entry.is_void()) {
+                        let mut giving = Giving::of(entry);
                         giving.release.uncertain = true;
+                        table.on_its_way(giving.release.claim.lease, now);
                         work.give_back.push(giving);
                     }
-                    table.giving += 1;
                     table.wait_over(id, Over::Closed, now, &mut work);
                 }
                 Some(Phase::Granted { .. }) => {

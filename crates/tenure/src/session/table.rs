@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::entry::{Entry, Flow, Over, Phase};
 use super::hold::Hold;
-use crate::contract::{ClaimId, ClaimRef, IdMap, Loss, Name, OwnerId, Part, Release};
+use crate::contract::{Claim, ClaimId, ClaimRef, IdMap, Loss, Name, OwnerId, Part, Release};
 use crate::limits;
 use crate::time::{Alarm, Tick};
 
@@ -20,7 +21,7 @@ pub(super) struct Table {
     entries: IdMap<ClaimId, Box<(Entry, Tick)>>,
     due: BTreeSet<(Tick, ClaimId)>,
     /// The claims that hold, by name: for re-entry, and to tell a task that waits for itself.
-    held: HashMap<Name, SmallVec<[ClaimId; 1]>>,
+    pub(super) held: HashMap<Name, SmallVec<[ClaimId; 1]>>,
     /// Callers with a time limit, by when it passes.
     sleepers: BTreeMap<(Tick, u64), Waker>,
     next_sleeper: u64,
@@ -32,7 +33,9 @@ pub(super) struct Table {
     /// Claims to be given back in the background.
     pub(super) releases: Vec<Giving>,
     /// Releases that were sent, by the keeper or a guard, and are not answered yet.
-    pub(super) giving: usize,
+    giving: usize,
+    /// When the leases of all that is on its way back have ended.
+    forgotten_at: Tick,
     /// Who waits until everything is given back.
     pub(super) drained: Vec<Waker>,
     pub(super) closed: bool,
@@ -44,21 +47,30 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct Giving {
     pub(super) release: Release,
-    /// When the store forgets it anyway.
+    /// When the lease has ended it in the store anyway. The keeper says so when it first takes the
+    /// claim up: the thread that let it go may have been stopped after it read the clock, while
+    /// the keeper went on renewing.
     pub(super) until: Tick,
     pub(super) not_before: Tick,
+    /// The store never got the claim. The release is sent once, so that the engine can drop what it
+    /// remembers of the claim; it is not counted as on its way, and not sent again.
+    pub(super) void: bool,
 }
 
 impl Giving {
-    /// A claim to be given back from `now` on.
-    pub(super) fn of(entry: &Entry, now: Tick) -> Self {
-        Self::new(entry.to_release(), now)
+    /// A claim to be given back at once.
+    pub(super) fn of(entry: &Entry) -> Self {
+        Self::new(entry.to_release())
     }
 
-    /// A release to be sent from `now` on.
-    pub(super) fn new(release: Release, now: Tick) -> Self {
-        let until = now + release.claim.lease;
-        Self { release, until, not_before: now }
+    /// A release to be sent at once.
+    pub(super) fn new(release: Release) -> Self {
+        Self { release, until: Tick::NEVER, not_before: Tick::ZERO, void: false }
+    }
+
+    /// How many of these count as on their way.
+    pub(super) fn count(givings: &[Self]) -> usize {
+        givings.iter().filter(|giving| !giving.void).count()
     }
 }
 
@@ -90,6 +102,7 @@ impl Table {
             rung: false,
             releases: Vec::new(),
             giving: 0,
+            forgotten_at: Tick::ZERO,
             drained: Vec::new(),
             closed: false,
             orphaned: false,
@@ -106,7 +119,30 @@ impl Table {
 
     /// Nothing is on its way back to the store.
     pub(super) fn is_drained(&self) -> bool {
-        self.releases.is_empty() && self.giving == 0
+        self.unconfirmed() == 0
+    }
+
+    /// How many claims are on their way back to the store.
+    pub(super) fn unconfirmed(&self) -> usize {
+        Giving::count(&self.releases) + self.giving
+    }
+
+    /// When the store has forgotten, by their leases, all claims that are on their way back.
+    pub(super) fn forgotten_at(&self) -> Tick {
+        self.forgotten_at
+    }
+
+    /// Counts a claim as on its way back, from before its release is sent.
+    pub(super) fn on_its_way(&mut self, lease: Duration, now: Tick) {
+        self.giving += 1;
+        self.forgotten_at = self.forgotten_at.max(now + lease);
+    }
+
+    /// Forgets all that is on its way back. Returns the wakers of those that waited for it.
+    pub(super) fn abandon(&mut self) -> Vec<Waker> {
+        self.releases.clear();
+        self.giving = 0;
+        std::mem::take(&mut self.drained)
     }
 
     pub(super) fn get(&self, id: ClaimId) -> Option<&Entry> {
@@ -164,8 +200,14 @@ impl Table {
         self.entries.keys().copied().collect()
     }
 
-    /// A hold of this owner that a claim for `part` may simply enter again.
-    pub(super) fn reenter(&mut self, owner: OwnerId, part: &Part, now: Tick) -> Option<Arc<Hold>> {
+    /// A hold of this owner that a claim for `part` may simply enter again, if its terms fit.
+    pub(super) fn reenter(
+        &mut self,
+        owner: OwnerId,
+        part: &Part,
+        now: Tick,
+        terms_fit: impl Fn(&Claim) -> bool,
+    ) -> Option<Arc<Hold>> {
         if !part.shape().reentrant() {
             return None;
         }
@@ -173,7 +215,7 @@ impl Table {
             // Neither a hold that is being exchanged, nor a set, which has other names and fences.
             let plain = entry.rare().is_none_or(|rare| rare.successor.is_none())
                 && entry.claim.parts.as_slice().len() == 1;
-            if entry.claim.lineage.owner() != owner || !plain {
+            if entry.claim.lineage.owner() != owner || !plain || !terms_fit(&entry.claim) {
                 return false;
             }
             let weight = entry.weight_on(part.name(), part.shape());
@@ -216,6 +258,7 @@ impl Table {
         if !self.is_drained() {
             return Vec::new();
         }
+        self.forgotten_at = Tick::ZERO;
         if self.orphaned {
             // The keeper may have waited for just this to end.
             self.alarm.ring();
@@ -227,7 +270,7 @@ impl Table {
     pub(super) fn collect(&mut self, now: Tick, at_latest: Tick) -> Work {
         self.rung = false;
         let mut work = Work::default();
-        let horizon = now + std::time::Duration::from_secs(1);
+        let horizon = now + Duration::from_secs(1);
         let soon: Vec<ClaimId> =
             self.due.iter().take_while(|(due, _)| *due <= horizon).map(|(_, id)| *id).collect();
         for id in soon {
@@ -238,10 +281,13 @@ impl Table {
         {
             work.wake.push(first.remove());
         }
-        let (ready, later): (Vec<_>, Vec<_>) =
+        let (mut ready, later): (Vec<_>, Vec<_>) =
             self.releases.drain(..).partition(|giving| giving.not_before <= now);
+        for giving in &mut ready {
+            giving.until = giving.until.min(now + giving.release.claim.lease);
+        }
         self.releases = later;
-        self.giving += ready.len();
+        self.giving += Giving::count(&ready);
         work.release = ready;
         let first = self.due.first().map_or(Tick::NEVER, |(due, _)| *due);
         let retry = self.releases.iter().map(|giving| giving.not_before).min();
@@ -276,7 +322,7 @@ impl Table {
     /// not picked up leaves its caller's wait behind, which then claims anew.
     pub(super) fn lose(&mut self, id: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
         let Some(entry) = self.get(id) else { return };
-        let mut giving = Giving::of(entry, now);
+        let mut giving = Giving::of(entry);
         // The store and we may disagree on what became of it: no late copy may come back.
         giving.release.uncertain = true;
         match &entry.phase {
@@ -308,7 +354,7 @@ impl Table {
             _ => return,
         }
         // It goes back only after its holder was told; until then it counts as on its way.
-        self.giving += 1;
+        self.on_its_way(giving.release.claim.lease, now);
         work.give_back.push(giving);
     }
 
@@ -425,7 +471,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{About, Claim, Lineage, Parts, Patience};
+    use crate::contract::{About, Lineage, Parts, Patience};
     use crate::time::{Clock, ManualClock};
 
     #[test]
@@ -434,9 +480,9 @@ mod tests {
             id: ClaimId::new(),
             session: None,
             lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::mutex("a".parse().unwrap())),
-            lease: std::time::Duration::from_secs(1),
-            lock_delay: std::time::Duration::ZERO,
+            parts: Parts::one(Part::write("a".parse().unwrap())),
+            lease: Duration::from_secs(1),
+            lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
             about: About { host: "host".into(), pid: 1, place: None, label: None },

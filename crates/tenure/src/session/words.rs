@@ -15,16 +15,16 @@ pub(super) fn refusal_error(refusal: Refusal, asked: Shape) -> Error {
                 }
                 _ => "use one name for one kind of lock, or wait until it is free",
             };
-            Error::new(ErrorKind::Shape, what).on(&name).next(next)
+            Error::new(ErrorKind::Shape, what).on(&name).with_help(next)
         }
         Refusal::Upgrade { by } => {
             let what = format!("another reader already waits to write: {by}");
             Error::new(ErrorKind::UpgradeConflict, what)
-                .next("release the read lock and take the write lock from the start")
+                .with_help("release the read lock and take the write lock from the start")
         }
         Refusal::Full { name, limit } => {
             let what = format!("{limit} claims hold or wait already");
-            Error::new(ErrorKind::Limit, what).on(&name).next("come back when fewer do")
+            Error::new(ErrorKind::Limit, what).on(&name).with_help("come back when fewer do")
         }
         Refusal::NothingToReplace => {
             Error::new(ErrorKind::Lost, "what should be upgraded or downgraded is no longer held")
@@ -81,5 +81,5 @@ pub(super) fn timed_out_error(late: TooLate<'_>) -> Error {
         .during(Verb::Claim)
         .on(late.name)
         .blocked_by(holders, late.place)
-        .next(next)
+        .with_help(next)
 }

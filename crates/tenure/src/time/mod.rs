@@ -73,6 +73,14 @@ impl fmt::Debug for Tick {
     }
 }
 
+/// How long to wait before the next attempt after so many that failed: 40 ms, doubled each time up
+/// to [`limits::BACK_OFF`](crate::limits::BACK_OFF), times something between 0.5 and 1.5 that
+/// `noise` decides, so that many clients do not come back at one instant.
+pub(crate) fn back_off(failures: u32, noise: u8) -> Duration {
+    let step = Duration::from_millis(20 << failures.clamp(1, 16)).min(crate::limits::BACK_OFF);
+    step * (128 + u32::from(noise)) / 256
+}
+
 /// Where time comes from.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The current instant. Goes on while the machine is suspended; never goes back.

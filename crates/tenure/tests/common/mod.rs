@@ -9,9 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Evicted, Eviction, Lineage, OwnerId, Part,
-    Parts, Patience, Pending, Promises, Query, Release, Released, Renewed, SessionId, Snapshot,
-    Verdict,
+    About, Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Lineage,
+    OwnerId, Part, Parts, Patience, Pending, Promises, Query, Raised, Release, Released, Renewed,
+    SessionId, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
@@ -52,7 +52,7 @@ impl World {
             id: ClaimId::new(),
             session: None,
             lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::mutex(name.parse().unwrap())),
+            parts: Parts::one(Part::write(name.parse().unwrap())),
             lease,
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
@@ -178,6 +178,10 @@ impl Engine for Meddler {
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         self.call(self.inner.evict(eviction))
+    }
+
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        self.call(self.inner.raise_fences(to))
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

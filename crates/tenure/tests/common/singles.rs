@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Pending, Promises, Query, Release,
-    Released, Renewed, SessionId, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Pending, Promises, Query,
+    Raised, Release, Released, Renewed, SessionId, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;
@@ -85,6 +85,10 @@ impl Engine for SinglesEngine {
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         self.0.evict(eviction)
+    }
+
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        self.0.raise_fences(to)
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

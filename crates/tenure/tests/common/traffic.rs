@@ -17,7 +17,7 @@ use servers::eventually;
 use tenure::conformance::audit::{Entry, History, Recorder, Rules, judge};
 use tenure::contract::ClaimId;
 use tenure::time::{Clock, SystemClock, Tick};
-use tenure::{ErrorKind, Guard, Tenure};
+use tenure::{ErrorKind, MutexGuard, Tenure};
 use tokio::task::JoinHandle;
 
 const CLIENTS: usize = 4;
@@ -187,7 +187,7 @@ impl Traffic {
 /// Writes under the lock. Whoever was granted after a write was done has a higher fence than it:
 /// `before` is what the sink had seen when the claim was not yet sent.
 async fn hold(
-    guard: Guard,
+    guard: MutexGuard,
     before: u64,
     sink: &Mutex<Sink>,
     recorder: &Recorder,

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
+use super::super::promises::sentence;
 use super::history::History;
 use super::timeline::{Life, lives};
 use crate::contract::{ClaimId, Fence, Name};
@@ -33,7 +34,8 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "promise {}: {}", self.promise, self.what)
+        write!(f, "promise {} ({}) broken: ", self.promise, sentence(self.promise))?;
+        f.write_str(&self.what)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::conformance::harness::Harness;
 use crate::conformance::world::{Ask, Raw, World, name};
 use crate::contract::{
     Arrival, Claim, ClaimId, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Page, Part,
-    Patience, Query, Queued, Refusal, Release, Renewed, Signal, SlotView, Verdict,
+    Patience, Query, Queued, Raised, Refusal, Release, Renewed, Signal, SlotView, Verdict,
 };
 use crate::ledger::{Ledger, Now};
 use crate::time::Tick;
@@ -103,6 +103,7 @@ impl Duel {
                 self.world.stage().end_session(id);
                 self.rules(|ledger, now| ledger.end_session(id, now));
             }
+            Step::Raise(by) => self.raise(*by)?,
             Step::Pass(time) => self.pass(self.world.lease() * *time / 100),
         }
         self.compare_slots()?;
@@ -237,6 +238,34 @@ impl Duel {
         }
     }
 
+    /// Raises the fences of each side above how far they have got there.
+    fn raise(&mut self, by: u64) -> Result<(), String> {
+        let ask = |to: u64| {
+            let engine = Arc::clone(self.raws[0].engine());
+            let raised = self.world.now(async move { engine.raise_fences(Fence::new(to)).await });
+            raised.map_err(|error| error.to_string())
+        };
+        let above = |raised: Raised| match raised {
+            Raised::NotAbove(highest) => highest.get() + by,
+            Raised::Done => by,
+        };
+        let mut theirs = ask(above(ask(0)?))?;
+        // Where all namespaces have one floor, another test may raise it meanwhile.
+        for _ in 0..if by > 0 { 20 } else { 0 } {
+            if theirs == Raised::Done {
+                break;
+            }
+            theirs = ask(above(ask(0)?))?;
+        }
+        let ours = self.rules(|ledger, _| {
+            let highest = ledger.raise_fences(Fence::new(0));
+            ledger.raise_fences(Fence::new(above(highest)))
+        });
+        // How far they have got is each side's own, and so is whether anything was given out yet.
+        let done = |raised: &Raised| matches!(raised, Raised::Done);
+        if done(&theirs) == done(&ours) { Ok(()) } else { Err(differ(&theirs, &ours)) }
+    }
+
     fn grants(&mut self, claim: &Claim, theirs: &Grant, ours: &Grant) -> Result<(), String> {
         self.same_arrival(theirs.arrival, ours.arrival)?;
         let fences = theirs.fences.as_slice().iter().zip(ours.fences.as_slice());
@@ -350,7 +379,6 @@ const NAME: [&str; NAMES] = ["a", "b", "c"];
 fn part(at: usize, kind: Kind) -> Part {
     let name = name(NAME[at]);
     match kind {
-        Kind::Mutex => Part::mutex(name),
         Kind::Read => Part::read(name),
         Kind::Write => Part::write(name),
         Kind::Permits(permits) => {

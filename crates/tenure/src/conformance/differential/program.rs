@@ -44,6 +44,8 @@ pub enum Step {
     },
     /// Ends a session.
     End(usize),
+    /// Raises fences so far above all so far; 0 is refused.
+    Raise(u64),
     /// Lets time pass, in hundredths of the stage's lease.
     Pass(u32),
 }
@@ -51,8 +53,6 @@ pub enum Step {
 /// What is asked for on a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// All of a mutex.
-    Mutex,
     /// A reader's share.
     Read,
     /// A writer's whole.
@@ -111,6 +111,7 @@ impl Maker<'_> {
             79..=83 => Step::Withdraw(claim),
             84..=86 => Step::Evict { claim, name: self.dice.below(NAMES) },
             87..=88 => Step::End(self.dice.below(SESSIONS)),
+            89 if self.promises.fence_floor => Step::Raise(self.dice.roll(3) * 1_000_000_000),
             _ => Step::Pass([10, 30, 30, 60, 110][self.dice.below(5)]),
         }
     }
@@ -152,7 +153,7 @@ impl Maker<'_> {
             2 if self.promises.counting => {
                 Kind::Permits(1 + u32::try_from(self.dice.below(PERMITS as usize)).unwrap_or(0))
             }
-            _ => Kind::Mutex,
+            _ => Kind::Write,
         }
     }
 }
@@ -177,7 +178,6 @@ impl Dice {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mutex => f.write_str("mutex"),
             Self::Read => f.write_str("read"),
             Self::Write => f.write_str("write"),
             Self::Permits(permits) => write!(f, "permits{permits}"),
@@ -201,6 +201,7 @@ impl fmt::Display for Step {
             Self::Withdraw(claim) => write!(f, "withdraw c{claim}"),
             Self::Evict { claim, name } => write!(f, "evict c{claim} n{name}"),
             Self::End(session) => write!(f, "end s{session}"),
+            Self::Raise(by) => write!(f, "raise {by}"),
             Self::Pass(time) => write!(f, "pass {time}"),
         }
     }
@@ -252,6 +253,7 @@ fn step(line: &str) -> Option<Step> {
             Step::Evict { claim: number("c", claim)?, name: number("n", name)? }
         }
         ["end", session] => Step::End(number("s", session).filter(|s| *s < SESSIONS)?),
+        ["raise", by] => Step::Raise(by.parse().ok()?),
         ["pass", time] => Step::Pass(time.parse().ok()?),
         _ => return None,
     })
@@ -260,7 +262,6 @@ fn step(line: &str) -> Option<Step> {
 fn part(text: &str) -> Option<(usize, Kind)> {
     let (name, kind) = text.split_once(':')?;
     let kind = match kind {
-        "mutex" => Kind::Mutex,
         "read" => Kind::Read,
         "write" => Kind::Write,
         permits => Kind::Permits(number("permits", permits)?),

@@ -46,7 +46,7 @@ fn without(program: &Program, from: usize, count: usize) -> Program {
             | Step::Release(claim)
             | Step::Withdraw(claim)
             | Step::Evict { claim, .. } => made.contains(claim),
-            Step::End(_) | Step::Pass(_) => true,
+            Step::End(_) | Step::Raise(_) | Step::Pass(_) => true,
         };
         if known {
             steps.push(step);

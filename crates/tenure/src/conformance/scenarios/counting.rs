@@ -141,12 +141,12 @@ fn another_size_is_refused_while_the_name_is_in_use(world: &World) {
 
 fn another_size_is_refused_in_a_session_with_what_stands(world: &World) {
     let (one, two) = (world.actor(), world.actor());
-    let permit = world.now(one.tenure.semaphore("a", 3).unwrap().acquire(1)).unwrap();
-    let error = world.now(two.tenure.semaphore("a", 2).unwrap().acquire(1)).unwrap_err();
+    let permit = world.now(one.tenure.semaphore("a", 3).unwrap().acquire()).unwrap();
+    let error = world.now(two.tenure.semaphore("a", 2).unwrap().acquire()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Shape);
     assert!(error.to_string().contains("a semaphore of 3"), "{error}");
     world.now(permit.release()).unwrap();
-    let both = world.now(two.tenure.semaphore("a", 2).unwrap().acquire(2)).unwrap();
+    let both = world.now(two.tenure.semaphore("a", 2).unwrap().acquire_many(2)).unwrap();
     both.check().unwrap();
 }
 
@@ -193,11 +193,11 @@ fn a_circle_that_somebody_can_open_is_no_deadlock(world: &World) {
     let (here, there) = (world.actor(), world.actor());
     let (one, two) = (Owner::new(), Owner::new());
     let semaphore = here.tenure.semaphore("permits", 2).unwrap();
-    let third = world.now(there.tenure.semaphore("permits", 2).unwrap().acquire(1)).unwrap();
-    let permit = world.now(semaphore.clone().owner(&one).acquire(1)).unwrap();
+    let third = world.now(there.tenure.semaphore("permits", 2).unwrap().acquire()).unwrap();
+    let permit = world.now(semaphore.clone().owner(&one).acquire()).unwrap();
     let mutex = world.now(there.tenure.mutex("mutex").unwrap().owner(&two).lock()).unwrap();
     let mut for_mutex = world.waits(here.tenure.mutex("mutex").unwrap().owner(&one).lock());
-    let mut for_permit = world.waits(semaphore.owner(&two).acquire(1));
+    let mut for_permit = world.waits(semaphore.owner(&two).acquire());
     world.pass_watching(world.lease() * 3, || {
         world.still_waits(&mut for_mutex);
         world.still_waits(&mut for_permit);

@@ -6,7 +6,7 @@ use std::pin::Pin;
 
 use super::{Ask, Waiting, World, list};
 use crate::contract::{Error, Refusal};
-use crate::primitives::{Held, Tenure};
+use crate::primitives::{LockStatus, Tenure};
 
 list! { Exclusion:
     a_second_claim_waits_until_the_first_lets_go cites [1, 2] needs [];
@@ -62,11 +62,11 @@ type Taking = Pin<Box<dyn Future<Output = Result<Box<dyn Grip>, Error>> + Send>>
 
 /// Whatever guard a kind of lock gives.
 trait Grip: Send {
-    fn held(&self) -> &Held;
+    fn status(&self) -> &LockStatus;
 }
 
-impl<G: std::ops::Deref<Target = Held> + Send> Grip for G {
-    fn held(&self) -> &Held {
+impl<G: std::ops::Deref<Target = LockStatus> + Send> Grip for G {
+    fn status(&self) -> &LockStatus {
         self
     }
 }
@@ -78,14 +78,14 @@ fn as_a_mutex(world: &World, take: fn(&Tenure) -> Taking) {
     let mut guard = world.now(take(&actors[0].tenure)).unwrap();
     let mut line: Vec<Waiting<_>> =
         actors.iter().map(|actor| world.waits(take(&actor.tenure))).collect();
-    let mut last = guard.held().fence().unwrap();
+    let mut last = guard.status().fence().unwrap();
     while !line.is_empty() {
         for waiting in &mut line {
             world.still_waits(waiting);
         }
         drop(guard);
         guard = world.served(line.remove(0)).unwrap();
-        let fence = guard.held().fence().unwrap();
+        let fence = guard.status().fence().unwrap();
         assert!(fence > last, "fences grow");
         last = fence;
     }
@@ -111,21 +111,21 @@ fn a_write_lock_serves_as_a_mutex(world: &World) {
 }
 
 fn a_semaphore_of_one_serves_as_a_mutex(world: &World) {
-    as_a_mutex(world, |tenure| boxed(tenure.semaphore("a", 1).unwrap().acquire(1)));
+    as_a_mutex(world, |tenure| boxed(tenure.semaphore("a", 1).unwrap().acquire()));
 }
 
 fn a_heavy_permit_serves_as_a_mutex(world: &World) {
-    as_a_mutex(world, |tenure| boxed(tenure.semaphore("a", 5).unwrap().acquire(3)));
+    as_a_mutex(world, |tenure| boxed(tenure.semaphore("a", 5).unwrap().acquire_many(3)));
 }
 
 fn a_set_serves_as_a_mutex(world: &World) {
     as_a_mutex(world, |tenure| {
         let parts = [
             tenure.mutex("c").unwrap().part(),
-            tenure.rwlock("a").unwrap().writer(),
-            tenure.semaphore("b", 2).unwrap().permits(2).unwrap(),
+            tenure.rwlock("a").unwrap().write_part(),
+            tenure.semaphore("b", 2).unwrap().part(2).unwrap(),
         ];
-        boxed(tenure.all(parts).unwrap().lock())
+        boxed(tenure.lock_set(parts).unwrap().lock())
     });
 }
 
@@ -142,7 +142,7 @@ fn a_scope_serves_as_a_mutex(world: &World) {
 
 fn a_preset_serves_as_a_mutex(world: &World) {
     as_a_mutex(world, |tenure| {
-        let mutex = tenure.mutex("a").unwrap().preset("financial").wait_forever();
+        let mutex = tenure.mutex("a").unwrap().preset("financial").no_timeout();
         boxed(mutex.lock())
     });
 }

@@ -185,7 +185,7 @@ fn a_fence_is_an_error_after_a_loss(world: &World) {
 
 fn a_cell_refuses_the_fence_of_an_earlier_holder(world: &World) {
     let raw = world.raw();
-    let (_crashed, old) = raw.granted(world, Ask::part(world, Part::mutex(name("a"))));
+    let (_crashed, old) = raw.granted(world, Ask::part(world, Part::write(name("a"))));
     world.pass(world.lease() * 2);
     let (_successor, new) = raw.granted(world, Ask::mutex(world, "a"));
     let put = |text: &str, fence: Fence| {

@@ -125,7 +125,7 @@ fn a_set_of_odd_names_is_one_claim(world: &World) {
 fn a_set_as_large_as_the_limit_is_one_claim(world: &World) {
     let raw = world.raw();
     let names: Vec<String> = (0..limits::SET_NAMES).map(|n| format!("name {n}")).collect();
-    let parts = || names.iter().map(|text| Part::mutex(name(text))).collect::<Vec<_>>();
+    let parts = || names.iter().map(|text| Part::write(name(text))).collect::<Vec<_>>();
     let ask = || Ask::set(world, parts()).lease(world.long_lease());
     let (first, grant) = raw.granted(world, ask());
     assert_eq!(grant.fences.as_slice().len(), limits::SET_NAMES);

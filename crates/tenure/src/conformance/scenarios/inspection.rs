@@ -2,6 +2,7 @@
 
 use super::{Ask, World, fence, list, name, owner};
 use crate::contract::{Claim, Label, Name, Page, Pattern, Query, SlotView, Snapshot};
+use crate::limits;
 
 list! { Inspection:
     a_holder_is_shown_with_all_that_is_known_of_it cites [1] needs [];
@@ -29,7 +30,7 @@ fn a_holder_is_shown_with_all_that_is_known_of_it(world: &World) {
     assert_eq!((slot.name.as_str(), slot.line.len(), slot.closed_for), ("a", 0, None));
     assert_eq!((holder.claim, holder.fence), (guard.claim_id(), guard.fence().unwrap()));
     assert_eq!(holder.session, Some(actor.tenure.session_id()));
-    assert_eq!((holder.weight, holder.reserved), (1, false));
+    assert_eq!((holder.weight, holder.reserved), (limits::FULL_WEIGHT, false));
     assert_eq!(holder.about.pid, std::process::id());
     assert!(holder.held_for > world.lease() / 2 && holder.held_for < world.lease() * 4);
     assert!(!holder.expires_in.is_zero() && holder.expires_in < world.lease() * 5 / 4);
@@ -46,7 +47,7 @@ fn the_line_is_shown_in_its_order(world: &World) {
     assert_eq!(slot.holders[0].lineage, me);
     for (waiter, claim) in slot.line.iter().zip(&line) {
         assert_eq!((waiter.claim, waiter.session), (claim.id, Some(raw.session())));
-        assert_eq!((&waiter.lineage, waiter.weight), (&claim.lineage, 1));
+        assert_eq!((&waiter.lineage, waiter.weight), (&claim.lineage, limits::FULL_WEIGHT));
         assert!(!waiter.ahead && !waiter.expires_in.is_zero());
         assert_eq!(waiter.about, claim.about);
     }

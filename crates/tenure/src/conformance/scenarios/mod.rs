@@ -7,18 +7,23 @@ mod exclusion;
 mod expiry;
 mod fairness;
 mod fencing;
+mod floors;
 mod hostile;
 mod idempotence;
 mod inspection;
+mod lapsed;
 mod loss;
+mod outages;
 mod reentry;
 mod sets;
 mod sharing;
+mod terms;
 mod timing;
 mod together;
 mod upgrade;
 mod waiting;
 
+use super::gate::Gate;
 use super::link::Trouble;
 use super::raw::{Ask, Raw};
 use super::registry::{Group, Need, Scenario};
@@ -30,7 +35,9 @@ use crate::contract::{Fence, Grant, Lineage, OwnerId};
 pub(super) const LISTS: &[&[Scenario]] = &[
     exclusion::LIST,
     expiry::LIST,
+    lapsed::LIST,
     fencing::LIST,
+    floors::LIST,
     sharing::LIST,
     upgrade::LIST,
     counting::LIST,
@@ -40,8 +47,10 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     reentry::LIST,
     idempotence::LIST,
     waiting::LIST,
+    outages::LIST,
     loss::LIST,
     timing::LIST,
+    terms::LIST,
     inspection::LIST,
     cells::LIST,
     hostile::LIST,

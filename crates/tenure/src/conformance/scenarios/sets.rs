@@ -2,7 +2,7 @@
 
 use super::{Actor, Ask, Waiting, World, fence, list, name};
 use crate::contract::{Error, Evicted, Loss, Part, Refusal, Released};
-use crate::primitives::SetGuard;
+use crate::primitives::LockSetGuard;
 
 list! { Sets:
     a_try_takes_all_or_nothing cites [1] needs [AtomicSets];
@@ -17,7 +17,7 @@ list! { Sets:
     evicting_a_reserved_part_ends_the_wait cites [9] needs [AtomicSets, Queue];
     a_set_dies_with_its_session cites [2] needs [AtomicSets, Queue];
     the_place_of_a_set_is_the_worst_of_its_places cites [2] needs [AtomicSets, Queue];
-    a_set_is_refused_as_a_whole_over_one_wrong_shape cites [1] needs [AtomicSets, Sharing];
+    a_set_is_refused_as_a_whole_over_one_wrong_shape cites [1] needs [AtomicSets, Counting];
     the_same_set_twice_is_served_in_turn cites [2, 3] needs [Queue];
 }
 
@@ -65,9 +65,9 @@ fn a_waiting_set_reserves_its_parts_as_their_turns_come(world: &World) {
     raw.held(world, &stranger);
 }
 
-fn take(actor: &Actor, names: &[&str]) -> Waiting<Result<SetGuard, Error>> {
+fn take(actor: &Actor, names: &[&str]) -> Waiting<Result<LockSetGuard, Error>> {
     let parts = names.iter().map(|name| actor.tenure.mutex(name).unwrap().part());
-    Waiting::start(actor.tenure.all(parts).unwrap().lock())
+    Waiting::start(actor.tenure.lock_set(parts).unwrap().lock())
 }
 
 fn opposite_orders_never_wait_for_each_other(world: &World) {
@@ -98,7 +98,7 @@ fn a_round_table_of_sets_is_served_to_the_last(world: &World) {
         (0..2 * SEATS).map(|n| (n % SEATS, sit(n % SEATS))).collect();
     let mut served = 0;
     while !waiting.is_empty() {
-        let mut eating: Vec<(usize, SetGuard)> = Vec::new();
+        let mut eating: Vec<(usize, LockSetGuard)> = Vec::new();
         world.until("somebody is served", || {
             for (seat, mut one) in std::mem::take(&mut waiting) {
                 if one.is_done(world.stage()) {
@@ -124,7 +124,7 @@ fn kinds_of_locks_mix_in_a_set(world: &World) {
     let parts = |permits| {
         vec![
             Part::permits(name("c"), permits, 3).unwrap(),
-            Part::mutex(name("a")),
+            Part::write(name("a")),
             Part::read(name("b")),
         ]
     };
@@ -234,7 +234,7 @@ fn the_place_of_a_set_is_the_worst_of_its_places(world: &World) {
 
 fn a_set_is_refused_as_a_whole_over_one_wrong_shape(world: &World) {
     let raw = world.raw();
-    raw.granted(world, Ask::read(world, "b"));
+    raw.granted(world, Ask::permits(world, "b", 1, 2));
     match raw.refused(world, Ask::mutexes(world, &["a", "b", "c"])) {
         Refusal::Shape { name, .. } => assert_eq!(name.as_str(), "b"),
         other => panic!("should say which name: {other:?}"),

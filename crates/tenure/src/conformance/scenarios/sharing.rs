@@ -15,6 +15,45 @@ list! { Sharing:
     a_downgrade_lets_readers_in_and_keeps_writers_out cites [1] needs [Sharing, Queue];
     a_try_to_read_behind_a_waiting_writer_is_refused cites [2] needs [Sharing, Queue];
     readers_and_writers_of_many_sessions_take_turns cites [1, 2] needs [Sharing, Queue];
+    a_mutex_is_the_exclusive_side_of_a_read_write_lock cites [1] needs [Sharing, Queue];
+    a_mutex_that_is_released_lets_all_waiting_readers_in cites [1, 2] needs [Sharing, Queue];
+}
+
+fn a_mutex_is_the_exclusive_side_of_a_read_write_lock(world: &World) {
+    let (one, two) = (world.actor(), world.actor());
+    let mutex = || one.tenure.mutex("a").unwrap();
+    let lock = || two.tenure.rwlock("a").unwrap();
+    let held = world.now(mutex().lock()).unwrap();
+    assert!(world.now(lock().try_read()).unwrap().is_none());
+    assert!(world.now(lock().try_write()).unwrap().is_none());
+    let reader = world.waits(lock().read());
+    let before = held.fence().unwrap();
+    world.now(held.release()).unwrap();
+    let reader = world.served(reader).unwrap();
+    assert!(reader.fence().unwrap() > before, "one counter of fences for both");
+    assert!(world.now(mutex().try_lock()).unwrap().is_none());
+    let second = world.now(one.tenure.rwlock("a").unwrap().read()).unwrap();
+    let waiting = world.waits(mutex().lock());
+    drop((reader, second));
+    let held = world.served(waiting).unwrap();
+    world.now(held.release()).unwrap();
+    world.assert_free("a");
+}
+
+fn a_mutex_that_is_released_lets_all_waiting_readers_in(world: &World) {
+    let raw = world.raw();
+    let (mutex, _) = raw.granted(world, Ask::mutex(world, "a"));
+    let readers = [(); 3].map(|()| raw.queued(world, Ask::read(world, "a")).0);
+    let (behind, _) = raw.queued(world, Ask::mutex(world, "a"));
+    raw.release(world, &mutex);
+    for reader in &readers {
+        raw.held(world, reader);
+    }
+    assert_eq!(raw.waits(world, &behind).place, 1);
+    for reader in &readers {
+        raw.release(world, reader);
+    }
+    raw.held(world, &behind);
 }
 
 fn readers_hold_together(world: &World) {

@@ -38,8 +38,8 @@ fn a_late_renewal_counts_from_when_it_was_asked_for(world: &World) {
 /// Lets time pass in small steps until the next one is served: at no step do both believe to hold.
 fn never_both(
     world: &World,
-    guard: &crate::primitives::Guard,
-    mut waiting: super::Waiting<Result<crate::primitives::Guard, crate::contract::Error>>,
+    guard: &crate::primitives::MutexGuard,
+    mut waiting: super::Waiting<Result<crate::primitives::MutexGuard, crate::contract::Error>>,
 ) {
     for _ in 0..90 {
         world.pass(world.lease() / 30);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Actor, Trouble, Waiting, World, list};
 use crate::contract::{Arrival, ClaimId, Effect, Error, ErrorKind, Fence, Grant, Loss, Signal};
-use crate::primitives::{Guard, Owner};
+use crate::primitives::{MutexGuard, Owner};
 
 list! { Waiting:
     a_waiter_is_told_without_any_time_passing cites [2] needs [Queue, Push];
@@ -15,11 +15,13 @@ list! { Waiting:
     a_forged_push_never_becomes_a_grant cites [5] needs [Queue];
     dropping_a_waiting_future_gives_up_its_place cites [7] needs [Queue];
     dropping_a_future_that_was_granted_gives_the_grant_back cites [7] needs [Queue];
+    a_lock_can_be_had_after_a_crowd_of_callers_gave_up cites [7, 10] needs [];
     dropping_a_guard_gives_the_lock_back cites [7] needs [];
     a_lost_release_is_sent_again cites [7] needs [];
     a_claim_that_arrives_after_its_caller_gave_up_is_refused cites [6, 7] needs [];
     a_grant_that_nobody_picks_up_is_given_back_after_a_lease cites [7] needs [Queue];
     a_wait_limit_says_who_holds_and_where_we_stood cites [10] needs [Queue];
+    a_try_for_a_time_says_no_and_leaves_nothing_behind cites [7, 10] needs [];
     closing_ends_every_wait cites [7, 10] needs [Queue];
     a_severed_session_hears_of_it_in_bounded_time cites [10] needs [];
     a_store_that_never_answers_is_given_up_in_bounded_time cites [10] needs [];
@@ -65,7 +67,7 @@ fn a_repeated_push_is_harmless(world: &World) {
     assert_eq!(world.holders("a"), [guard.claim_id()]);
     world.now(guard.release()).unwrap();
     world.assert_free("a");
-    assert_eq!(two.tenure.claims(), 0);
+    assert_eq!(two.tenure.claim_count(), 0);
 }
 
 fn a_delayed_push_of_an_earlier_arrival_never_becomes_a_grant(world: &World) {
@@ -126,7 +128,7 @@ fn dropping_a_waiting_future_gives_up_its_place(world: &World) {
     assert_eq!(world.line("a").len(), 1);
     drop(waiting);
     world.until("the line is empty", || world.line("a").is_empty());
-    assert_eq!(two.tenure.claims(), 0);
+    assert_eq!(two.tenure.claim_count(), 0);
     drop(guard);
     world.assert_free("a");
 }
@@ -140,6 +142,36 @@ fn dropping_a_future_that_was_granted_gives_the_grant_back(world: &World) {
     world.until("it is granted", || world.holders("a") == [claim]);
     drop(waiting);
     world.assert_free("a");
+}
+
+/// A crowd of one process asks and gives up, first for a name that is free, then for one that is
+/// held: nothing of it may stand in the way of the next caller.
+fn a_lock_can_be_had_after_a_crowd_of_callers_gave_up(world: &World) {
+    let (one, two) = (world.actor(), world.actor());
+    let lock = |actor: &Actor| actor.tenure.mutex("a").unwrap().timeout(world.lease() * 3).lock();
+    for is_held in [false, true] {
+        let held = is_held.then(|| world.served(Waiting::start(lock(&two))).unwrap());
+        let crowd: Vec<_> = (0..500).map(|_| Waiting::start(lock(&one))).collect();
+        world.settle();
+        drop(crowd);
+        let next = Waiting::start(lock(&one));
+        if let Some(held) = held {
+            world.now(held.release()).unwrap();
+        }
+        // One after the other: where there is no queue, the second could be served first and would
+        // hold the lock until its turn in this loop.
+        let mut next = Some(next);
+        for _ in 0..2 {
+            let waiting = next.take().unwrap_or_else(|| Waiting::start(lock(&two)));
+            let guard = world.served(waiting).unwrap();
+            assert_eq!(world.holders("a"), [guard.claim_id()]);
+            world.now(guard.release()).unwrap();
+        }
+        world.until("the crowd has left", || {
+            world.slot("a").is_none_or(|slot| slot.holders.is_empty() && slot.line.is_empty())
+        });
+        assert_eq!((one.tenure.claim_count(), two.tenure.claim_count()), (0, 0));
+    }
 }
 
 fn dropping_a_guard_gives_the_lock_back(world: &World) {
@@ -197,7 +229,7 @@ fn a_wait_limit_says_who_holds_and_where_we_stood(world: &World) {
     let mutex = one.tenure.mutex("a").unwrap().label("nightly export");
     let _guard = world.now(mutex.lock()).unwrap();
     let _first = world.waits(one.tenure.mutex("a").unwrap().lock());
-    let limited = two.tenure.mutex("a").unwrap().wait(world.lease() / 2);
+    let limited = two.tenure.mutex("a").unwrap().timeout(world.lease() / 2);
     let mut second = world.waits(limited.lock());
     world.pass(world.lease() / 6);
     world.still_waits(&mut second);
@@ -207,6 +239,20 @@ fn a_wait_limit_says_who_holds_and_where_we_stood(world: &World) {
     assert_eq!(error.held_by()[0].about.label.as_ref().unwrap().as_str(), "nightly export");
     assert!(error.to_string().contains("waiting.rs"), "where in the code: {error}");
     world.until("it left the line", || world.line("a").len() == 1);
+}
+
+fn a_try_for_a_time_says_no_and_leaves_nothing_behind(world: &World) {
+    let (one, two) = (world.actor(), world.actor());
+    let guard = world.now(one.tenure.mutex("a").unwrap().lock()).unwrap();
+    let mutex = two.tenure.mutex("a").unwrap();
+    let refused = world.waits(mutex.try_lock_for(world.lease() / 2));
+    assert!(world.served(refused).unwrap().is_none());
+    world.until("it left the queue", || world.line("a").is_empty());
+    assert_eq!((world.holders("a"), two.tenure.claim_count()), (vec![guard.claim_id()], 0));
+    let granted = world.waits(mutex.try_lock_for(world.lease() * 20));
+    drop(guard);
+    let guard = world.served(granted).unwrap().expect("it is free, and there is time");
+    guard.check().unwrap();
 }
 
 fn closing_ends_every_wait(world: &World) {
@@ -223,7 +269,7 @@ fn closing_ends_every_wait(world: &World) {
 }
 
 fn a_severed_session_hears_of_it_in_bounded_time(world: &World) {
-    let actor = world.actor();
+    let actor = world.hasty_actor();
     actor.link.cut(true);
     let mutex = actor.tenure.mutex("a").unwrap();
     let error = world.served(Waiting::start(mutex.lock())).unwrap_err();
@@ -236,7 +282,7 @@ fn a_severed_session_hears_of_it_in_bounded_time(world: &World) {
 
 fn a_store_that_never_answers_is_given_up_in_bounded_time(world: &World) {
     for trouble in [Trouble::HangCall, Trouble::HangReply] {
-        let actor = world.actor();
+        let actor = world.hasty_actor();
         for nth in 0..50 {
             actor.link.trouble_call(nth, trouble);
         }
@@ -249,7 +295,7 @@ fn a_store_that_never_answers_is_given_up_in_bounded_time(world: &World) {
 }
 
 fn a_severed_waiter_hears_of_it_in_bounded_time(world: &World) {
-    let (one, two) = (world.actor(), world.actor());
+    let (one, two) = (world.actor(), world.hasty_actor());
     let guard = world.now(one.tenure.mutex("a").unwrap().lock()).unwrap();
     let waiting = world.waits(two.tenure.mutex("a").unwrap().lock());
     two.link.cut(true);
@@ -343,11 +389,11 @@ fn ended<T>(world: &World, pairs: &[Pair], mut all: Vec<Waiting<T>>) -> Vec<T> {
 /// served and lets go: whatever the trouble, and the name is free in the end.
 fn both_are_served(world: &World, pairs: &[Pair], time: Duration) {
     let lock = |actor: &Actor, pair: &Pair| actor.tenure.mutex(&pair.name).unwrap().lock();
-    let take = |(pair, result): (&Pair, Result<Guard, Error>)| {
+    let take = |(pair, result): (&Pair, Result<MutexGuard, Error>)| {
         result.unwrap_or_else(|error| panic!("{}: {error}", pair.about))
     };
     let first = ended(world, pairs, start(pairs, |pair| lock(&pair.holder, pair)));
-    let first: Vec<Guard> = pairs.iter().zip(first).map(take).collect();
+    let first: Vec<MutexGuard> = pairs.iter().zip(first).map(take).collect();
     let mut line = start(pairs, |pair| lock(&pair.waiter, pair));
     world.pass_watching(time, || {
         Waiting::look(&mut line, world.stage());
@@ -359,7 +405,7 @@ fn both_are_served(world: &World, pairs: &[Pair], time: Duration) {
     // An error here only says that the caller cannot know; the keeper goes on.
     let releases = first.into_iter().map(|guard| Waiting::start(guard.release())).collect();
     drop(ended(world, pairs, releases));
-    let second: Vec<Guard> = pairs.iter().zip(ended(world, pairs, line)).map(take).collect();
+    let second: Vec<MutexGuard> = pairs.iter().zip(ended(world, pairs, line)).map(take).collect();
     for (pair, guard) in pairs.iter().zip(&second) {
         assert_eq!(world.holders(&pair.name), [guard.claim_id()], "{}", pair.about);
     }
@@ -368,7 +414,7 @@ fn both_are_served(world: &World, pairs: &[Pair], time: Duration) {
         world.until(&format!("{}: the name is free", pair.about), || {
             world.holders(&pair.name).is_empty() && world.line(&pair.name).is_empty()
         });
-        assert_eq!((pair.holder.tenure.claims(), pair.waiter.tenure.claims()), (0, 0));
+        assert_eq!((pair.holder.tenure.claim_count(), pair.waiter.tenure.claim_count()), (0, 0));
     }
 }
 

@@ -11,14 +11,15 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use self::cells::MemoryCells;
-use super::Terms;
+use super::{Terms, max_lease};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fencing, IdMap, Name,
-    Namespace, Pending, Promises, Query, Release, Released, Renewed, SessionId, Signal, Snapshot,
-    Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fence, Fencing, IdMap, Name,
+    Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal,
+    Snapshot, Verb, Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
+use crate::process::forks;
 use crate::time::{Clock, SystemClock};
 
 /// What the memory engine promises.
@@ -26,6 +27,7 @@ pub const PROMISES: Promises = Promises {
     engine: "memory",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter in this process; across processes the wall clock",
+    fence_floor: true,
     queue: true,
     sharing: true,
     counting: true,
@@ -125,6 +127,10 @@ impl Engine for MemoryEngine {
         Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.evict(eviction, now))) })
     }
 
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, _| ledger.raise_fences(to))) })
+    }
+
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let mut ears = self.inner.ears.write().unwrap_or_else(PoisonError::into_inner);
         ears.retain(|_, ear| ear.strong_count() > 0);
@@ -173,7 +179,7 @@ impl Inner {
 
 /// The stores that have a name, shared within the process, each with the lease limit it was
 /// opened with.
-type Named = HashMap<(Name, Namespace), (Weak<Inner>, Duration)>;
+type Named = HashMap<(u32, Name, Namespace), (Weak<Inner>, Duration)>;
 
 static NAMED: LazyLock<Mutex<Named>> = LazyLock::new(Mutex::default);
 
@@ -185,20 +191,16 @@ pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error
     let name = Name::try_from(rest).map_err(|error| error.during(Verb::Connect))?;
     let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
     named.retain(|_, (store, _)| store.strong_count() > 0);
-    let key = (name, terms.namespace);
-    let Some((store, max_lease)) = named.get(&key) else {
+    // A forked child has a store of its own: a copy of its parent's would serve neither.
+    let key = (forks(), name, terms.namespace);
+    let Some((store, stands)) = named.get(&key) else {
         let engine = MemoryEngine::with_clock(terms.clock);
         named.insert(key, (Arc::downgrade(&engine.inner), terms.max_lease));
         return Ok(Arc::new(engine));
     };
-    if *max_lease != terms.max_lease {
-        let what = format!(
-            "this namespace was opened with max_lease {max_lease:?}, not {:?}",
-            terms.max_lease
-        );
-        return Err(Error::new(ErrorKind::InvalidOption, what)
-            .during(Verb::Connect)
-            .next("state the same max_lease in every client of a namespace"));
+    if *stands != terms.max_lease {
+        let because = "a client of this process is connected";
+        return Err(max_lease::refused(*stands, terms.max_lease, because).during(Verb::Connect));
     }
     let engine = match store.upgrade() {
         Some(inner) => MemoryEngine { inner },

@@ -276,10 +276,10 @@ fn a_name_has_one_shape_while_anybody_holds_or_waits_and_no_longer() {
     let mut world = World::new();
     let one = ask(1, &owner(1), [mutex("a")]);
     world.granted(&one);
-    let others = [read("a"), permits("a", 1, 1), permits("a", 1, 2)];
+    let others = [permits("a", 1, 1), permits("a", 1, 2), permits("a", 2, 2)];
     for (n, part) in (2..).zip(others.clone()) {
         let refusal = world.refused(&ask(n, &owner(n), [part]));
-        assert_eq!(refusal, Refusal::Shape { name: name("a"), stands: Shape::Mutex });
+        assert_eq!(refusal, Refusal::Shape { name: name("a"), stands: Shape::Lock });
     }
     world.release(&one);
     for (n, part) in (2..).zip(others) {

@@ -102,6 +102,18 @@ fn the_end_of_a_session_ends_all_it_holds_and_waits_for_and_nothing_else() {
 }
 
 #[test]
+fn a_hold_whose_claim_is_repeated_without_a_session_outlives_the_session() {
+    let mut world = World::new();
+    let (mine, other) = (ask(1, &owner(1), [mutex("a")]), ask(2, &owner(2), [mutex("a")]));
+    let grant = world.granted(&mine.clone().session(1));
+    world.queued(&other.session(2));
+    assert_eq!(world.granted(&mine).fences, grant.fences, "the same grant");
+    let now = world.now();
+    world.ledger.end_session(session(1), now);
+    assert_eq!((world.holders("a"), world.line("a")), (vec![1], vec![2]));
+}
+
+#[test]
 fn the_end_of_a_session_counts_as_an_expiry_with_its_lock_delay() {
     let mut world = World::new();
     world.granted(&ask(1, &owner(1), [mutex("a")]).session(1).delay(500));

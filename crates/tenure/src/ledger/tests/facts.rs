@@ -51,7 +51,7 @@ pub(super) struct Scene {
 pub(super) type Facts = BTreeMap<Name, Scene>;
 
 pub(super) fn facts(ledger: &Ledger) -> Facts {
-    let scene = |slot: &super::super::Slot<super::super::line::Queue>| {
+    let scene = |slot: &super::super::slot::Slot<super::super::line::Queue>| {
         let holders = slot.holds.iter().map(|hold| Seat {
             claim: Arc::clone(&hold.claim),
             weight: hold.weight,
@@ -103,8 +103,7 @@ impl Scene {
     /// Whether this claim shares the slot with nobody but its kin.
     fn alone(&self, seat: &Seat) -> bool {
         match self.shape {
-            Shape::Mutex => true,
-            Shape::ReadWrite => seat.weight == limits::FULL_WEIGHT,
+            Shape::Lock => seat.weight == limits::FULL_WEIGHT,
             Shape::Semaphore(_) => false,
         }
     }

@@ -216,3 +216,22 @@ fn what_shared_a_fence_leaves_nothing_behind() {
     world.release(&outer);
     assert_eq!(groups(&world), 0);
 }
+
+#[test]
+fn a_raise_lifts_every_later_fence_and_none_that_is_held() {
+    let mut world = World::new();
+    let held = ask(1, &owner(1), [mutex("a")]);
+    let old = fence(&world.granted(&held));
+    let waits = ask(2, &owner(2), [mutex("a")]);
+    world.queued(&waits);
+    let to = Fence::new(old.get() + 1_000);
+    for low in [Fence::new(0), old] {
+        assert_eq!(world.ledger.raise_fences(low), Raised::NotAbove(old));
+    }
+    assert_eq!(world.ledger.raise_fences(to), Raised::Done);
+    assert_eq!(world.ledger.raise_fences(to), Raised::NotAbove(to));
+    assert_eq!(world.fence(&held), old);
+    world.release(&held);
+    assert_eq!(world.fence(&waits).get(), to.get() + 1);
+    assert_eq!(fence(&world.granted(&ask(3, &owner(3), [mutex("b")]))).get(), to.get() + 1);
+}

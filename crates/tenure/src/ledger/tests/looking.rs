@@ -15,7 +15,7 @@ fn a_slot_shows_its_shape_its_holders_and_its_line_in_order() {
     world.pass(50);
     world.queued(&ask(4, &nested(4, &[1]), [write("a")]));
     let slot = world.slot("a").unwrap();
-    assert_eq!((slot.name, slot.shape, slot.closed_for), (name("a"), Shape::ReadWrite, None));
+    assert_eq!((slot.name, slot.shape, slot.closed_for), (name("a"), Shape::Lock, None));
     let holders: Vec<_> = slot.holders.iter().map(|one| (number(one.claim), one.weight)).collect();
     assert_eq!(holders, [(1, crate::limits::FULL_WEIGHT), (3, 1)]);
     assert_eq!(slot.holders[0].session, Some(session(7)));

@@ -1,0 +1,132 @@
+//! The cells of a store as users reach them. Each call goes through the session, which gives it a
+//! time limit and refuses it once the session is closed.
+
+use std::fmt;
+
+use crate::contract::{Cell, Cells, Error, Expect, Name, Pattern, Put, PutVerdict};
+use crate::session::{Core, block_on};
+
+/// The cells of a store: versioned values beside the locks, with compare-and-set, time to live and
+/// fenced writes. Made by [`Tenure::cells`](crate::Tenure::cells).
+///
+/// A cell and a lock of one name are two things. Every call has the time limit of
+/// [`Builder::call_limit`](crate::Builder::call_limit).
+///
+/// # Examples
+/// ```
+/// use tenure::{Put, PutVerdict, Tenure};
+///
+/// # tenure::block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let guard = tenure.mutex("reports")?.lock().await?;
+/// let put = Put::new("reports:latest".parse()?, "march").fenced(guard.fence()?);
+/// assert!(matches!(tenure.cells().put(&put).await?, PutVerdict::Done(_)));
+/// let cell = tenure.cells().get(&"reports:latest".parse()?).await?;
+/// assert_eq!(cell.map(|cell| cell.value), Some(b"march".to_vec()));
+/// # guard.release().await?;
+/// # Ok::<(), tenure::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Copy)]
+#[must_use]
+pub struct CellStore<'a> {
+    core: &'a Core,
+}
+
+impl<'a> CellStore<'a> {
+    pub(super) fn new(core: &'a Core) -> Self {
+        Self { core }
+    }
+
+    /// Reads a cell. `None` if it has no value.
+    ///
+    /// # Errors
+    /// `Unavailable` if the store cannot be reached, `Closed` after
+    /// [`Tenure::close`](crate::Tenure::close).
+    ///
+    /// # Cancel safety
+    /// Reading changes nothing.
+    pub async fn get(&self, name: &Name) -> Result<Option<Cell>, Error> {
+        self.core.get(name).await
+    }
+
+    /// Writes a cell if the expectation of `put` holds.
+    ///
+    /// # Errors
+    /// `InvalidOption` if the value is too large; otherwise as [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not write the cell.
+    pub async fn put(&self, put: &Put) -> Result<PutVerdict, Error> {
+        self.core.put(put).await
+    }
+
+    /// Removes a cell if the expectation holds. Its versions and fences go on growing.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not remove the cell.
+    pub async fn remove(&self, name: &Name, expect: Expect) -> Result<PutVerdict, Error> {
+        self.core.remove(name, expect).await
+    }
+
+    /// Lists the cells that match, after a name, in the order of names.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Listing changes nothing.
+    pub async fn list(
+        &self,
+        pattern: &Pattern,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Cell)>, Error> {
+        self.core.list(pattern, after, limit).await
+    }
+
+    /// The blocking form of [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn blocking_get(&self, name: &Name) -> Result<Option<Cell>, Error> {
+        block_on(self.get(name))
+    }
+
+    /// The blocking form of [`put`](Self::put).
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn blocking_put(&self, put: &Put) -> Result<PutVerdict, Error> {
+        block_on(self.put(put))
+    }
+
+    /// The blocking form of [`remove`](Self::remove).
+    ///
+    /// # Errors
+    /// As [`remove`](Self::remove).
+    pub fn blocking_remove(&self, name: &Name, expect: Expect) -> Result<PutVerdict, Error> {
+        block_on(self.remove(name, expect))
+    }
+
+    /// The blocking form of [`list`](Self::list).
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn blocking_list(
+        &self,
+        pattern: &Pattern,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Cell)>, Error> {
+        block_on(self.list(pattern, after, limit))
+    }
+}
+
+impl fmt::Debug for CellStore<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CellStore").field(self.core).finish()
+    }
+}

@@ -1,0 +1,405 @@
+//! One acquisition, from the options of a lock to its guard: the same lines for every kind of lock.
+//!
+//! The public methods build a [`Request`] before their future is first polled, so that the caller's
+//! place in the code and the surrounding scope are those of the call, and then choose how to run
+//! it: wait for the guard, try once, try for a time, or run work under the guard. The blocking
+//! forms run the same futures with `block_on`.
+
+use std::future::Future;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::guard::{AnyGuard, LockStatus};
+use super::options::Options;
+use super::run::{release_after, until_lost};
+use crate::contract::{Error, ErrorKind, Parts};
+use crate::session::{Ask, Outcome, Session, Wait, block_on};
+
+/// A checked request for the session.
+pub(super) struct Request {
+    session: Session,
+    ask: Result<Ask, Error>,
+}
+
+impl Request {
+    /// Checks the options of a lock. `wait` overrides the timeout that they state.
+    #[track_caller]
+    pub(super) fn new(
+        session: &Session,
+        options: &Options,
+        parts: Result<Parts, Error>,
+        wait: Option<Wait>,
+    ) -> Self {
+        let place = Location::caller();
+        let ask = parts.and_then(|parts| options.ask(session.core(), parts, wait, place));
+        Self { session: session.clone(), ask }
+    }
+
+    /// Waits for the guard.
+    pub(super) async fn wait<G: AnyGuard>(self) -> Result<G, Error> {
+        let guard = self.attempt().await?;
+        // Only a try may be refused because the lock is held, and this was none.
+        guard.ok_or_else(|| Error::new(ErrorKind::TimedOut, "it is held"))
+    }
+
+    /// Takes the guard if it is available, in the time that the request allows.
+    pub(super) async fn attempt<G: AnyGuard>(self) -> Result<Option<G>, Error> {
+        let core = Arc::clone(self.session.core());
+        Ok(core.acquire(self.ask?).await?.into_guard())
+    }
+
+    /// Tries for the guard again and again, holding nothing between two attempts.
+    pub(super) async fn repeat<G: AnyGuard>(
+        self,
+        limit: Duration,
+        tries: Option<u32>,
+    ) -> Result<Option<G>, Error> {
+        let core = Arc::clone(self.session.core());
+        Ok(core.try_repeatedly(self.ask?, limit, tries).await?.into_guard())
+    }
+
+    /// Waits for the guard, runs the work while it is held, and releases.
+    pub(super) async fn run<G, F, T>(
+        self,
+        work: impl FnOnce(LockStatus) -> F + Send,
+    ) -> Result<T, Error>
+    where
+        G: AnyGuard,
+        F: Future<Output = T> + Send,
+    {
+        let guard: G = self.wait().await?;
+        let output = until_lost(&guard, work(guard.status())).await?;
+        release_after(guard, output).await
+    }
+
+    /// Blocks for the guard, calls the work, and releases.
+    pub(super) fn blocking_run<G: AnyGuard, T>(
+        self,
+        work: impl FnOnce(LockStatus) -> T,
+    ) -> Result<T, Error> {
+        let guard: G = block_on(self.wait())?;
+        let output = work(guard.status());
+        guard.check()?;
+        block_on(release_after(guard, output))
+    }
+}
+
+impl Outcome {
+    fn into_guard<G: AnyGuard>(self) -> Option<G> {
+        match self {
+            Self::Held(lease) => Some(G::new(lease)),
+            Self::No => None,
+        }
+    }
+}
+
+/// How long a `try_..._for` waits: a limit of zero is a plain try.
+pub(super) fn try_for(limit: Duration) -> Wait {
+    if limit.is_zero() { Wait::Try } else { Wait::TryFor(limit) }
+}
+
+/// Declares the methods that acquire one kind of lock: waiting, trying, trying for a time, and
+/// running work, each async and blocking. `$request` makes the [`Request`] from the arguments.
+macro_rules! acquire_methods {
+    (
+        $guard:ident, $request:ident($($arg:ident: $type:ty),*),
+        $what:literal, $example:literal, $given:literal, $first:literal,
+        $(#[$more:meta])*
+        $lock:ident, $try_lock:ident, $run:ident,
+        $blocking_lock:ident, $blocking_try_lock:ident, $blocking_run:ident $(,)?
+    ) => {
+        #[doc = concat!("Acquires ", $what, ", waiting until it is available.")]
+        ///
+        $(#[$more])*
+        ///
+        /// # Errors
+        /// `TimedOut` if the timeout expires: the error names the holders and the place in the
+        /// queue. `Shape` if the name is in use as another kind of lock. `Unavailable` if the store
+        /// cannot be reached until the timeout expires or, without a timeout, for one `max_lease`.
+        ///
+        /// # Cancel safety
+        /// Dropping the future gives up the place in the queue; what was granted meanwhile is
+        /// released in the background.
+        ///
+        /// # Examples
+        /// ```
+        /// # tenure::block_on(async {
+        /// let tenure = tenure::Tenure::connect("memory:").await?;
+        #[doc = concat!("let lock = ", $example, ";")]
+        #[doc = concat!("let guard = lock.", stringify!($lock), "(", $given, ").await?;")]
+        /// println!("fence {}", guard.fence()?);
+        /// guard.release().await?;
+        /// # Ok::<(), tenure::Error>(()) }).unwrap();
+        /// ```
+        #[track_caller]
+        pub fn $lock(
+            &self,
+            $($arg: $type,)*
+        ) -> impl Future<Output = Result<$guard, Error>> + Send + use<> {
+            self.$request($($arg,)* None).wait()
+        }
+
+        #[doc = concat!("Acquires ", $what, " if it is available at once; never waits.")]
+        ///
+        /// Returns `None` if it is held, or if other claims wait for it.
+        ///
+        /// # Errors
+        #[doc = concat!("As [`", stringify!($lock), "`](Self::", stringify!($lock), "),")]
+        /// except that it never times out.
+        ///
+        /// # Cancel safety
+        /// What was granted meanwhile is released in the background.
+        ///
+        /// # Examples
+        /// ```
+        /// # tenure::block_on(async {
+        /// let tenure = tenure::Tenure::connect("memory:").await?;
+        #[doc = concat!("let lock = ", $example, ";")]
+        #[doc = concat!(
+            "if let Some(guard) = lock.",
+            stringify!($try_lock),
+            "(",
+            $given,
+            ").await? {",
+        )]
+        ///     guard.release().await?;
+        /// }
+        /// # Ok::<(), tenure::Error>(()) }).unwrap();
+        /// ```
+        #[track_caller]
+        pub fn $try_lock(
+            &self,
+            $($arg: $type,)*
+        ) -> impl Future<Output = Result<Option<$guard>, Error>> + Send + use<> {
+            self.$request($($arg,)* Some($crate::session::Wait::Try)).attempt()
+        }
+
+        #[doc = concat!("Runs work while holding ", $what, ", and releases it.")]
+        ///
+        /// The work is dropped when the lock is lost.
+        ///
+        /// # Errors
+        #[doc = concat!("As [`", stringify!($lock), "`](Self::", stringify!($lock), ");")]
+        /// `Lost` if the lock was lost before the work was done: the error says why.
+        ///
+        /// # Cancel safety
+        /// Dropping the future drops the work and releases the lock in the background.
+        ///
+        /// # Examples
+        /// ```
+        /// # tenure::block_on(async {
+        /// let tenure = tenure::Tenure::connect("memory:").await?;
+        #[doc = concat!("let lock = ", $example, ";")]
+        #[doc = concat!("let work = |status: tenure::LockStatus| async move { status.fence() };")]
+        #[doc = concat!("let fence = lock.", stringify!($run), "(", $first, "work).await??;")]
+        /// # Ok::<(), tenure::Error>(()) }).unwrap();
+        /// ```
+        #[track_caller]
+        pub fn $run<W, F, T>(
+            &self,
+            $($arg: $type,)*
+            work: W,
+        ) -> impl Future<Output = Result<T, Error>> + Send + use<W, F, T>
+        where
+            W: FnOnce(LockStatus) -> F + Send,
+            F: Future<Output = T> + Send,
+            T: Send,
+        {
+            self.$request($($arg,)* None).run::<$guard, F, T>(work)
+        }
+
+        #[doc = concat!("Blocks the thread until ", $what, " is acquired.")]
+        ///
+        #[doc = concat!(
+            "The blocking form of [`",
+            stringify!($lock),
+            "`](Self::",
+            stringify!($lock),
+            ").",
+        )]
+        ///
+        /// # Errors
+        #[doc = concat!("As [`", stringify!($lock), "`](Self::", stringify!($lock), ").")]
+        ///
+        /// # Examples
+        /// ```
+        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
+        #[doc = concat!(
+            "let guard = ",
+            $example,
+            ".",
+            stringify!($blocking_lock),
+            "(",
+            $given,
+            ")?;",
+        )]
+        /// guard.blocking_release()?;
+        /// # Ok::<(), tenure::Error>(())
+        /// ```
+        #[track_caller]
+        pub fn $blocking_lock(&self, $($arg: $type,)*) -> Result<$guard, Error> {
+            $crate::session::block_on(self.$lock($($arg,)*))
+        }
+
+        #[doc = concat!("Acquires ", $what, " if it is available at once.")]
+        ///
+        #[doc = concat!(
+            "The blocking form of [`",
+            stringify!($try_lock),
+            "`](Self::",
+            stringify!($try_lock),
+            ").",
+        )]
+        ///
+        /// # Errors
+        #[doc = concat!("As [`", stringify!($try_lock), "`](Self::", stringify!($try_lock), ").")]
+        ///
+        /// # Examples
+        /// ```
+        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
+        #[doc = concat!(
+            "let guard = ",
+            $example,
+            ".",
+            stringify!($blocking_try_lock),
+            "(",
+            $given,
+            ")?;",
+        )]
+        /// assert!(guard.is_some());
+        /// # Ok::<(), tenure::Error>(())
+        /// ```
+        #[track_caller]
+        pub fn $blocking_try_lock(&self, $($arg: $type,)*) -> Result<Option<$guard>, Error> {
+            $crate::session::block_on(self.$try_lock($($arg,)*))
+        }
+
+        #[doc = concat!("Calls a closure while holding ", $what, ", and releases it.")]
+        ///
+        #[doc = concat!(
+            "The blocking form of [`",
+            stringify!($run),
+            "`](Self::",
+            stringify!($run),
+            ").",
+        )]
+        /// A closure cannot be stopped from outside: one that takes long asks
+        /// [`LockStatus::check`] now and then.
+        ///
+        /// # Errors
+        #[doc = concat!("As [`", stringify!($run), "`](Self::", stringify!($run), ").")]
+        ///
+        /// # Examples
+        /// ```
+        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
+        #[doc = concat!("let lock = ", $example, ";")]
+        #[doc = concat!(
+            "let fence = lock.",
+            stringify!($blocking_run),
+            "(",
+            $first,
+            "|status| status.fence())??;",
+        )]
+        /// # Ok::<(), tenure::Error>(())
+        /// ```
+        #[track_caller]
+        pub fn $blocking_run<T>(
+            &self,
+            $($arg: $type,)*
+            work: impl FnOnce(LockStatus) -> T,
+        ) -> Result<T, Error> {
+            self.$request($($arg,)* None).blocking_run::<$guard, T>(work)
+        }
+    };
+}
+pub(super) use acquire_methods;
+
+/// Declares the methods that wait in the queue for a limited time and return `None` after it.
+macro_rules! try_for_methods {
+    (
+        $guard:ident, $request:ident($($arg:ident: $type:ty),*),
+        $what:literal, $example:literal, $given:literal, $first:literal,
+        $try_lock_for:ident, $blocking_try_lock_for:ident $(,)?
+    ) => {
+        #[doc = concat!("Acquires ", $what, ", waiting at most `limit`; returns `None` after it.")]
+        ///
+        /// The wait is one in the queue, and `limit` replaces the timeout of the lock. Zero is a
+        /// plain try.
+        ///
+        /// # Errors
+        /// `Shape` if the name is in use as another kind of lock. `Unavailable` if the store cannot
+        /// be reached within `limit`.
+        ///
+        /// # Cancel safety
+        /// Dropping the future gives up the place in the queue; what was granted meanwhile is
+        /// released in the background.
+        ///
+        /// # Examples
+        /// ```
+        /// # use std::time::Duration;
+        /// # tenure::block_on(async {
+        /// let tenure = tenure::Tenure::connect("memory:").await?;
+        #[doc = concat!("let lock = ", $example, ";")]
+        /// let limit = Duration::from_millis(20);
+        #[doc = concat!("match lock.", stringify!($try_lock_for), "(", $first, "limit).await? {")]
+        ///     Some(guard) => guard.release().await?,
+        ///     None => println!("still held after {limit:?}"),
+        /// }
+        /// # Ok::<(), tenure::Error>(()) }).unwrap();
+        /// ```
+        #[track_caller]
+        pub fn $try_lock_for(
+            &self,
+            $($arg: $type,)*
+            limit: Duration,
+        ) -> impl Future<Output = Result<Option<$guard>, Error>> + Send + use<> {
+            self.$request($($arg,)* Some($crate::primitives::request::try_for(limit))).attempt()
+        }
+
+        #[doc = concat!("Acquires ", $what, ", blocking at most `limit`; returns `None` after it.")]
+        ///
+        #[doc = concat!(
+            "The blocking form of [`",
+            stringify!($try_lock_for),
+            "`](Self::",
+            stringify!($try_lock_for),
+            ").",
+        )]
+        ///
+        /// # Errors
+        #[doc = concat!(
+            "As [`",
+            stringify!($try_lock_for),
+            "`](Self::",
+            stringify!($try_lock_for),
+            ").",
+        )]
+        ///
+        /// # Examples
+        /// ```
+        /// # use std::time::Duration;
+        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
+        #[doc = concat!("let lock = ", $example, ";")]
+        /// let limit = Duration::from_millis(20);
+        #[doc = concat!(
+            "let guard = lock.",
+            stringify!($blocking_try_lock_for),
+            "(",
+            $first,
+            "limit)?;",
+        )]
+        /// assert!(guard.is_some());
+        /// # Ok::<(), tenure::Error>(())
+        /// ```
+        #[track_caller]
+        pub fn $blocking_try_lock_for(
+            &self,
+            $($arg: $type,)*
+            limit: Duration,
+        ) -> Result<Option<$guard>, Error> {
+            $crate::session::block_on(self.$try_lock_for($($arg,)* limit))
+        }
+    };
+}
+pub(super) use try_for_methods;

@@ -1,0 +1,140 @@
+//! Every engine from every place that a program may call from: each kind of runtime, blocked
+//! threads, no runtime at all, and children that were forked. One table of places and one of uses,
+//! so that no engine has a gap of its own. Each test has a limit: what hangs fails by its name.
+#![cfg(all(
+    feature = "embedded",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "redis",
+    feature = "redlock"
+))]
+
+mod forking;
+mod places;
+mod stores;
+mod uses;
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use places::{PLACES, Place};
+use stores::Store;
+
+/// Declares the tests of all engines.
+macro_rules! engines {
+    ($($engine:ident)*) => {
+        $(mod $engine {
+            #[test]
+            fn async_calls_work_everywhere() {
+                super::async_calls(&super::stores::$engine());
+            }
+
+            #[test]
+            fn blocking_calls_work_everywhere() {
+                super::blocking_calls(&super::stores::$engine());
+            }
+
+            #[test]
+            fn blocking_calls_work_on_a_runtime_that_async_code_connected_in() {
+                super::mixed_calls(&super::stores::$engine());
+            }
+
+            #[test]
+            fn a_session_can_be_dropped_everywhere() {
+                super::drops(&super::stores::$engine());
+            }
+
+            #[test]
+            fn a_forked_child_gets_errors_at_once_and_harms_nothing() {
+                super::forking::a_child(&super::stores::$engine());
+            }
+
+            #[test]
+            fn children_that_are_forked_amid_work_get_errors_at_once() {
+                super::forking::many_children(&super::stores::$engine());
+            }
+        })*
+    };
+}
+
+engines! { memory embedded redis sentinel cluster redlock postgres etcd }
+
+fn async_calls(store: &Store) {
+    for place in PLACES {
+        within_limit(store, place, move |store| {
+            place.run(move || Box::pin(async move { uses::all_async(&store).await }));
+        });
+    }
+    assert_eq!(places::driver_panics(), 0, "a panic was printed");
+}
+
+fn blocking_calls(store: &Store) {
+    for place in PLACES {
+        within_limit(store, place, move |store| {
+            place.run(move || Box::pin(async move { uses::all_blocking(&store) }));
+        });
+    }
+}
+
+fn mixed_calls(store: &Store) {
+    for place in PLACES {
+        within_limit(store, place, move |store| {
+            place.run(move || {
+                Box::pin(async move {
+                    let tenure = store.builder().connect(&store.url).await.unwrap();
+                    uses::calls_by_blocking(&tenure);
+                    tenure::block_on(tenure.close());
+                })
+            });
+        });
+    }
+}
+
+/// Sessions that hold something are connected and dropped, inside each place and after its end.
+fn drops(store: &Store) {
+    for place in PLACES {
+        within_limit(store, place, move |store| {
+            for round in 0..rounds() {
+                let left = Arc::new(Mutex::new(None));
+                let (kept, store) = (Arc::clone(&left), store.clone());
+                place.run(move || {
+                    Box::pin(async move {
+                        let tenure = store.builder().connect(&store.url).await.unwrap();
+                        let guard = tenure.mutex(format!("drop-{round}")).unwrap().lock().await;
+                        let guard = guard.unwrap();
+                        match round % 3 {
+                            0 => drop((tenure, guard)),
+                            1 => drop((guard, tenure)),
+                            _ => *kept.lock().unwrap() = Some((tenure, guard)),
+                        }
+                    })
+                });
+                drop(left);
+            }
+        });
+    }
+}
+
+/// More of them find more: `TENURE_ROUNDS=1000`.
+fn rounds() -> usize {
+    std::env::var("TENURE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(6)
+}
+
+/// Does work on a thread of its own, which must end in time: half a minute for each round.
+#[track_caller]
+fn within_limit(store: &Store, place: Place, work: impl FnOnce(Store) + Send + 'static) {
+    let what = format!("{} {}", store.name, place.name());
+    let limit =
+        Duration::from_secs(120) + Duration::from_secs(2) * u32::try_from(rounds()).unwrap();
+    let ((tell, told), store) = (channel(), store.clone());
+    let thread = std::thread::Builder::new().name(what.clone());
+    let thread = thread.spawn(move || {
+        work(store);
+        let _ = tell.send(());
+    });
+    match told.recv_timeout(limit) {
+        Err(RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
+        _ => assert!(thread.unwrap().join().is_ok(), "{what}: failed"),
+    }
+}

@@ -1,0 +1,69 @@
+//! One store of each engine for all tests of this binary, each test in a namespace of its own.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use servers::{Cluster, Etcd, Postgres, Redis, Sentinels};
+use tempfile::TempDir;
+use tenure::contract::SessionId;
+use tenure::{Builder, Tenure};
+
+/// Where a test connects to.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    pub(crate) name: &'static str,
+    pub(crate) url: String,
+    namespace: String,
+}
+
+impl Store {
+    fn new(name: &'static str, url: String) -> Self {
+        Self { name, url, namespace: SessionId::new().to_hex() }
+    }
+
+    /// Short leases, because one use waits for a third of one; calls may take long on a busy
+    /// machine.
+    pub(crate) fn builder(&self) -> Builder {
+        let lease = Duration::from_secs(9);
+        let builder = Tenure::builder().namespace(&self.namespace).lease(lease);
+        builder.call_limit(Duration::from_secs(20))
+    }
+}
+
+pub(crate) fn memory() -> Store {
+    Store::new("memory", "memory:runtimes".to_owned())
+}
+
+pub(crate) fn embedded() -> Store {
+    static DIRECTORY: OnceLock<TempDir> = OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| tempfile::tempdir().unwrap());
+    let path = directory.path().join(SessionId::new().to_hex());
+    Store::new("embedded", format!("embedded://{}", path.display()))
+}
+
+pub(crate) fn redis() -> Store {
+    Store::new("redis", Redis::shared().url())
+}
+
+pub(crate) fn sentinel() -> Store {
+    Store::new("sentinel", Sentinels::shared().url())
+}
+
+pub(crate) fn cluster() -> Store {
+    Store::new("cluster", Cluster::shared().url())
+}
+
+pub(crate) fn redlock() -> Store {
+    static NODES: OnceLock<Vec<Redis>> = OnceLock::new();
+    let nodes = NODES.get_or_init(|| (0..3).map(|_| Redis::start()).collect());
+    let hosts: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    Store::new("redlock", format!("redlock://{}?new=yes", hosts.join(",")))
+}
+
+pub(crate) fn postgres() -> Store {
+    Store::new("postgres", Postgres::shared().url())
+}
+
+pub(crate) fn etcd() -> Store {
+    Store::new("etcd", Etcd::shared().url())
+}
