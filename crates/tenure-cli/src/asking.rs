@@ -3,17 +3,15 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use tenure::contract::{SlotView, WaiterView};
-use tenure::{All, Error, ErrorKind, Name, Owner, Query, SetGuard, Tenure};
+use tenure::{Error, ErrorKind, LockSet, LockSetGuard, Name, Owner, Query, Tenure};
 
 use crate::failure::{self, Failure};
-use crate::reactor::{Reactor, Woken};
+use crate::interrupts::{Interrupts, Waited};
 use crate::settings::Settings;
 use crate::waiting_line::WaitingLine;
 use crate::wanted::{Patience, Wanted};
@@ -25,34 +23,27 @@ pub(crate) struct Asking<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) wanted: &'a Wanted,
     pub(crate) owner: &'a Owner,
+    /// From when on the wait limit counts: before the store was reached.
+    pub(crate) began: Instant,
     /// After this long the session itself ends the hold.
     pub(crate) backstop: Option<Duration>,
-}
-
-/// Who else may end the wait, while it lasts.
-pub(crate) struct Meanwhile<'a> {
-    pub(crate) fd: BorrowedFd<'a>,
-    /// Called when there is something to read. An answer ends the wait with that exit code.
-    pub(crate) readable: &'a mut dyn FnMut() -> Result<Option<u8>, Failure>,
 }
 
 type Look = Pin<Box<dyn Future<Output = Option<SlotView>>>>;
 
 impl Asking<'_> {
-    /// Waits for the lock. If a signal or somebody else ends the wait, the answer is an exit code.
+    /// Waits for the lock. If something interrupts the wait, the answer is an exit code.
     pub(crate) fn obtain(
         &self,
-        reactor: &Reactor,
-        mut meanwhile: Option<Meanwhile<'_>>,
-    ) -> Result<Result<SetGuard, u8>, Failure> {
+        interrupts: &Interrupts<'_>,
+    ) -> Result<Result<LockSetGuard, u8>, Failure> {
         let asked = ask(self.all()?, self.wanted.patience);
         let mut asked = pin!(asked);
         let mut line = WaitingLine::new(self.wanted.name(), self.settings);
         let mut look: Option<Look> = None;
         loop {
             let due = if look.is_none() { line.due() } else { None };
-            let fd = meanwhile.as_ref().map(|meanwhile| meanwhile.fd);
-            let woken = {
+            let waited = {
                 // Either what we asked for, or what we saw when we looked.
                 let mut step = pin!(poll_fn(|cx| {
                     if let Some(looking) = &mut look
@@ -62,39 +53,34 @@ impl Asking<'_> {
                     }
                     asked.as_mut().poll(cx).map(Ok)
                 }));
-                reactor.next(step.as_mut(), fd, due).map_err(trouble)?
+                interrupts.wait(step.as_mut(), due)?
             };
-            let ended = match woken {
-                Woken::Done(Ok(answer)) => {
+            let code = match waited {
+                Waited::Done(Ok(answer)) => {
                     line.clear(answer.is_ok());
                     return Ok(Ok(answer?));
                 }
-                Woken::Done(Err(seen)) => {
+                Waited::Done(Err(seen)) => {
                     look = None;
                     line.show(seen.as_ref(), |waiter| self.is_me(waiter));
-                    None
+                    continue;
                 }
-                Woken::Signal(caught) => ends_wait(caught.signal),
-                Woken::Readable => match &mut meanwhile {
-                    Some(meanwhile) => (meanwhile.readable)()?,
-                    None => None,
-                },
-                Woken::Late => {
+                Waited::Late => {
                     look = Some(self.look());
-                    None
+                    continue;
                 }
+                Waited::Interrupted(code) => code,
+                Waited::Gone => failure::OWN,
             };
-            if let Some(code) = ended {
-                line.clear(false);
-                return Ok(Err(code));
-            }
+            line.clear(false);
+            return Ok(Err(code));
         }
     }
 
-    fn all(&self) -> Result<All, Error> {
+    fn all(&self) -> Result<LockSet, Error> {
         let Wanted { lease, lock_delay, label, patience, .. } = self.wanted;
         let parts = self.wanted.parts()?;
-        let mut all = self.tenure.all(parts.as_slice().to_vec())?;
+        let mut all = self.tenure.lock_set(parts.as_slice().to_vec())?;
         all = all.lease(*lease).lock_delay(*lock_delay).owner(self.owner);
         if let Some(label) = label {
             all = all.label(label);
@@ -103,8 +89,11 @@ impl Asking<'_> {
             all = all.max_hold(most);
         }
         Ok(match patience {
-            Patience::Limit(limit) => all.wait(*limit),
-            Patience::Forever | Patience::Try => all.wait_forever(),
+            Patience::Limit(limit) => {
+                let left = limit.saturating_sub(self.began.elapsed());
+                all.timeout(left.max(Duration::from_millis(1)))
+            }
+            Patience::Forever | Patience::Try => all.no_timeout(),
         })
     }
 
@@ -131,22 +120,16 @@ impl Asking<'_> {
     }
 }
 
-async fn ask(all: All, patience: Patience) -> Result<SetGuard, Error> {
+async fn ask(all: LockSet, patience: Patience) -> Result<LockSetGuard, Error> {
     if patience != Patience::Try {
         return all.lock().await;
     }
     let name = all.parts().first().map(|part| part.name().clone());
     all.try_lock().await?.ok_or_else(|| {
         let error = Error::new(ErrorKind::TimedOut, "it is taken")
-            .next("wait for it with --wait, or see who has it with `tenure show`");
+            .with_help("wait for it with --wait, or see who has it with `tenure show`");
         if let Some(name) = name { error.on(&name) } else { error }
     })
-}
-
-/// The exit code of a wait that this signal ends, if it does.
-pub(crate) fn ends_wait(signal: Signal) -> Option<u8> {
-    let ends = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
-    ends.contains(&signal).then(|| failure::SIGNAL + u8::try_from(signal as i32).unwrap_or(0))
 }
 
 /// Trouble with our own tools.

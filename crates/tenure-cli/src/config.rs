@@ -18,6 +18,9 @@ pub(crate) struct Config {
     profiles: BTreeMap<String, Profile>,
     #[serde(default)]
     presets: BTreeMap<String, PresetLines>,
+    /// The longest lease of the namespace, to which built-in presets are shortened.
+    #[serde(skip)]
+    pub(crate) max_lease: Option<Duration>,
 }
 
 /// One store, with how to talk to it.
@@ -30,6 +33,8 @@ pub(crate) struct Profile {
     pub(crate) max_lease: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
     pub(crate) op_timeout: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    pub(crate) close_timeout: Option<Duration>,
 }
 
 /// One preset: what is left out is the default.
@@ -73,18 +78,25 @@ impl Config {
         })
     }
 
-    /// A preset of the file, or one of the ready ones.
+    /// A preset of the file, or a built-in one.
     pub(crate) fn preset(&self, name: &str) -> Result<Preset, String> {
-        if let Some(lines) = self.presets.get(name) {
-            return Ok(lines.preset(name));
-        }
-        let ready = [Preset::financial(), Preset::cache(), Preset::batch()];
-        let names: Vec<String> = ready.iter().map(|preset| preset.name().to_owned()).collect();
-        ready.into_iter().find(|preset| preset.name() == name).ok_or_else(|| {
-            let own = self.presets.keys().cloned();
-            let known: Vec<String> = names.into_iter().chain(own).collect();
-            format!("no preset is called {name:?}; use one of: {}", known.join(", "))
+        let presets = self.presets();
+        let names: Vec<String> = presets.iter().map(|preset| preset.name().to_owned()).collect();
+        presets.into_iter().find(|preset| preset.name() == name).ok_or_else(|| {
+            format!("no preset is called {name:?}; use one of: {}", names.join(", "))
         })
+    }
+
+    /// The built-in presets that the file does not replace, and those of the file.
+    pub(crate) fn presets(&self) -> Vec<Preset> {
+        let fit = |preset: Preset| match self.max_lease {
+            Some(max_lease) => preset.shortened_to(max_lease),
+            None => preset,
+        };
+        let built_in = Preset::built_in().into_iter();
+        let built_in = built_in.filter(|preset| !self.presets.contains_key(preset.name()));
+        let own = self.presets.iter().map(|(name, lines)| lines.preset(name));
+        built_in.map(fit).chain(own).collect()
     }
 
     /// How many profiles and presets there are, for people.
@@ -100,7 +112,7 @@ impl PresetLines {
             preset = preset.lease(lease);
         }
         if let Some(wait) = self.wait {
-            preset = preset.wait(wait);
+            preset = preset.timeout(wait);
         }
         if let Some(max_hold) = self.max_hold {
             preset = preset.max_hold(max_hold);
@@ -151,6 +163,7 @@ mod tests {
         [profiles.production]
         max_lease = \"5m\"
         op_timeout = \"500ms\"
+        close_timeout = \"1s\"
 
         [presets.nightly]
         lease = \"20s\"
@@ -165,6 +178,7 @@ mod tests {
         assert_eq!(config.profile(None).unwrap().namespace.as_deref(), Some("staging"));
         let production = config.profile(Some("production")).unwrap();
         assert_eq!(production.max_lease, Some(Duration::from_secs(300)));
+        assert_eq!(production.close_timeout, Some(Duration::from_secs(1)));
         assert_eq!(production.url, None);
         let nightly = Preset::new("nightly")
             .lease(Duration::from_secs(20))

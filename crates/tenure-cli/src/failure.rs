@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use tenure::{Error, ErrorKind};
 
@@ -63,11 +64,22 @@ impl Failure {
         Self { message, code, ..self }
     }
 
-    /// Tells whoever reads standard error.
+    /// Says how often it was tried, and for how long.
+    pub(crate) fn after(self, tries: u32, took: Duration) -> Self {
+        Self { message: format!("{} ({tries} attempts in {took:.1?})", self.message), ..self }
+    }
+
+    /// Prints the message on standard error.
     pub(crate) fn tell(&self) {
-        if !self.message.is_empty() {
+        if !self.message.is_empty() && !self.broken_pipe {
             anstream::eprintln!("tenure: {}", self.message);
         }
+    }
+
+    /// Prints the message now, before something that may take time, and not again.
+    pub(crate) fn told(self) -> Self {
+        self.tell();
+        Self { message: String::new(), ..self }
     }
 }
 

@@ -38,9 +38,8 @@ impl Handle {
         ];
         words.extend(parts.as_slice().iter().map(|part| {
             let kind = match part.shape() {
-                Shape::Mutex => "m".to_owned(),
-                Shape::ReadWrite if part.weight() == 1 => "r".to_owned(),
-                Shape::ReadWrite => "w".to_owned(),
+                Shape::Lock if part.is_shared() => "r".to_owned(),
+                Shape::Lock => "w".to_owned(),
                 Shape::Semaphore(permits) => format!("s{permits}"),
             };
             format!("{kind}-{}", encode(part.name().as_str()))
@@ -80,7 +79,6 @@ fn part(word: &str) -> Option<Part> {
     let name: Result<Name, Error> = decode(name)?.parse();
     let name = name.ok()?;
     Some(match kind {
-        "m" => Part::mutex(name),
         "r" => Part::read(name),
         "w" => Part::write(name),
         _ => Part::permits(name, 1, kind.strip_prefix('s')?.parse().ok()?).ok()?,
@@ -120,7 +118,7 @@ mod tests {
     fn handle() -> Handle {
         let name = |text: &str| Name::try_from(text).unwrap();
         let parts = [
-            Part::mutex(name("account:17")),
+            Part::write(name("account:17")),
             Part::read(name("naïve 名前.%-/\"'$")),
             Part::write(name("w")),
             Part::permits(name("encoders"), 1, 3).unwrap(),

@@ -1,18 +1,25 @@
 //! Which store, and how to talk to it: flags, then environment, then profile, then defaults. Knows
 //! where words come from.
 
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tenure::contract::Engine;
+use tenure::contract::{Engine, short};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
-use tenure::{Builder, Error, Namespace, Tenure, limits};
+use tenure::{Builder, Namespace, Tenure, limits};
 
 use crate::args::{LockArgs, Shared};
 use crate::config::Config;
-use crate::failure::Failure;
+use crate::ending::{Ending, Session};
+use crate::failure::{self, Failure};
+use crate::interrupts::{Interrupts, Waited};
+use crate::reactor::Reactor;
+use crate::signals::Signals;
+use crate::wanted::Patience;
 
 /// The store of those who say nothing: this host, no server.
 pub(crate) const DEFAULT_URL: &str = "embedded:";
@@ -25,6 +32,9 @@ pub(crate) struct Settings {
     pub(crate) namespace: String,
     pub(crate) max_lease: Duration,
     pub(crate) op_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    /// How long to go on connecting while the store is away; none for a few quick attempts.
+    pub(crate) connect_timeout: Option<Duration>,
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
     /// How many replicas shall have a grant before it counts, and how long they have for that.
@@ -34,10 +44,13 @@ pub(crate) struct Settings {
 /// How long replicas have for those who do not say.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 
+/// How long a store may be away before it is said.
+const SILENT_FOR: Duration = Duration::from_secs(1);
+
 impl Settings {
     /// Puts flags, environment, profile and defaults together.
     pub(crate) fn new(shared: &Shared) -> Result<(Self, Config), Failure> {
-        let config = Config::load(shared.config.as_deref()).map_err(Failure::usage)?;
+        let mut config = Config::load(shared.config.as_deref()).map_err(Failure::usage)?;
         let profile = config.profile(shared.profile.as_deref()).map_err(Failure::usage)?;
         let namespace = shared.namespace.clone().or(profile.namespace);
         let settings = Self {
@@ -45,10 +58,13 @@ impl Settings {
             namespace: namespace.unwrap_or_else(|| Namespace::default().as_str().to_owned()),
             max_lease: shared.max_lease.or(profile.max_lease).unwrap_or(limits::DEFAULT_MAX_LEASE),
             op_timeout: shared.op_timeout.or(profile.op_timeout).unwrap_or(limits::CALL),
+            close_timeout: shared.close_timeout.or(profile.close_timeout).unwrap_or(limits::CLOSE),
+            connect_timeout: None,
             quiet: shared.quiet,
             verbose: shared.verbose,
             replicas: None,
         };
+        config.max_lease = Some(settings.max_lease);
         Ok((settings, config))
     }
 
@@ -68,55 +84,94 @@ impl Settings {
         Ok(self)
     }
 
+    /// Goes on connecting for as long as a command waits for its lock. A command without a wait
+    /// limit does not: a store that was never reached is more often a wrong URL than an outage.
+    pub(crate) fn waiting(mut self, patience: Patience) -> Self {
+        self.connect_timeout = match patience {
+            Patience::Limit(limit) => Some(limit),
+            Patience::Try | Patience::Forever => None,
+        };
+        self
+    }
+
     /// A builder of sessions that says all this.
     pub(crate) fn builder(&self) -> Builder {
         let builder = Tenure::builder()
             .namespace(&self.namespace)
             .max_lease(self.max_lease)
-            .call_limit(self.op_timeout);
+            .call_limit(self.op_timeout)
+            .close_limit(self.close_timeout);
         match self.replicas {
             Some((replicas, within)) => builder.replicas(replicas, within),
             None => builder,
         }
     }
 
-    /// Works in a session with the store, for the process that people know. Afterwards nothing of
-    /// the session stays behind.
+    /// Works in a session with the store, for a command that holds nothing. Signals do what they do
+    /// to any process. What went wrong is told before the session is closed.
     pub(crate) fn session<T>(
         &self,
-        pid: u32,
         work: impl FnOnce(&Tenure) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let engine = self.engine()?;
-        let tenure = self.builder().on_behalf_of(pid).open(Arc::clone(&engine))?;
-        let done = work(&tenure);
-        tenure::blocking::wait(tenure.close());
-        drop(tenure);
-        // The keeper lets go of the store on a thread of its own. If we ended before it did, the
-        // session's files would stay; whoever has to hurry was told already.
-        let pause = Duration::from_micros(100);
-        for _ in 0..100 {
-            if Arc::strong_count(&engine) == 1 {
-                break;
-            }
-            std::thread::sleep(pause);
-        }
+        let reactor = Reactor::new(Signals::catch_only(&[])?)?;
+        let interrupts = Interrupts::new(&reactor);
+        let engine = tenure::block_on(self.engine())?;
+        let builder = self.builder().on_behalf_of(std::process::id());
+        let session = Session::on(engine, builder)?;
+        let done = work(session.tenure()).map_err(Failure::told);
+        session.close(&mut Ending::new(&interrupts, self.close_timeout));
         done
     }
 
-    /// The store without a session, for claims that belong to no process.
-    pub(crate) fn engine(&self) -> Result<Arc<dyn Engine>, Error> {
+    /// The store without a session. If something interrupts the connecting, the answer is an exit
+    /// code.
+    pub(crate) fn engine_unless(
+        &self,
+        interrupts: &Interrupts<'_>,
+    ) -> Result<Result<Arc<dyn Engine>, u8>, Failure> {
+        let mut connecting = pin!(self.engine());
+        let mut tell = self.connect_timeout.map(|_| Instant::now() + SILENT_FOR);
+        loop {
+            let connecting: Pin<&mut dyn Future<Output = _>> = connecting.as_mut();
+            match interrupts.wait(connecting, tell)? {
+                Waited::Done(engine) => return Ok(Ok(engine?)),
+                Waited::Interrupted(code) => return Ok(Err(code)),
+                Waited::Gone => return Ok(Err(failure::OWN)),
+                Waited::Late => {
+                    tell = None;
+                    let limit = short(self.connect_timeout.unwrap_or_default());
+                    if !self.quiet {
+                        anstream::eprintln!("tenure: the store is away; trying for up to {limit}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The store without a session.
+    pub(crate) async fn engine(&self) -> Result<Arc<dyn Engine>, Failure> {
         let namespace = Namespace::try_from(self.namespace.as_str())?;
         let terms = Terms { namespace, max_lease: self.max_lease, clock: Arc::new(SystemClock) };
-        let mut tries = 1;
+        if let Some(limit) = self.connect_timeout {
+            return Ok(engine::connect_within(&self.url, terms, limit).await?);
+        }
+        let (began, mut tries) = (Instant::now(), 1);
         loop {
             // When a hundred processes start at once, the door may be too narrow for a moment.
-            match tenure::blocking::wait(engine::connect(&self.url, terms.clone())) {
-                Err(error) if error.is_retryable() && tries < limits::CLAIM_TRIES => {
+            match engine::connect(&self.url, terms.clone()).await {
+                Err(error) if error.is_transient() && tries < limits::CLAIM_TRIES => {
                     std::thread::sleep(Duration::from_millis(20 << tries));
                     tries += 1;
                 }
-                opened => return opened,
+                Err(error) => {
+                    let failure = Failure::from(error);
+                    return Err(if tries > 1 {
+                        failure.after(tries, began.elapsed())
+                    } else {
+                        failure
+                    });
+                }
+                Ok(engine) => return Ok(engine),
             }
         }
     }

@@ -29,9 +29,8 @@ pub(crate) struct Wanted {
 /// As what the names are taken.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Kind {
-    Mutex,
-    Reader,
-    Writer,
+    Shared,
+    Exclusive,
     Permit(u32),
 }
 
@@ -53,7 +52,7 @@ impl Wanted {
         let preset = args.preset.as_deref().map(|name| config.preset(name)).transpose();
         let preset = preset.map_err(Failure::usage)?;
         let preset = preset.as_ref();
-        let wait = args.wait.or(preset.and_then(tenure::Preset::said_wait));
+        let wait = args.wait.or(preset.and_then(tenure::Preset::get_timeout));
         let patience = match wait {
             _ if args.no_wait => Patience::Try,
             Some(Duration::ZERO) => Patience::Try,
@@ -62,12 +61,11 @@ impl Wanted {
         };
         let kind = match args.slots {
             Some(slots) => Kind::Permit(slots),
-            None if args.shared => Kind::Reader,
-            None if args.exclusive => Kind::Writer,
-            None => Kind::Mutex,
+            None if args.shared => Kind::Shared,
+            None => Kind::Exclusive,
         };
-        let lease = args.lease.or(preset.map(tenure::Preset::said_lease));
-        let lock_delay = args.lock_delay.or(preset.map(tenure::Preset::said_lock_delay));
+        let lease = args.lease.or(preset.map(tenure::Preset::get_lease));
+        let lock_delay = args.lock_delay.or(preset.map(tenure::Preset::get_lock_delay));
         let mut names = vec![args.name.clone()];
         names.extend(args.also.iter().cloned());
         let wanted = Self {
@@ -76,7 +74,7 @@ impl Wanted {
             patience,
             lease: lease.unwrap_or(limits::DEFAULT_LEASE),
             lock_delay: lock_delay.unwrap_or_default(),
-            max_hold: max_hold.or(preset.and_then(tenure::Preset::said_max_hold)),
+            max_hold: max_hold.or(preset.and_then(tenure::Preset::get_max_hold)),
             label: args.label.clone(),
             conflict: args.conflict_exit_code,
         };
@@ -95,9 +93,8 @@ impl Wanted {
         let part = |name: &String| {
             let name = Name::try_from(name.as_str())?;
             match self.kind {
-                Kind::Mutex => Ok(Part::mutex(name)),
-                Kind::Reader => Ok(Part::read(name)),
-                Kind::Writer => Ok(Part::write(name)),
+                Kind::Shared => Ok(Part::read(name)),
+                Kind::Exclusive => Ok(Part::write(name)),
                 Kind::Permit(slots) => Part::permits(name, 1, slots),
             }
         };
@@ -109,9 +106,8 @@ impl Kind {
     /// The kind as one word, for `TENURE_MODE`.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Self::Mutex => "mutex",
-            Self::Reader => "reader",
-            Self::Writer => "writer",
+            Self::Shared => "shared",
+            Self::Exclusive => "exclusive",
             Self::Permit(_) => "permit",
         }
     }
@@ -135,15 +131,15 @@ mod tests {
     #[test]
     fn a_name_alone_is_a_mutex_that_waits_for_ever() {
         let wanted = wanted("reports").unwrap();
-        assert_eq!(wanted.kind, Kind::Mutex);
+        assert_eq!(wanted.kind, Kind::Exclusive);
         assert_eq!(wanted.patience, Patience::Forever);
         assert_eq!(wanted.lease, Duration::from_secs(30));
     }
 
     #[test]
     fn kinds_and_patience_have_a_flag_each() {
-        assert_eq!(wanted("a --shared").unwrap().kind, Kind::Reader);
-        assert_eq!(wanted("a -x").unwrap().kind, Kind::Writer);
+        assert_eq!(wanted("a --shared").unwrap().kind, Kind::Shared);
+        assert_eq!(wanted("a -x").unwrap().kind, Kind::Exclusive);
         assert_eq!(wanted("a --slots 3").unwrap().kind, Kind::Permit(3));
         assert_eq!(wanted("a -n").unwrap().patience, Patience::Try);
         assert_eq!(wanted("a -w 0").unwrap().patience, Patience::Try);

@@ -4,9 +4,7 @@ mod common;
 
 use common::Place;
 use serde_json::Value;
-#[cfg(feature = "full")]
-use servers::Etcd;
-use servers::{Cluster, Fsync, Redis, RedisBuilder, Sentinels};
+use servers::{Cluster, Etcd, Fsync, Redis, RedisBuilder, Sentinels};
 
 /// A user with as little as locks need.
 const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha +script|load \
@@ -122,8 +120,10 @@ fn a_replica_is_no_place_for_locks_and_a_primary_tells_of_its_replicas() {
     let port = replica.port();
     report.has("replicas", "note", &format!("1: 127.0.0.1:{port} online, "));
     report.has("replicas", "note", "a lock is granted before they know of it");
-    report.has("replicas", "note", "set min-replicas-to-write to 1");
+    report.has("isolation", "note", "min-replicas-to-write is 0; set it to 1 on all servers");
     assert_eq!(report.code, 0);
+    place.server().cmd(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+    Report::of(&place).has("isolation", "ok", "takes no more locks after min-replicas-max-lag");
     // It knows the namespace from its primary, or not: either way it is said what it is.
     replica.wait_until_synced();
     let report = Report::of(&Place::memory().reached_by(replica.url()));
@@ -159,6 +159,7 @@ fn sentinels_are_asked_one_by_one_and_judged_together() {
         report.has("sentinel", "ok", &words);
     }
     report.has("fail-over", "ok", "silent for 5s");
+    report.has("isolation", "note", "min-replicas-to-write is 0");
     report.has("replicas", "note", &format!("127.0.0.1:{replica} online, "));
     report.has("lock", "ok", "taken and given back");
     assert_eq!(report.code, 0);
@@ -172,6 +173,27 @@ fn sentinels_are_asked_one_by_one_and_judged_together() {
     report.has("fail-over", "note", "no majority");
     report.has("lock", "ok", "taken and given back");
     assert_eq!(report.code, 0);
+}
+
+/// One sentinel is cut off from the servers and from the others, and is asked first.
+#[test]
+fn a_sentinel_that_is_out_of_date_is_named_with_what_it_says() {
+    let set = Sentinels::builder().replicas(1).node(Redis::builder().password("pw")).start();
+    let stale = set.cut_off_sentinel();
+    let old = set.kill_primary().port();
+    let others = set.sentinels().iter().map(servers::Sentinel::port);
+    let url = set.url_by([stale.port()].into_iter().chain(others)).replace("://", "://:pw@");
+    let report = Report::of(&Place::memory().reached_by(url));
+    let (new, stale) = (set.primary().port(), stale.port());
+    let words = format!(
+        "127.0.0.1:{stale} is out of date: it says that mymaster is 127.0.0.1:{old}, which is \
+         127.0.0.1:{new} by now"
+    );
+    report.has("sentinel", "bad", &words);
+    report.has("fail-over", "bad", &format!("127.0.0.1:{stale} names 127.0.0.1:{old} (epoch 0); "));
+    report.has("fail-over", "bad", &format!("Tenure goes by 127.0.0.1:{new}; "));
+    report.has("lock", "ok", "taken and given back");
+    assert_eq!(report.code, 1);
 }
 
 #[test]
@@ -231,7 +253,6 @@ fn sentinels_that_name_different_primaries_are_bad() {
     assert_eq!(report.code, 1);
 }
 
-#[cfg(feature = "full")]
 #[test]
 fn an_etcd_is_looked_at_member_by_member() {
     let place = Place::in_cluster(Etcd::start_three());
@@ -260,7 +281,6 @@ fn an_etcd_is_looked_at_member_by_member() {
     assert_eq!(report.code, 0);
 }
 
-#[cfg(feature = "full")]
 #[test]
 fn an_etcd_that_is_full_is_bad_and_one_member_is_a_note() {
     // So small that it is full before the first lock.

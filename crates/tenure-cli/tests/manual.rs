@@ -31,10 +31,12 @@ fn help_leads_with_examples() {
         "show",
         "watch",
         "sessions",
-        "break",
+        "force-release",
+        "raise-fences",
         "doctor",
         "migrate",
         "promises",
+        "presets",
         "check-name",
         "completions",
         "man",
@@ -60,8 +62,9 @@ fn help_never_shows_a_password_from_the_environment() {
 fn version_names_the_engines_that_are_built_in() {
     let place = Place::memory();
     let version = env!("CARGO_PKG_VERSION");
-    let mut engines = vec![
+    let engines = [
         "embedded",
+        "etcd",
         "memory",
         "postgres",
         "redis",
@@ -69,9 +72,6 @@ fn version_names_the_engines_that_are_built_in() {
         "redis+cluster",
         "redlock",
     ];
-    if cfg!(feature = "full") {
-        engines.insert(1, "etcd");
-    }
     let listed = engines.join(", ");
     assert_eq!(place.says(&["version"]), format!("tenure {version}\nengines: {listed}\n"));
     assert_eq!(place.says(&["--version"]), format!("tenure {version}\n"));
@@ -91,11 +91,7 @@ fn promises_are_a_table_for_people() {
     let said = Place::memory().says(&["promises"]);
     let (table, rest) = said.split_once("\n\nWhat the fences rest on:\n").unwrap();
     let (rests_on, replicas) = rest.split_once("\n\n").unwrap();
-    let full = cfg!(feature = "full");
-    let wanted = |lines: &'static str| {
-        let here = move |line: &&str| full || !line.starts_with("etcd ");
-        lines.lines().filter(here).map(cells).collect::<Vec<_>>()
-    };
+    let wanted = |lines: &'static str| lines.lines().map(cells).collect::<Vec<_>>();
     let rows = wanted(
         "\
 engine  fencing  queue  read-write  semaphores  sets  wake  survives  replicas  drift
@@ -144,6 +140,7 @@ fn promises_are_json_for_scripts() {
                 "engine": "memory",
                 "fencing": "clock-bounded",
                 "fencing_rests_on": "a counter in this process; across processes the wall clock",
+                "fence_floor": true,
                 "queue": true,
                 "sharing": true,
                 "counting": true,
@@ -155,6 +152,32 @@ fn promises_are_json_for_scripts() {
                 "drift_percent": 0,
         })
     );
+}
+
+#[test]
+fn presets_are_listed_and_a_built_in_one_is_shortened_to_max_lease() {
+    let place = Place::memory();
+    let presets = place.says_json(&["presets", "--json", "--max-lease", "20s"]);
+    let batch = |presets: &serde_json::Value| {
+        let all = presets["presets"].as_array().unwrap().clone();
+        all.into_iter().find(|preset| preset["name"] == "batch").unwrap()
+    };
+    assert_eq!(
+        batch(&presets),
+        json!({
+            "name": "batch",
+            "lease_ms": 20_000,
+            "wait_ms": null,
+            "max_hold_ms": 43_200_000,
+            "lock_delay_ms": 0,
+            "shortened_from_ms": 60_000,
+        })
+    );
+    let own = batch(&place.says_json(&["presets", "--json"]));
+    assert_eq!((&own["lease_ms"], &own["shortened_from_ms"]), (&json!(60_000), &json!(null)));
+    let said = place.says(&["presets", "-o", "table", "--max-lease", "20s"]);
+    assert!(said.contains("20s (of 1m, by max_lease)"), "{said}");
+    place.says(&["run", "reports", "--preset", "batch", "--max-lease", "20s", "--", "true"]);
 }
 
 #[test]
@@ -227,7 +250,7 @@ fn there_is_a_manual_page_for_every_command() {
     let place = Place::memory();
     assert!(place.says(&["man"]).contains(".TH tenure 1"));
     place.says(&["man", "--dir", "man1"]);
-    for page in ["tenure.1", "tenure-run.1", "tenure-break.1", "tenure-check-name.1"] {
+    for page in ["tenure.1", "tenure-run.1", "tenure-force-release.1", "tenure-check-name.1"] {
         assert!(place.read(&format!("man1/{page}")).contains(".SH"), "{page}");
     }
     assert!(place.read("man1/tenure-run.1").contains("max\\-hold"));

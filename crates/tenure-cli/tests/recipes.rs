@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Place, eventually, stderr, stdout};
+use common::{Place, code, eventually, output, stderr, stdout};
 use rustix::process::Signal;
 
 /// The blocks of one language under a heading of a page; under the whole page if there is none.
@@ -57,7 +57,7 @@ fn shell(place: &Place, text: &str) -> Command {
 }
 
 fn run(place: &Place, text: &str) -> Output {
-    shell(place, text).output().expect("a shell")
+    output(&mut shell(place, text))
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn the_config_file_of_the_page_is_one() {
     let place = furnished();
     let file = place.write("tenure.toml", &blocks("command.md", None, "toml").swap_remove(0));
     let arguments = ["run", "x", "--preset", "nightly", "-c", "echo $TENURE_NAMESPACE"];
-    let output = place.tenure(&arguments).env("TENURE_CONFIG", file).output().unwrap();
+    let output = output(place.tenure(&arguments).env("TENURE_CONFIG", file));
     assert_eq!(stdout(&output), "staging\n", "{output:?}");
 }
 
@@ -84,14 +84,14 @@ fn a_cron_job_does_not_overlap_and_says_nothing_about_it() {
     let place = furnished();
     script(&place, "nightly.sh", "echo started >> log; sleep 600\n");
     let recipe = block("A cron job that must not overlap");
-    let mut first = shell(&place, &recipe).spawn().unwrap();
+    let first = shell(&place, &recipe).spawn().unwrap();
     eventually("it starts", || place.read("log") == "started\n");
     let output = run(&place, &recipe);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!((stdout(&output), stderr(&output)), (String::new(), String::new()));
     assert_eq!(place.read("log"), "started\n", "the second one did not run");
     rustix::process::kill_process(rustix::process::Pid::from_child(&first), Signal::TERM).unwrap();
-    first.wait().unwrap();
+    code(first);
 }
 
 #[test]
@@ -99,12 +99,12 @@ fn a_deployment_waits_for_the_one_before() {
     let place = furnished();
     script(&place, "deploy.sh", "echo begin >> log; sleep 0.3; echo end >> log\n");
     let recipe = block("A deploy lock");
-    let mut first = shell(&place, &recipe).spawn().unwrap();
+    let first = shell(&place, &recipe).spawn().unwrap();
     eventually("it starts", || place.read("log") == "begin\n");
     let label = place.says_json(&["show", "deploy", "--json"])["holders"][0]["label"].clone();
     assert!(label.as_str().unwrap().starts_with("deploy by "), "{label}");
     assert!(run(&place, &recipe).status.success());
-    assert!(first.wait().unwrap().success());
+    assert_eq!(code(first), Some(0));
     assert_eq!(place.read("log"), "begin\nend\nbegin\nend\n");
 }
 
@@ -145,16 +145,16 @@ fn the_unit_of_systemd_starts_one_worker_and_stops_it() {
         command.env("PATH", format!("{}:/usr/bin:/bin", place.file("").display()));
         command
     };
-    let mut first = start().spawn().unwrap();
+    let first = start().spawn().unwrap();
     eventually("it starts", || place.read("log") == "started\n");
     let mut second = start();
     second.arg("--help"); // after `--`, so it is the worker's
-    let mut second = second.spawn().unwrap();
+    let second = second.spawn().unwrap();
     place.wait_for_line("worker", 1);
     rustix::process::kill_process(rustix::process::Pid::from_child(&second), Signal::TERM).unwrap();
-    assert_eq!(second.wait().unwrap().code(), Some(143));
+    assert_eq!(code(second), Some(143));
     rustix::process::kill_process(rustix::process::Pid::from_child(&first), Signal::TERM).unwrap();
-    assert_eq!(first.wait().unwrap().code(), Some(0));
+    assert_eq!(code(first), Some(0));
     assert_eq!(place.read("log"), "started\nstopped\n");
     assert_eq!(value("SuccessExitStatus"), "75");
     assert_eq!(value("RestartForceExitStatus"), "69 123");

@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Output;
 
-use common::{Place, Running, alive, stderr, stdout};
+use common::{Place, Running, alive, output, stderr, stdout};
 use rustix::process::{Pid, Signal, kill_process};
 use servers::Redis;
 
@@ -24,7 +24,8 @@ const COMMANDS: &[&[&str]] = &[
     &["show", "x"],
     &["sessions"],
     &["watch", "--for", "10ms"],
-    &["break", "x", "--fence", "1", "--reason", "test"],
+    &["force-release", "x", "--fence", "1", "--reason", "test"],
+    &["raise-fences"],
     &["doctor"],
     &["acquire", "x"],
 ];
@@ -99,6 +100,74 @@ fn a_server_that_is_not_there_gives_69_and_says_where_it_should_be() {
 }
 
 #[test]
+fn a_wait_limit_counts_for_a_server_that_is_away_too() {
+    let place = Place::redis();
+    place.server().kill();
+    // At once, or when the limit has passed, and not with the first attempt.
+    for lock in [&["run", "x"][..], &["hold", "x"], &["acquire", "x"]] {
+        let command: &[&str] = if lock[0] == "run" { &["--", "touch", "ran"] } else { &[] };
+        let at_once = place.run(&[lock, &["--no-wait"], command].concat());
+        assert_eq!(at_once.status.code(), Some(69), "{at_once:?}");
+        let late = place.run(&[lock, &["--wait", "1500ms"], command].concat());
+        assert_eq!(late.status.code(), Some(69), "{late:?}");
+        let said = stderr(&late);
+        assert!(said.contains("the store is away; trying for up to 1.5s"), "{said}");
+        assert!(said.contains("tried ") && said.contains(" times in "), "{said}");
+    }
+    assert!(!place.file("ran").exists());
+}
+
+#[test]
+fn a_run_with_a_wait_limit_goes_on_through_a_restart_of_its_server() {
+    let place = Place::redis();
+    place.server().kill();
+    let mut first = place.start(&["run", "x", "--wait", "2m", "-c", "echo $TENURE_FENCE"]);
+    let mut hold = place.start(&["hold", "y", "--wait", "2m", "--max-hold", "1s"]);
+    // Nothing in their way but the server.
+    assert_eq!(place.code(&["ls"]), 69);
+    place.server().restart();
+    assert!(first.line().parse::<u64>().unwrap() > 0);
+    assert_eq!(first.ends(), 0);
+    assert_eq!(hold.ends(), 124);
+}
+
+#[test]
+fn a_waiter_in_line_is_served_by_the_server_that_was_started_again() {
+    let place = Place::redis();
+    let mut holder = place.held("x");
+    let mut waiter = place.start(&["run", "x", "--wait", "2m", "--lease", "2s", "-c", "echo in"]);
+    let mut permit = place.start(&["acquire", "permits", "--slots", "1", "--wait", "2m"]);
+    permit.line();
+    let mut second = place.start(&["acquire", "permits", "--slots", "1", "--wait", "2m"]);
+    place.wait_for_line("x", 1);
+    place.wait_for_line("permits", 1);
+    place.server().kill();
+    holder.signal(Signal::TERM);
+    holder.ends();
+    place.server().restart();
+    assert_eq!(waiter.line(), "in");
+    assert_eq!(waiter.ends(), 0);
+    assert_ne!(second.line(), "", "a handle");
+    assert_eq!((permit.ends(), second.ends()), (0, 0));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_server_that_is_away() {
+    let place = Place::redis();
+    place.server().kill();
+    for command in [&["run", "x", "--wait", "5m", "--", "true"][..], &["hold", "x", "--wait", "5m"]]
+    {
+        let mut process = place.tenure(command);
+        let errors = place.file("errors");
+        process.stderr(std::fs::File::create(&errors).unwrap());
+        let mut waiting = Running::start(process);
+        common::eventually("it says that it waits", || place.read("errors").contains("is away"));
+        waiting.signal(Signal::TERM);
+        assert_eq!(waiting.ends(), 143, "{command:?}");
+    }
+}
+
+#[test]
 fn a_wrong_password_is_said_and_not_shown() {
     let redis = Redis::builder().password("right").start();
     let url = redis.url_as("", CANARY);
@@ -133,7 +202,7 @@ fn a_password_is_shown_by_no_command_whatever_becomes_of_it() {
         for arguments in COMMANDS {
             let output = place.run(&verbose(arguments));
             silent_about_the_canary(&output);
-            let fails = at > 0 || matches!(arguments[0], "show" | "break" | "hold");
+            let fails = at > 0 || matches!(arguments[0], "show" | "force-release" | "hold");
             assert_eq!(output.status.success(), !fails, "{arguments:?}: {output:?}");
         }
     }
@@ -144,7 +213,7 @@ fn a_password_can_come_from_a_file() {
     let place = Place::on(Redis::builder().password(CANARY).start());
     let run = |file: &str| {
         let mut command = place.tenure(&["run", "x", "-c", "env"]);
-        command.env("TENURE_PASSWORD_FILE", place.file(file)).output().unwrap()
+        output(command.env("TENURE_PASSWORD_FILE", place.file(file)))
     };
     place.write("password", &format!("{CANARY}\n"));
     let output = run("password");

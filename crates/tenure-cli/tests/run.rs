@@ -4,10 +4,10 @@
 mod common;
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Place, Running, alive, eventually, stderr, stdout};
+use common::{Place, Running, alive, ended, eventually, output, stderr, stdout};
 use rustix::process::Signal;
 
 common::on_stores!(
@@ -82,13 +82,13 @@ fn the_command_finds_its_lock_in_its_environment(place: &Place) {
     let said =
         place.says(&["run", "reports", "--namespace", "team", "--lease", "20s", "-c", script]);
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[0], "reports team mutex 20000");
+    assert_eq!(lines[0], "reports team exclusive 20000");
     assert!(lines[1].parse::<u64>().unwrap() > 0);
     assert_eq!(lines[2].len(), 8);
     assert_eq!(lines[3].len(), 32);
     assert_eq!(lines[4], "reports");
     for (flags, mode) in
-        [("--shared", "reader"), ("--exclusive", "writer"), ("--slots=3", "permit")]
+        [("--shared", "shared"), ("--exclusive", "exclusive"), ("--slots=3", "permit")]
     {
         assert_eq!(
             place.says(&["run", "x", flags, "-c", "echo $TENURE_MODE"]),
@@ -126,13 +126,13 @@ fn arguments_and_streams_reach_the_command_as_they_are(place: &Place) {
         .spawn()
         .unwrap();
     child.stdin.take().unwrap().write_all(b"through\n").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = ended(child);
     assert_eq!((stdout(&output), stderr(&output)), ("through\n".to_owned(), "error\n".to_owned()));
 }
 
 fn the_command_has_no_file_open_that_it_would_not_have_without_us(place: &Place) {
     let script = "ls /proc/self/fd";
-    let plain = stdout(&place.shell(script).output().unwrap());
+    let plain = stdout(&output(&mut place.shell(script)));
     assert_eq!(place.says(&["run", "x", "-c", script]), plain);
 }
 
@@ -143,11 +143,11 @@ fn the_command_starts_with_the_signals_it_would_have_without_us(place: &Place) {
         let masks = text.split_whitespace().filter_map(|word| u64::from_str_radix(word, 16).ok());
         masks.map(|mask| mask & 0x7fff_ffff).collect()
     };
-    let plain = masks(&stdout(&place.shell(script).output().unwrap()));
+    let plain = masks(&stdout(&output(&mut place.shell(script))));
     assert_eq!(plain.len(), 2);
     assert_eq!(masks(&place.says(&["run", "x", "-c", script])), plain);
-    let ignoring = place.shell("trap '' HUP; tenure run x -c 'kill -HUP $$; echo alive'").output();
-    assert_eq!(stdout(&ignoring.unwrap()), "alive\n");
+    let mut ignoring = place.shell("trap '' HUP; tenure run x -c 'kill -HUP $$; echo alive'");
+    assert_eq!(stdout(&output(&mut ignoring)), "alive\n");
 }
 
 fn a_script_without_a_first_line_is_run_by_the_shell(place: &Place) {
@@ -275,6 +275,18 @@ fn a_command_that_others_stop_and_let_go_on_ends_as_it_should(place: &Place) {
 
 fn a_parent_that_ignores_its_children_still_gets_the_exit_code(place: &Place) {
     let script = "trap '' CHLD; tenure run x -c 'exit 9'; echo $?";
-    let output = place.shell(script).output().unwrap();
+    let output = output(&mut place.shell(script));
     assert_eq!(stdout(&output), "9\n");
+}
+
+/// Under `nohup`, and in the background of a shell without job control, the tests themselves start
+/// with signals ignored; what they start must not.
+#[test]
+fn tests_send_signals_also_where_they_were_started_deaf_to_them() {
+    let mut deaf = Command::new("env");
+    deaf.args(["--ignore-signal=HUP,INT,QUIT,TERM"]).arg(std::env::current_exe().unwrap());
+    deaf.args(["--exact", "memory::signals_are_passed_on"]);
+    deaf.arg("memory::a_signal_that_ends_the_command_reaches_everything_it_started");
+    let output = output(&mut deaf);
+    assert!(stdout(&output).contains("2 passed"), "{}", stdout(&output));
 }

@@ -22,10 +22,10 @@ pub(crate) struct LockArgs {
     /// Wait at most this long; 0 is --no-wait [default: for ever]
     #[arg(short, long, value_name = "DUR", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
-    /// A reader's share of a read-write lock
+    /// Take it shared, as a reader: any number hold at once, beside no exclusive holder
     #[arg(short, long)]
     pub(crate) shared: bool,
-    /// The whole of a read-write lock, beside --shared readers [default: a mutex]
+    /// Take it exclusively: the default, and what --shared excludes
     #[arg(short = 'x', long)]
     pub(crate) exclusive: bool,
     /// One of N permits: at most N hold at once

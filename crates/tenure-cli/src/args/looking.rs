@@ -29,10 +29,8 @@ pub(crate) struct LsArgs {
 /// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KindArg {
-    /// One holder
-    Mutex,
-    /// Many readers or one writer
-    ReadWrite,
+    /// One exclusive holder, or many shared ones
+    Lock,
     /// Several permits
     Semaphore,
 }
@@ -85,20 +83,29 @@ pub(crate) struct SessionsArgs {
     pub(crate) id: Option<String>,
 }
 
-/// `tenure break`.
+/// `tenure force-release`.
 #[derive(Args, Debug)]
-pub(crate) struct BreakArgs {
+pub(crate) struct ForceReleaseArgs {
     /// The lock
     pub(crate) name: String,
     /// The fence of the grant to end, as `tenure show` prints it
     #[arg(long, value_name = "N")]
     pub(crate) fence: u64,
-    /// Why: its holder and everybody who looks will read it
+    /// Why: shown to the holder in its error
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
     /// Do not ask, on a terminal
     #[arg(short, long)]
     pub(crate) yes: bool,
+}
+
+/// `tenure raise-fences`.
+#[derive(Args, Debug)]
+pub(crate) struct RaiseFencesArgs {
+    /// The number that all later fences shall be above [default: change nothing, and print the
+    /// highest fence so far]
+    #[arg(long, value_name = "N")]
+    pub(crate) to: Option<u64>,
 }
 
 /// `tenure migrate`.

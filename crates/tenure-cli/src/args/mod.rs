@@ -9,8 +9,8 @@ use clap::{Parser, Subcommand};
 
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{
-    BreakArgs, KindArg, LsArgs, ManArgs, MigrateArgs, SessionsArgs, ShowArgs, SortArg, WaitArgs,
-    WatchArgs,
+    ForceReleaseArgs, KindArg, LsArgs, ManArgs, MigrateArgs, RaiseFencesArgs, SessionsArgs,
+    ShowArgs, SortArg, WaitArgs, WatchArgs,
 };
 pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
 
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     /// Hold a lock while a command runs
     #[command(
         help_template = HELP,
+        override_usage = "tenure run [OPTIONS] <NAME> -- <CMD>...\n       \
+                          tenure run [OPTIONS] <NAME> -c <STRING>",
         before_help = "\
 Examples:
   tenure run reports -- make reports
@@ -82,8 +84,9 @@ Examples:
   tenure hold maintenance                 until Ctrl-C or `kill`
   tenure hold maintenance --json          prints the grant, then holds",
         after_help = "\
-Exit codes: 0 after INT, TERM or HUP; 75 (or -E) not obtained; 69 the store cannot be reached;
-123 the lock was lost; 124 --max-hold passed."
+Exit codes: 0 after INT, TERM or HUP; 75 (or -E) not obtained; 69 the store cannot be reached, or
+did not confirm that the lock was given back; 123 the lock was lost; 124 --max-hold passed; 128+N
+if signal N ended it before it held."
     )]
     Hold(HoldArgs),
     /// Take a lock that outlives this command, and print a handle to it
@@ -99,7 +102,8 @@ Examples:
 Nothing renews the lock by itself: it ends with its lease unless `tenure renew` comes in time.
 Whoever has the handle can renew and release. Prefer `tenure run` where a command can be wrapped.
 
-Exit codes: 0 it is yours; 75 (or -E) not obtained; 69 the store cannot be reached."
+Exit codes: 0 it is yours; 75 (or -E) not obtained; 69 the store cannot be reached; 128+N if
+signal N ended it."
     )]
     Acquire(AcquireArgs),
     /// Keep a lock of `tenure acquire` for another lease: exit code 0, or 1 if it is gone
@@ -168,12 +172,27 @@ Examples:
         before_help = "\
 Examples:
   tenure show deploy                                       see the fence
-  tenure break deploy --fence 1763258112345678 --reason 'host is gone'",
+  tenure force-release deploy --fence 1763258112345678 --reason 'host is gone'",
         after_help = "\
 Exit code 1 if nobody holds the lock with that fence: then it has changed hands, and nothing was
 released."
     )]
-    Break(BreakArgs),
+    ForceRelease(ForceReleaseArgs),
+    /// Raise the fences of the namespace, for a service that moves here from another store
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure raise-fences --url redis://old                    print how far fences have got there
+  tenure raise-fences --url embedded: --to 1763258112345678",
+        after_help = "\
+Every later grant has a fence above the number, whatever its name; who holds keeps the fence it
+has. On some stores this holds for all namespaces of the store.
+
+Exit codes: 0 done; 1 fences may have reached the number already, nothing was changed; 2 the
+number is out of range, or the store has no floor of fences; 69 the store cannot be reached."
+    )]
+    RaiseFences(RaiseFencesArgs),
     /// Check configuration, store and clock, and say what is wrong
     #[command(
         help_template = HELP,
@@ -212,6 +231,18 @@ survives      what a held lock survives
 drift         how much clocks may drift apart, in percent of the lease"
     )]
     Promises,
+    /// List the presets that `--preset` knows: the built-in ones and those of the config file
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure presets
+  tenure presets --json
+  tenure run reports --preset batch -- ./report",
+        after_help = "\
+A built-in preset whose lease is longer than --max-lease is shortened to it; the list says so."
+    )]
+    Presets,
     /// Check whether a text can be the name of a lock: exit code 0 or 1
     #[command(
         help_template = HELP,

@@ -12,8 +12,8 @@ use super::values::duration;
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Shared {
     /// The store: embedded: (default; this host, no server), redis://HOST, rediss://HOST (TLS),
-    /// redis+unix:///PATH, redis+sentinel://HOST,HOST/PRIMARY, postgres://USER@HOST/DATABASE,
-    /// memory:
+    /// redis+unix:///PATH, redis+sentinel://HOST,HOST/PRIMARY, redis+cluster://HOST,
+    /// redlock://HOST,HOST,HOST, etcd://HOST,HOST, postgres://USER@HOST/DATABASE, memory:
     // Its value is never shown: it may hold a password.
     #[arg(short, long, global = true, value_name = "URL", env = "TENURE_URL")]
     #[arg(hide_env_values = true, help_heading = "Store")]
@@ -38,6 +38,10 @@ pub(crate) struct Shared {
     #[arg(long, global = true, value_name = "DUR", value_parser = duration)]
     #[arg(help_heading = "Store")]
     pub(crate) op_timeout: Option<Duration>,
+    /// How long the end may wait for the store to confirm that a lock was given back [default: 3s]
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration)]
+    #[arg(help_heading = "Store")]
+    pub(crate) close_timeout: Option<Duration>,
     /// How answers are shown [default: table]
     #[arg(short, long, global = true, value_name = "FORM", value_enum)]
     #[arg(help_heading = "Output")]

@@ -1,5 +1,5 @@
-//! `acquire`, `renew` and `release`: claims that belong to no process and live by their lease.
-//! Knows the contract with a store, and handles.
+//! `tenure acquire`: a claim that belongs to no process and lives by its lease. Knows how to wait
+//! for one without leaving anything behind, and the contract with a store.
 
 use std::future::{Future, pending};
 use std::io::Write;
@@ -12,17 +12,19 @@ use nix::unistd::getppid;
 use serde::Serialize;
 use tenure::contract::{
     About, Claim, ClaimId, Confirmed, Engine, Grant, Label, Patience as Waits, Refusal, Release,
-    Released, Renewed, Verdict,
+    Renewed, Verb, Verdict, short,
 };
-use tenure::{Error, ErrorKind, Fence, Owner};
+use tenure::{Effect, Error, ErrorKind, Fence, Owner};
 
-use crate::args::{AcquireArgs, OutputArg, Shared};
-use crate::asking::{Asking, ends_wait, trouble};
+use crate::args::{AcquireArgs, OutputArg};
+use crate::asking::{Asking, trouble};
 use crate::config::Config;
+use crate::ending::{Ending, GRACE, Session};
 use crate::failure::{self, Failure};
 use crate::handle::Handle;
+use crate::interrupts::{Interrupts, Waited};
 use crate::output::{self, millis};
-use crate::reactor::{Reactor, Woken};
+use crate::reactor::Reactor;
 use crate::settings::Settings;
 use crate::signals::Signals;
 use crate::wanted::{Kind, Patience, Wanted};
@@ -40,22 +42,30 @@ pub(super) fn run(
 ) -> Result<u8, Failure> {
     let wanted = Wanted::new(&args.lock, None, config)?;
     let replicas = settings.clone().asking_replicas(&args.lock)?.replicas;
+    let settings = &settings.clone().waiting(wanted.patience);
+    let began = Instant::now();
     let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-    let signals = Signals::catch_only(&signals).map_err(trouble)?;
+    let reactor = Reactor::new(Signals::catch_only(&signals).map_err(trouble)?).map_err(trouble)?;
+    let interrupts = Interrupts::new(&reactor);
     let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
-    let store = Store {
-        engine: settings.engine()?,
-        reactor: Reactor::new(signals).map_err(trouble)?,
-        limit: settings.op_timeout,
+    let engine = match settings.engine_unless(&interrupts)? {
+        Ok(engine) => engine,
+        Err(code) => return Ok(code),
     };
+    let store = Store::new(engine, &interrupts, settings, began);
     let promises = store.engine.promises();
     if replicas.is_some() && !promises.replicas {
         let message = format!("the engine {} has no replicas to ask", promises.engine);
         return Err(Failure::usage(message));
     }
-    let claim = Arc::new(detached(settings, &wanted, &owner)?);
+    let mut claim = Arc::new(detached(settings, &wanted, &owner)?);
     let grant = match (wanted.patience, wanted.kind) {
         (Patience::Try, _) => store.claim(&claim)?,
+        // Only there a store notices that a process has died: elsewhere tickets live by their
+        // leases.
+        (_, Kind::Permit(_)) if settings.scheme() == "embedded" => {
+            store.move_out_of_session(&wanted, &owner, &mut claim)?
+        }
         (_, Kind::Permit(_)) => store.wait_for(&claim, wanted.patience)?,
         // Without a line nobody stands in anybody's way, and nobody enters twice either.
         _ if !promises.queue => store.wait_for(&claim, wanted.patience)?,
@@ -68,7 +78,7 @@ pub(super) fn run(
     let confirmed = store.confirm(&claim, replicas);
     if confirmed.is_err() {
         // Not held by enough is not held.
-        let _ = store.give_back(&claim);
+        store.withdraw(&claim);
     }
     let replicas = confirmed?;
     let handle = Handle {
@@ -79,83 +89,10 @@ pub(super) fn run(
     let granted = Granted { grant, replicas };
     let printed = print(&handle, &granted, &owner, args, form, out);
     if printed.is_err() {
-        // Nobody could read the handle, so nobody could ever give the lock back.
-        let _ = store.give_back(&claim);
+        // Without the handle the lock could not be given back.
+        store.withdraw(&claim);
     }
     printed.map(|()| 0)
-}
-
-/// `tenure renew`.
-pub(super) fn renew(
-    settings: Settings,
-    text: &str,
-    shared: &Shared,
-    out: &mut impl Write,
-) -> Result<u8, Failure> {
-    #[derive(Serialize)]
-    struct Kept {
-        fence: u64,
-        lease_ms: u64,
-    }
-    let (handle, store) = store_of(settings, text, shared)?;
-    let batch = [handle.claim.clone()];
-    let renewed = store.call(store.engine.renew(&batch))?;
-    match renewed.into_iter().next() {
-        Some(Renewed::Held(grant)) => {
-            let kept = Kept { fence: largest(&grant).get(), lease_ms: millis(handle.claim.lease) };
-            if matches!(shared.form(), OutputArg::Json | OutputArg::Ndjson) {
-                output::json(&kept, out)?;
-            }
-            Ok(0)
-        }
-        _ => Err(gone(&handle)),
-    }
-}
-
-/// `tenure release`.
-pub(super) fn release(
-    settings: Settings,
-    text: &str,
-    shared: &Shared,
-    out: &mut impl Write,
-) -> Result<u8, Failure> {
-    let (handle, store) = store_of(settings, text, shared)?;
-    let batch = [Release { claim: handle.claim.clone(), uncertain: false }];
-    let released = store.call(store.engine.release(&batch))?;
-    if released.first() != Some(&Released::Done) {
-        return Err(gone(&handle));
-    }
-    if matches!(shared.form(), OutputArg::Json | OutputArg::Ndjson) {
-        output::json(&std::collections::BTreeMap::from([("released", true)]), out)?;
-    }
-    Ok(0)
-}
-
-/// The handle, and the store of its namespace.
-fn store_of(
-    mut settings: Settings,
-    text: &str,
-    shared: &Shared,
-) -> Result<(Handle, Store), Failure> {
-    let handle = Handle::parse(text)?;
-    if shared.namespace.as_ref().is_some_and(|said| *said != handle.namespace) {
-        let message =
-            format!("the handle is of namespace {:?}; leave --namespace out", handle.namespace);
-        return Err(Failure::usage(message));
-    }
-    settings.namespace.clone_from(&handle.namespace);
-    let store = Store {
-        engine: settings.engine()?,
-        reactor: Reactor::new(Signals::catch_only(&[]).map_err(trouble)?).map_err(trouble)?,
-        limit: settings.op_timeout,
-    };
-    Ok((handle, store))
-}
-
-fn gone(handle: &Handle) -> Failure {
-    let name = handle.claim.parts.first_name();
-    let message = format!("{name}: this claim is gone: it was released, or its lease ran out");
-    Failure::new(failure::NO, message)
 }
 
 /// A claim of no session. It names our parent, the script that will keep the handle.
@@ -189,10 +126,12 @@ fn detached(settings: &Settings, wanted: &Wanted, owner: &Owner) -> Result<Claim
 }
 
 /// A store without a session.
-struct Store {
-    engine: Arc<dyn Engine>,
-    reactor: Reactor,
-    limit: Duration,
+pub(super) struct Store<'a> {
+    pub(super) engine: Arc<dyn Engine>,
+    interrupts: &'a Interrupts<'a>,
+    settings: &'a Settings,
+    /// From when on a wait limit counts: before the store was reached.
+    began: Instant,
 }
 
 /// What was granted, or the exit code of a signal that came first.
@@ -204,43 +143,111 @@ struct Granted {
     replicas: Option<u32>,
 }
 
-impl Store {
-    /// One call, with its time limit.
-    fn call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
-        self.call_within(self.limit, call)
+impl<'a> Store<'a> {
+    fn new(
+        engine: Arc<dyn Engine>,
+        interrupts: &'a Interrupts<'a>,
+        settings: &'a Settings,
+        began: Instant,
+    ) -> Self {
+        Self { engine, interrupts, settings, began }
     }
 
+    /// Connects, where no signal is caught.
+    pub(super) fn connect(
+        settings: &'a Settings,
+        interrupts: &'a Interrupts<'a>,
+    ) -> Result<Self, Failure> {
+        let engine = tenure::block_on(settings.engine())?;
+        Ok(Self::new(engine, interrupts, settings, Instant::now()))
+    }
+
+    /// One call, with its time limit.
+    pub(super) fn call<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Failure> {
+        self.call_within(self.settings.op_timeout, call)
+    }
+
+    /// One call that is short: a signal that comes meanwhile only makes it shorter.
     fn call_within<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Failure> {
-        let mut call = pin!(call);
-        let until = Instant::now() + limit;
-        loop {
+        let began = Instant::now();
+        match Ending::new(self.interrupts, limit).wait(pin!(call))? {
+            Some(answer) => Ok(answer?),
+            None => Err(unanswered(began.elapsed()).into()),
+        }
+    }
+
+    /// Sends the claim. If it fails and the store may have acted all the same, it is withdrawn. A
+    /// signal that comes meanwhile ends it, and the answer is an exit code.
+    fn send(&self, claim: &Arc<Claim>) -> Result<Result<Verdict, u8>, Failure> {
+        let (answer, ended) = self.ask(claim)?;
+        self.settle(claim, answer, ended)
+    }
+
+    /// Sends the claim once. Returns what came back, and the exit code of a signal that came
+    /// meanwhile.
+    fn ask(&self, claim: &Arc<Claim>) -> Result<(Result<Verdict, Error>, Option<u8>), Failure> {
+        let (began, mut limit, mut ended) = (Instant::now(), self.settings.op_timeout, None);
+        let mut call = pin!(self.engine.claim(claim));
+        let answer = loop {
             let call: Pin<&mut dyn Future<Output = _>> = call.as_mut();
-            match self.reactor.next(call, None, Some(until)).map_err(trouble)? {
-                Woken::Done(answer) => return Ok(answer?),
-                Woken::Late => {
-                    let message = format!("the store did not answer within {limit:?}");
-                    return Err(Failure::new(failure::UNREACHABLE, message));
+            match self.interrupts.wait(call, began.checked_add(limit))? {
+                Waited::Done(answer) => break answer,
+                Waited::Late => break Err(unanswered(began.elapsed())),
+                // What the call did should be known before anything ends.
+                Waited::Interrupted(code) => {
+                    ended = Some(code);
+                    limit = limit.min(began.elapsed() + GRACE);
                 }
-                // A call is short: what it did must be known before anything ends.
-                Woken::Signal(_) | Woken::Readable => {}
+                Waited::Gone => {}
             }
+        };
+        Ok((answer, ended))
+    }
+
+    /// What becomes of an answer to the claim: see `send`.
+    fn settle(
+        &self,
+        claim: &Arc<Claim>,
+        answer: Result<Verdict, Error>,
+        ended: Option<u8>,
+    ) -> Result<Result<Verdict, u8>, Failure> {
+        let leaves = match &answer {
+            Ok(Verdict::Refused(_)) => false,
+            Ok(Verdict::Granted(_) | Verdict::Queued(_)) => ended.is_some(),
+            Err(error) => error.effect() == Effect::Unknown,
+        };
+        let answer = answer.map_err(|error| {
+            let failure = Failure::from(error.during(Verb::Claim).on(claim.parts.first_name()));
+            // Told before the withdrawal, which may have to wait.
+            if ended.is_none() { failure.told() } else { failure }
+        });
+        if leaves {
+            self.withdraw(claim);
+        }
+        match ended {
+            Some(code) => Ok(Err(code)),
+            None => answer.map(Ok),
         }
     }
 
     /// Asks once.
     fn claim(&self, claim: &Arc<Claim>) -> Result<Outcome, Failure> {
-        match self.call(self.engine.claim(claim))? {
-            Verdict::Granted(grant) => Ok(Ok(grant)),
-            Verdict::Queued(_) => {
-                self.give_back(claim)?;
-                Err(Failure::new(failure::NOT_OBTAINED, "it is taken"))
+        Ok(match self.send(claim)? {
+            Ok(Verdict::Granted(grant)) => Ok(grant),
+            Ok(Verdict::Queued(_)) => {
+                self.withdraw(claim);
+                return Err(Failure::new(failure::NOT_OBTAINED, "it is taken"));
             }
-            Verdict::Refused(refusal) => Err(refused(claim, refusal)),
-        }
+            Ok(Verdict::Refused(refusal)) => return Err(refused(claim, refusal)),
+            Err(code) => Err(code),
+        })
     }
 
     /// Waits in a session, which is told when its turn comes and leaves no ticket behind if it is
@@ -252,55 +259,114 @@ impl Store {
         owner: &Owner,
         claim: &Arc<Claim>,
     ) -> Result<Outcome, Failure> {
-        let tenure = settings.builder().open(Arc::clone(&self.engine))?;
-        let asking = Asking { tenure: &tenure, settings, wanted, owner, backstop: None };
-        let obtained = asking.obtain(&self.reactor, None);
-        if !matches!(obtained, Ok(Ok(_))) {
-            // Our place in line is given up before we end: afterwards nobody would.
-            tenure::blocking::wait(tenure.close());
-        }
-        let guard = match obtained? {
+        let session = Session::on(Arc::clone(&self.engine), settings.builder())?;
+        let tenure = session.tenure();
+        let asking = Asking { tenure, settings, wanted, owner, began: self.began, backstop: None };
+        let mut ending = Ending::new(self.interrupts, settings.close_timeout);
+        let entered = self.enter(&asking, claim, &mut ending);
+        // Told before our place in line, or what is held, is given back.
+        let entered = entered.map_err(|why| why.conflict(wanted.conflict, settings.quiet).told());
+        session.close(&mut ending);
+        entered
+    }
+
+    fn enter(
+        &self,
+        asking: &Asking<'_>,
+        claim: &Arc<Claim>,
+        ending: &mut Ending<'_>,
+    ) -> Result<Outcome, Failure> {
+        let guard = match asking.obtain(self.interrupts)? {
             Ok(guard) => guard,
             Err(code) => return Ok(Err(code)),
         };
         let granted = self.claim(claim);
-        let released = tenure::blocking::wait(guard.release());
-        tenure::blocking::wait(tenure.close());
-        if let (Ok(_), Err(error)) = (&granted, released) {
-            // Lost in between: somebody else may have held the lock, and our grant is not what it
+        if !matches!(granted, Ok(Ok(_))) {
+            return granted;
+        }
+        if let Err(failure) = ending.give_back(asking.tenure, asking.wanted, guard) {
+            // Lost in between: another client may have held the lock, and our grant is not what it
             // seems.
-            let _ = self.give_back(claim);
-            return Err(error.into());
+            let failure = failure.told();
+            self.withdraw(claim);
+            return Err(failure);
         }
         granted
     }
 
-    /// Waits with a detached ticket, asking again and again, where nothing can be entered twice.
+    /// Waits in a session whose tickets end with this process, where nothing can be entered twice.
+    /// Then the same claim is sent once more as one of no session, which makes it detached.
+    fn move_out_of_session(
+        &self,
+        wanted: &Wanted,
+        owner: &Owner,
+        claim: &mut Arc<Claim>,
+    ) -> Result<Outcome, Failure> {
+        let settings = self.settings;
+        let builder = settings.builder().on_behalf_of(claim.about.pid);
+        let session = Session::on(Arc::clone(&self.engine), builder)?;
+        let tenure = session.tenure();
+        let asking = Asking { tenure, settings, wanted, owner, began: self.began, backstop: None };
+        let moved = asking.obtain(self.interrupts).and_then(|obtained| {
+            let guard = match obtained {
+                Ok(guard) => guard,
+                Err(code) => return Ok(Err(code)),
+            };
+            Arc::make_mut(claim).id = guard.claim_id();
+            let granted = self.claim(claim)?;
+            if granted.is_ok() {
+                // The session must not give back what is no longer its own.
+                std::mem::forget(guard);
+            }
+            Ok(granted)
+        });
+        if let Ok(Ok(_)) = moved {
+            // Closing would end the claim. What is left of the session ends with this process.
+            std::mem::forget(session);
+            return moved;
+        }
+        let moved = moved.map_err(|why| why.conflict(wanted.conflict, settings.quiet).told());
+        session.close(&mut Ending::new(self.interrupts, settings.close_timeout));
+        moved
+    }
+
+    /// Waits with a detached ticket, asking again and again, where nothing can be entered twice. A
+    /// store that is away is asked again too, as a session would: until the wait limit, or until
+    /// nothing was answered for the longest lease.
     fn wait_for(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Outcome, Failure> {
         let deadline = match patience {
-            Patience::Limit(limit) => Some(Instant::now() + limit),
+            Patience::Limit(limit) => Some(self.began + limit),
             Patience::Forever | Patience::Try => None,
         };
-        let mut pause = PACE.0;
+        let (mut pause, mut answered, mut unknown) = (PACE.0, Instant::now(), false);
         loop {
-            match self.call(self.engine.claim(claim))? {
-                Verdict::Granted(grant) => return Ok(Ok(grant)),
-                Verdict::Refused(refusal) => return Err(refused(claim, refusal)),
-                Verdict::Queued(_) => {}
-            }
+            let (answer, ended) = self.ask(claim)?;
             let now = Instant::now();
+            let away = matches!(&answer, Err(error) if error.kind() == ErrorKind::Unavailable);
+            let end = deadline.unwrap_or(answered + self.settings.max_lease);
+            if away && ended.is_none() && now < end {
+                unknown |= answer.is_err_and(|error| error.effect() == Effect::Unknown);
+            } else {
+                // What one attempt may have done, all of them together may have done.
+                let all = |error: Error| if unknown { error.effect_unknown() } else { error };
+                match self.settle(claim, answer.map_err(all), ended)? {
+                    Ok(Verdict::Granted(grant)) => return Ok(Ok(grant)),
+                    Ok(Verdict::Refused(refusal)) => return Err(refused(claim, refusal)),
+                    Ok(Verdict::Queued(_)) => answered = now,
+                    Err(code) => return Ok(Err(code)),
+                }
+            }
             if deadline.is_some_and(|deadline| now >= deadline) {
-                self.give_back(claim)?;
+                self.withdraw(claim);
                 let message = format!("{}: not granted in time", claim.parts.first_name());
                 return Err(Failure::new(failure::NOT_OBTAINED, message));
             }
             let until = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
             let mut nothing = pin!(pending::<()>());
-            let woken = self.reactor.next(nothing.as_mut(), None, Some(until)).map_err(trouble)?;
-            if let Woken::Signal(caught) = woken
-                && let Some(code) = ends_wait(caught.signal)
+            if let Waited::Interrupted(code) =
+                self.interrupts.wait(nothing.as_mut(), Some(until))?
             {
-                self.give_back(claim)?;
+                self.withdraw(claim);
                 return Ok(Err(code));
             }
             pause = (pause * 2).min(PACE.1);
@@ -317,7 +383,8 @@ impl Store {
         let name = claim.parts.first_name();
         let reference = claim.to_ref();
         let call = self.engine.confirm(&reference, wanted, within);
-        let Confirmed { renewed, replicas } = self.call_within(self.limit + within * 2, call)?;
+        let Confirmed { renewed, replicas } =
+            self.call_within(self.settings.op_timeout + within * 2, call)?;
         if !matches!(renewed, Renewed::Held(_)) {
             let message = format!("{name}: the store forgot the grant before its replicas had it");
             return Err(Failure::new(failure::UNREACHABLE, message));
@@ -330,10 +397,18 @@ impl Store {
         Ok(Some(replicas))
     }
 
-    fn give_back(&self, claim: &Claim) -> Result<(), Failure> {
+    /// Gives the claim back, as long as the end may take. The lease is the backstop.
+    fn withdraw(&self, claim: &Claim) {
         let batch = [Release { claim: claim.to_ref(), uncertain: true }];
-        self.call(self.engine.release(&batch)).map(drop)
+        let mut ending = Ending::new(self.interrupts, self.settings.close_timeout);
+        let _ = ending.wait(pin!(self.engine.release(&batch)));
     }
+}
+
+fn unanswered(waited: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no response within {}", short(waited)))
+        .effect_unknown()
+        .with_help("check that the store is up and reachable")
 }
 
 fn refused(claim: &Claim, refusal: Refusal) -> Failure {
@@ -345,7 +420,7 @@ fn refused(claim: &Claim, refusal: Refusal) -> Failure {
         Refusal::Shape { name, stands } => {
             let next = "use one name for one kind of lock";
             let error = Error::new(ErrorKind::Shape, format!("it is in use as {stands}"));
-            error.on(&name).next(next).into()
+            error.on(&name).with_help(next).into()
         }
         Refusal::Full { name, limit } => {
             Error::new(ErrorKind::Limit, format!("{limit} hold or wait already")).on(&name).into()
@@ -388,6 +463,6 @@ fn print(
     Ok(out.flush()?)
 }
 
-fn largest(grant: &Grant) -> Fence {
+pub(super) fn largest(grant: &Grant) -> Fence {
     grant.fences.as_slice().iter().copied().max().unwrap_or(Fence::new(0))
 }

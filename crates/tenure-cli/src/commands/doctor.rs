@@ -43,7 +43,7 @@ pub(super) fn run(shared: &Shared, out: &mut impl Write) -> Result<u8, Failure> 
 /// The store, from the door to a lock and back.
 fn store(settings: &Settings, findings: &mut Vec<Finding>) -> Result<(), Failure> {
     let began = Instant::now();
-    settings.session(std::process::id(), |tenure| inside(tenure, began.elapsed(), findings))
+    settings.session(|tenure| inside(tenure, began.elapsed(), findings))
 }
 
 fn inside(tenure: &Tenure, took: Duration, findings: &mut Vec<Finding>) -> Result<(), Failure> {
@@ -51,16 +51,10 @@ fn inside(tenure: &Tenure, took: Duration, findings: &mut Vec<Finding>) -> Resul
     let what = format!("{} answers, opened in {took:.1?}", promises.engine);
     findings.push(Finding::new("store", Health::Fine, what));
     // Before a lock is tried: if that fails, this says why.
-    findings.extend(tenure::blocking::wait(tenure.examine())?);
+    findings.extend(tenure::block_on(tenure.doctor())?);
     findings.push(round_trip(tenure)?);
     findings.push(a_lock(tenure)?);
-    findings.push(match promises.fencing {
-        Fencing::Strict => Finding::new("fences", Health::Fine, "always grow"),
-        Fencing::ClockBounded => {
-            let what = format!("grow; they rest on {}", promises.fencing_rests_on);
-            Finding::new("fences", Health::Note, what)
-        }
-    });
+    findings.push(fences(tenure)?);
     findings.push(match promises.wake {
         Wake::Push => Finding::new("wake-ups", Health::Fine, "waiters are told at once"),
         Wake::Poll => Finding::new("wake-ups", Health::Note, "waiters ask again and again"),
@@ -73,6 +67,22 @@ fn inside(tenure: &Tenure, took: Duration, findings: &mut Vec<Finding>) -> Resul
     Ok(())
 }
 
+/// How far fences can be trusted to grow, and how far they have got.
+fn fences(tenure: &Tenure) -> Result<Finding, Failure> {
+    let promises = tenure.promises();
+    let (state, mut what) = match promises.fencing {
+        Fencing::Strict => (Health::Fine, "always grow".to_owned()),
+        Fencing::ClockBounded => {
+            (Health::Note, format!("grow; they rest on {}", promises.fencing_rests_on))
+        }
+    };
+    if promises.fence_floor {
+        let highest = tenure::block_on(tenure.highest_fence())?;
+        what = format!("{what}; none is above {highest} so far");
+    }
+    Ok(Finding::new("fences", state, what))
+}
+
 /// How long one call takes, in the middle.
 fn round_trip(tenure: &Tenure) -> Result<Finding, Failure> {
     let mut times = Vec::new();
@@ -80,7 +90,7 @@ fn round_trip(tenure: &Tenure) -> Result<Finding, Failure> {
     let query = Query::Slot(Name::try_from("tenure-doctor")?);
     for _ in 0..11 {
         let began = Instant::now();
-        tenure::blocking::wait(tenure.inspect(&query))?;
+        tenure::block_on(tenure.inspect(&query))?;
         times.push(began.elapsed());
     }
     times.sort();
@@ -96,9 +106,9 @@ fn round_trip(tenure: &Tenure) -> Result<Finding, Failure> {
 fn a_lock(tenure: &Tenure) -> Result<Finding, Failure> {
     let name = format!("tenure-doctor-{}", ClaimId::new());
     let began = Instant::now();
-    let guard = tenure::blocking::wait(tenure.mutex(name)?.wait(Duration::from_secs(5)).lock())?;
+    let guard = tenure::block_on(tenure.mutex(name)?.timeout(Duration::from_secs(5)).lock())?;
     let fence = guard.fence()?;
-    tenure::blocking::wait(guard.release())?;
+    tenure::block_on(guard.release())?;
     let what = format!("taken and given back in {:.1?}, fence {fence}", began.elapsed());
     Ok(Finding::new("lock", Health::Fine, what))
 }

@@ -8,14 +8,16 @@ use std::time::Instant;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use tenure::contract::Loss;
-use tenure::{Held, Owner};
+use tenure::{LockStatus, Owner};
 
 use crate::args::{HoldArgs, OutputArg};
 use crate::asking::{Asking, trouble};
 use crate::config::Config;
+use crate::ending::{Ending, Session};
 use crate::failure::{self, Failure};
+use crate::interrupts::{Interrupts, Waited};
 use crate::output::{self, millis};
-use crate::reactor::{Reactor, Woken};
+use crate::reactor::Reactor;
 use crate::settings::Settings;
 use crate::signals::Signals;
 use crate::wanted::Wanted;
@@ -32,25 +34,35 @@ pub(super) fn run(
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
     let wanted = Wanted::new(&args.lock, args.max_hold, config)?;
-    let settings = &settings.clone().asking_replicas(&args.lock)?;
+    let settings = &settings.clone().asking_replicas(&args.lock)?.waiting(wanted.patience);
+    let began = Instant::now();
     // Before the session starts its thread, which inherits it.
     let reactor = Reactor::new(Signals::catch_only(&ENDS).map_err(trouble)?).map_err(trouble)?;
+    let interrupts = Interrupts::new(&reactor);
     let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
-    settings.session(std::process::id(), |tenure| {
-        let wanted = &wanted;
-        let asking = Asking { tenure, settings, wanted, owner: &owner, backstop: None };
-        hold(&asking, &reactor, form, out)
-    })
+    let session = match Session::open(settings, std::process::id(), &interrupts)? {
+        Ok(session) => session,
+        Err(code) => return Ok(code),
+    };
+    let (tenure, wanted) = (session.tenure(), &wanted);
+    let asking = Asking { tenure, settings, wanted, owner: &owner, began, backstop: None };
+    let mut ending = Ending::new(&interrupts, settings.close_timeout);
+    let done = hold(&asking, &interrupts, &mut ending, form, out);
+    // A loss has to be told before anything that may wait for the store.
+    let done = done.map_err(|failure| failure.conflict(wanted.conflict, settings.quiet).told());
+    session.close(&mut ending);
+    done
 }
 
 fn hold(
     asking: &Asking<'_>,
-    reactor: &Reactor,
+    interrupts: &Interrupts<'_>,
+    ending: &mut Ending<'_>,
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
     let wanted = asking.wanted;
-    let guard = match asking.obtain(reactor, None)? {
+    let guard = match asking.obtain(interrupts)? {
         Ok(guard) => guard,
         Err(code) => return Ok(code),
     };
@@ -58,21 +70,25 @@ fn hold(
     print(wanted, &guard, form, out)?;
     let mut ended = guard.lost();
     let mut ended: Pin<&mut dyn Future<Output = Loss>> = pin!(&mut ended);
-    let code = match reactor.next(ended.as_mut(), None, until).map_err(trouble)? {
-        Woken::Signal(_) | Woken::Readable => 0,
-        Woken::Late => failure::MAX_HOLD,
-        Woken::Done(loss) => {
+    let code = match interrupts.wait(ended.as_mut(), until)? {
+        Waited::Interrupted(_) | Waited::Gone => 0,
+        Waited::Late => failure::MAX_HOLD,
+        Waited::Done(loss) => {
             return Err(Failure::new(failure::LOST, format!("lost {}: {loss}", wanted.name())));
         }
     };
-    tenure::blocking::wait(guard.release())?;
+    let given_back = ending.give_back(asking.tenure, wanted, guard);
+    match given_back {
+        Err(failure) if code == failure::MAX_HOLD => failure.tell(),
+        given_back => given_back?,
+    }
     Ok(code)
 }
 
 /// Says what is held, at once: whoever reads it may be waiting for this line.
 fn print(
     wanted: &Wanted,
-    held: &Held,
+    held: &LockStatus,
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<(), Failure> {

@@ -18,7 +18,7 @@ pub(super) fn ls(
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
     let pattern = args.pattern.as_deref();
-    let mut slots = settings.session(std::process::id(), |tenure| Ok(all(tenure, pattern)?))?.slots;
+    let mut slots = settings.session(|tenure| Ok(all(tenure, pattern)?))?.slots;
     slots.retain(|slot| wanted(args, slot));
     match args.sort {
         SortArg::Name => {}
@@ -41,8 +41,7 @@ pub(super) fn ls(
 fn wanted(args: &LsArgs, slot: &SlotView) -> bool {
     let kind = args.kind.is_none_or(|kind| {
         let word = match kind {
-            KindArg::Mutex => "mutex",
-            KindArg::ReadWrite => "read-write",
+            KindArg::Lock => "lock",
             KindArg::Semaphore => "semaphore",
         };
         kind_of(slot.shape) == word
@@ -59,9 +58,7 @@ pub(super) fn show(
 ) -> Result<u8, Failure> {
     let name = Name::try_from(args.name.as_str())?;
     let query = Query::Slot(name);
-    let seen = settings.session(std::process::id(), |tenure| {
-        Ok(tenure::blocking::wait(tenure.inspect(&query))?)
-    })?;
+    let seen = settings.session(|tenure| Ok(tenure::block_on(tenure.inspect(&query))?))?;
     let Some(slot) = seen.slots.first() else {
         let message = format!("nobody holds or waits for {:?}", args.name);
         return Err(Failure::new(failure::NO, message));
@@ -124,7 +121,7 @@ pub(super) fn sessions(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let seen = settings.session(std::process::id(), |tenure| Ok(all(tenure, None)?))?;
+    let seen = settings.session(|tenure| Ok(all(tenure, None)?))?;
     let mut rows: Vec<SessionRow> = seen.sessions().iter().map(SessionRow::new).collect();
     if let Some(id) = &args.id {
         rows.retain(|row| row.session.as_ref().is_some_and(|session| session.starts_with(id)));
@@ -144,7 +141,7 @@ pub(super) fn all(tenure: &Tenure, pattern: Option<&str>) -> Result<Snapshot, Er
     let mut after = None;
     loop {
         let page = Page { pattern: pattern.clone(), after, ..Page::default() };
-        let seen = tenure::blocking::wait(tenure.inspect(&Query::Page(page)))?;
+        let seen = tenure::block_on(tenure.inspect(&Query::Page(page)))?;
         whole.slots.extend(seen.slots);
         whole.truncated |= seen.truncated;
         after = seen.more_after;

@@ -21,7 +21,7 @@ pub(super) fn run(
     if args.print {
         write!(out, "{}", postgres::statements(&settings.url)?)?;
     } else {
-        tenure::blocking::wait(postgres::migrate(&settings.url))?;
+        tenure::block_on(postgres::migrate(&settings.url))?;
     }
     Ok(0)
 }

@@ -2,13 +2,16 @@
 //! is told.
 
 mod acquire;
-mod breaking;
 mod doctor;
+mod force_release;
+mod handles;
 mod hold;
 mod looking;
 mod migrate;
 mod paper;
+mod presets;
 mod promises;
+mod raise_fences;
 mod waiting;
 mod watch;
 
@@ -51,15 +54,17 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
             acquire::run(&settings, &config, args, form, out)
                 .map_err(|why| why.conflict(conflict, shared.quiet))
         }
-        Command::Renew(args) => acquire::renew(settings, &args.handle, shared, out),
-        Command::Release(args) => acquire::release(settings, &args.handle, shared, out),
+        Command::Renew(args) => handles::renew(settings, &args.handle, shared, out),
+        Command::Release(args) => handles::release(settings, &args.handle, shared, out),
         Command::Wait(args) => waiting::run(&settings, args),
+        Command::Presets => presets::show(&config, form, out),
         Command::Ls(args) => looking::ls(&settings, args, form, out),
         Command::Show(args) => looking::show(&settings, args, form, out),
         Command::Sessions(args) => looking::sessions(&settings, args, form, out),
         Command::Watch(args) => watch::run(&settings, args, form, out),
         Command::Migrate(args) => migrate::run(&settings, args, out),
-        Command::Break(args) => breaking::run(&settings, args, form, out),
+        Command::RaiseFences(args) => raise_fences::run(&settings, args, form, out),
+        Command::ForceRelease(args) => force_release::run(&settings, args, form, out),
         _ => Ok(0),
     }
 }

@@ -15,7 +15,7 @@ const PACE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_mi
 
 /// Looks until nobody holds the lock.
 pub(super) fn run(settings: &Settings, args: &WaitArgs) -> Result<u8, Failure> {
-    settings.session(std::process::id(), |tenure| until_free(tenure, settings, args))
+    settings.session(|tenure| until_free(tenure, settings, args))
 }
 
 fn until_free(tenure: &Tenure, settings: &Settings, args: &WaitArgs) -> Result<u8, Failure> {
@@ -24,7 +24,7 @@ fn until_free(tenure: &Tenure, settings: &Settings, args: &WaitArgs) -> Result<u
     let mut line = WaitingLine::new(&args.name, settings);
     let mut pause = PACE.0;
     loop {
-        let seen = tenure::blocking::wait(tenure.inspect(&Query::Slot(name.clone())))?;
+        let seen = tenure::block_on(tenure.inspect(&Query::Slot(name.clone())))?;
         let taken = |slot: &&SlotView| !slot.holders.is_empty() || slot.closed_for.is_some();
         let Some(slot) = seen.slots.iter().find(taken) else {
             line.clear(false);

@@ -47,7 +47,7 @@ pub(super) fn run(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    settings.session(std::process::id(), |tenure| events(tenure, args, form, out))
+    settings.session(|tenure| events(tenure, args, form, out))
 }
 
 fn events(

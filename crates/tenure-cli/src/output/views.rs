@@ -81,7 +81,7 @@ impl LockRow {
     pub(crate) fn new(slot: &SlotView) -> Self {
         let permits = match slot.shape {
             Shape::Semaphore(permits) => Some(permits),
-            Shape::Mutex | Shape::ReadWrite => None,
+            Shape::Lock => None,
         };
         let shape = slot.shape;
         let waiters = slot.line.iter().enumerate();
@@ -209,8 +209,7 @@ impl Row for SessionRow {
 /// The kind of a lock, as one word.
 pub(crate) fn kind_of(shape: Shape) -> &'static str {
     match shape {
-        Shape::Mutex => "mutex",
-        Shape::ReadWrite => "read-write",
+        Shape::Lock => "lock",
         Shape::Semaphore(_) => "semaphore",
     }
 }
@@ -218,9 +217,8 @@ pub(crate) fn kind_of(shape: Shape) -> &'static str {
 /// As what somebody holds or waits, as one word.
 fn mode_of(shape: Shape, weight: u32) -> &'static str {
     match shape {
-        Shape::Mutex => "mutex",
-        Shape::ReadWrite if weight < limits::FULL_WEIGHT => "reader",
-        Shape::ReadWrite => "writer",
+        Shape::Lock if weight < limits::FULL_WEIGHT => "shared",
+        Shape::Lock => "exclusive",
         Shape::Semaphore(_) => "permit",
     }
 }

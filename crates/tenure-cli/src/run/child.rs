@@ -10,7 +10,7 @@ use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_s
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
-use tenure::{Error, Held, Owner};
+use tenure::{Error, LockStatus, Owner};
 
 use super::front::environment;
 use super::words::Request;
@@ -86,7 +86,7 @@ fn strings(words: &[OsString]) -> nix::Result<Vec<CString>> {
 /// What the command finds in its environment. Set last, so that nesting shows the innermost.
 pub(super) fn words(
     request: &Request,
-    held: &Held,
+    held: &LockStatus,
     owner: &Owner,
 ) -> Result<Vec<(&'static str, String)>, Error> {
     let wanted = &request.wanted;

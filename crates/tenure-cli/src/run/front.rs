@@ -67,6 +67,7 @@ pub(super) fn run(
         on_terminal,
         lost_exit_code,
         running: false,
+        ending: false,
         liveness: None,
     };
     front.stay().map_err(failed)
@@ -80,6 +81,8 @@ struct Front {
     lost_exit_code: u8,
     /// The command runs, or is about to.
     running: bool,
+    /// The command has ended, and signals are for the guardian.
+    ending: bool,
     /// Its lock says that the session lives.
     liveness: Option<File>,
 }
@@ -107,7 +110,7 @@ impl Front {
 
     /// Passes a signal on, unless the command got it from where we got it.
     fn caught(&self, Caught { signal, by_kernel }: Caught) {
-        let running = self.running;
+        let running = self.running && !self.ending;
         match signal {
             Signal::SIGCHLD => self.let_guardian_go_on(),
             Signal::SIGTTIN | Signal::SIGTTOU => {}
@@ -138,6 +141,7 @@ impl Front {
             }
             ToFront::Stopped if self.on_terminal => stop(),
             ToFront::Stopped => {}
+            ToFront::Ending => self.ending = true,
             ToFront::Exit(code) => return Some(code),
         }
         None

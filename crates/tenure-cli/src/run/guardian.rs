@@ -2,18 +2,22 @@
 //! the order of things; `supervise` knows what can happen while the command runs.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::Signal;
-use tenure::{Owner, SetGuard, Tenure};
+use tenure::{LockSetGuard, Owner, Tenure};
 
 use super::child;
 use super::supervise::Supervisor;
 use super::words::{self, Line, Request, ToFront, ToGuardian};
-use crate::asking::{Asking, Meanwhile, ends_wait, trouble};
+use crate::asking::{Asking, trouble};
+use crate::ending::{Ending, Session};
 use crate::failure::{self, Failure};
+use crate::interrupts::{Interrupts, Other, Said, ends_wait};
 use crate::reactor::Reactor;
 use crate::signals::Signals;
 
@@ -64,6 +68,14 @@ fn watch_over(front: &Front, command: &[OsString]) -> Result<u8, Failure> {
     guardian.run(command, &stdin).map_err(|failure| guardian.as_of_run(failure))
 }
 
+/// Closes standard output and error for good: a reader of these may wait for their end.
+fn let_go_of_output() -> io::Result<()> {
+    let null = File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
 struct Guardian<'a> {
     front: &'a Front,
     reactor: &'a Reactor,
@@ -73,14 +85,28 @@ struct Guardian<'a> {
 impl Guardian<'_> {
     fn run(&self, command: &[OsString], stdin: &OwnedFd) -> Result<u8, Failure> {
         let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
-        self.request.settings.session(self.request.front, |tenure| {
-            let done = self.obtain(tenure, &owner).and_then(|obtained| match obtained {
-                Ok(guard) => self.hold(command, stdin, tenure, &owner, guard),
-                Err(code) => Ok(code),
-            });
-            // The lock is free; what is left to tidy up need not keep anybody waiting.
-            Ok(finish(self.front, done.map_err(|failure| self.as_of_run(failure))))
-        })
+        let settings = &self.request.settings;
+        let began = Instant::now();
+        let hear = || self.hear();
+        let front = Other { fd: self.front.as_fd(), read: &hear };
+        let interrupts = Interrupts::from(self.reactor, front);
+        let session = match Session::open(settings, self.request.front, &interrupts)? {
+            Ok(session) => session,
+            Err(code) => return Ok(finish(self.front, Ok(code))),
+        };
+        let tenure = session.tenure();
+        let mut ending = Ending::new(&interrupts, settings.close_timeout);
+        let obtained = self.obtain(tenure, &owner, began, &interrupts);
+        let done = obtained.and_then(|obtained| match obtained {
+            Ok(guard) => self.hold(command, stdin, tenure, &owner, guard, &mut ending),
+            Err(code) => Ok(code),
+        });
+        // The lock is free; what is left to tidy up need not keep the caller waiting, nor a reader
+        // of its output.
+        let code = finish(self.front, done.map_err(|failure| self.as_of_run(failure)));
+        let _ = let_go_of_output();
+        session.close(&mut ending);
+        Ok(code)
     }
 
     fn as_of_run(&self, failure: Failure) -> Failure {
@@ -89,24 +115,30 @@ impl Guardian<'_> {
     }
 
     /// Waits for the lock. Without it, the answer is an exit code.
-    fn obtain(&self, tenure: &Tenure, owner: &Owner) -> Result<Result<SetGuard, u8>, Failure> {
+    fn obtain(
+        &self,
+        tenure: &Tenure,
+        owner: &Owner,
+        began: Instant,
+        interrupts: &Interrupts<'_>,
+    ) -> Result<Result<LockSetGuard, u8>, Failure> {
         let Request { settings, wanted, rules, .. } = self.request;
         // The session ends what nobody else ended, so much later than we do that what is left of
         // the lease does not look short meanwhile.
         let backstop = wanted.max_hold.map(|most| most + rules.kill_after + wanted.lease);
-        let asking = Asking { tenure, settings, wanted, owner, backstop };
-        let mut readable = || self.told_to_give_up();
-        let meanwhile = Meanwhile { fd: self.front.as_fd(), readable: &mut readable };
-        asking.obtain(self.reactor, Some(meanwhile))
+        Asking { tenure, settings, wanted, owner, began, backstop }.obtain(interrupts)
     }
 
-    /// Whether the front wants no lock any more, and the exit code then.
-    fn told_to_give_up(&self) -> Result<Option<u8>, Failure> {
+    /// Whether the front ends what the guardian waits for.
+    fn hear(&self) -> Result<Said, Failure> {
         Ok(match self.front.receive().map_err(trouble)? {
-            None => Some(failure::OWN),
-            Some(ToGuardian::Signal(number)) => Signal::try_from(number).ok().and_then(ends_wait),
-            Some(ToGuardian::GiveUp(code)) => Some(code),
-            Some(ToGuardian::Go | ToGuardian::Request(_)) => None,
+            None => Said::Gone,
+            Some(ToGuardian::Signal(number)) => {
+                let code = Signal::try_from(number).ok().and_then(ends_wait);
+                code.map_or(Said::Nothing, Said::End)
+            }
+            Some(ToGuardian::GiveUp(code)) => Said::End(code),
+            Some(ToGuardian::Go | ToGuardian::Request(_)) => Said::Nothing,
         })
     }
 
@@ -117,9 +149,10 @@ impl Guardian<'_> {
         stdin: &OwnedFd,
         tenure: &Tenure,
         owner: &Owner,
-        guard: SetGuard,
+        guard: LockSetGuard,
+        ending: &mut Ending<'_>,
     ) -> Result<u8, Failure> {
-        let held = guard.held();
+        let held = guard.status();
         let code = match self.may_start(tenure)? {
             Some(code) => Ok(code),
             None => {
@@ -131,10 +164,14 @@ impl Guardian<'_> {
             }
         };
         // What was lost cannot be given back, and the loss was reported.
-        if guard.check().is_ok()
-            && let Err(error) = tenure::blocking::wait(guard.release())
-        {
-            eprintln!("tenure: {error}");
+        if guard.check().is_ok() {
+            if self.request.group.is_some() {
+                // From here on Ctrl-C is for us: there is no command left that could get it.
+                let _ = self.front.send(&ToFront::Ending);
+            }
+            if let Err(failure) = ending.give_back(tenure, &self.request.wanted, guard) {
+                failure.tell();
+            }
         }
         code
     }

@@ -35,6 +35,7 @@ pub(crate) fn run(shared: &Shared, args: &RunArgs) -> Result<u8, Failure> {
     let (settings, config) = Settings::new(shared).map_err(Failure::of_run)?;
     let mut wanted = Wanted::new(&args.lock, args.max_hold, &config).map_err(Failure::of_run)?;
     let settings = settings.asking_replicas(&args.lock).map_err(Failure::of_run)?;
+    let settings = settings.waiting(wanted.patience);
     let command = match &args.shell {
         Some(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
         None => args.command.clone(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
-use tenure::{Held, contract::Loss};
+use tenure::{LockStatus, contract::Loss};
 
 use super::child::exit_code;
 use super::guardian::Front;
@@ -30,7 +30,7 @@ pub(super) struct Supervisor<'a> {
     front: &'a Front,
     reactor: &'a Reactor,
     request: &'a Request,
-    held: Held,
+    held: LockStatus,
     child: Pid,
     margins: Margins,
     max_hold_at: Option<Instant>,
@@ -72,7 +72,7 @@ impl<'a> Supervisor<'a> {
         front: &'a Front,
         reactor: &'a Reactor,
         request: &'a Request,
-        held: Held,
+        held: LockStatus,
         child: Pid,
     ) -> Self {
         let margins = Margins::new(request.wanted.lease, request.rules.kill_after);

@@ -66,6 +66,8 @@ pub(crate) enum ToFront {
     Granted { liveness: Option<PathBuf> },
     /// The command was stopped, as by Ctrl-Z.
     Stopped,
+    /// The command has ended, and the lock is being given back.
+    Ending,
     /// All is over.
     Exit(u8),
 }

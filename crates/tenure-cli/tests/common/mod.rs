@@ -8,11 +8,15 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use servers::{Etcd, Postgres, Redis};
+use servers::{Etcd, Postgres, Redis, output_within, reset_signals_of_children};
+
+/// How long anything may take on a busy machine before it counts as not happening.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Makes a test of each of these functions on each of these stores, which [`Place`] has by name. A
 /// function that is not named would be dead code, and no build lets that pass.
@@ -94,6 +98,7 @@ impl Place {
     pub(crate) fn memory() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        reset_signals_of_children();
         // Short, because sockets live below it.
         let dir = PathBuf::from(format!("/tmp/tcli-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
@@ -193,7 +198,7 @@ impl Place {
 
     /// Runs to the end.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
-        self.tenure(arguments).output().expect("tenure starts")
+        output(&mut self.tenure(arguments))
     }
 
     /// The exit code.
@@ -248,21 +253,29 @@ impl Drop for Place {
 /// A process that runs, killed at the end of the test at the latest.
 pub(crate) struct Running {
     pub(crate) child: Child,
-    lines: BufReader<std::process::ChildStdout>,
+    lines: Receiver<String>,
 }
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("it starts");
-        let lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        // Read on a thread of its own, so that a line that never comes is an error, not a hang.
+        std::thread::spawn(move || {
+            let lines = output.lines().map_while(Result::ok);
+            lines.map(|line| sender.send(line)).all(|sent| sent.is_ok())
+        });
         Self { child, lines }
     }
 
-    /// The next line it prints.
+    /// The next line it prints; empty at the end of its output.
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).expect("a line");
-        line.trim_end().to_owned()
+        match self.lines.recv_timeout(LIMIT) {
+            Ok(line) => line.trim_end().to_owned(),
+            Err(RecvTimeoutError::Disconnected) => String::new(),
+            Err(RecvTimeoutError::Timeout) => panic!("no line within {} s", LIMIT.as_secs()),
+        }
     }
 
     /// The process that holds the lock for it.
@@ -289,7 +302,7 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status.code().unwrap_or(-1);
             }
-            assert!(began.elapsed() < Duration::from_secs(30), "it does not end");
+            assert!(began.elapsed() < LIMIT, "it does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -300,6 +313,22 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs a command to its end, and returns what it printed.
+pub(crate) fn output(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    ended(child.expect("it starts"))
+}
+
+/// Waits for the end of a process, and returns what it wrote to its pipes.
+pub(crate) fn ended(child: Child) -> Output {
+    output_within(child, 4 * LIMIT).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Waits for the end of a process, and returns its exit code unless a signal ended it.
+pub(crate) fn code(child: Child) -> Option<i32> {
+    ended(child).status.code()
 }
 
 pub(crate) fn stdout(output: &Output) -> String {
@@ -314,7 +343,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}: not within 30 s");
+        assert!(began.elapsed() < LIMIT, "{what}: not within {} s", LIMIT.as_secs());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,4 +1,5 @@
-//! `tenure break`: releases by force exactly one grant. Knows how to ask before, and whom.
+//! `tenure force-release`: ends exactly the grant with the given fence. Asks the user to confirm,
+//! unless told not to or not at a terminal, and prints what became of the grant.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,7 +7,7 @@ use serde::Serialize;
 use tenure::contract::Shape;
 use tenure::{Evicted, Fence, HolderView, Name, Query, Tenure};
 
-use crate::args::{BreakArgs, OutputArg};
+use crate::args::{ForceReleaseArgs, OutputArg};
 use crate::failure::{self, Failure};
 use crate::output::{self, HolderRow};
 use crate::settings::Settings;
@@ -14,16 +15,16 @@ use crate::settings::Settings;
 /// Ends the grant with that fence, or says who holds the lock instead.
 pub(super) fn run(
     settings: &Settings,
-    args: &BreakArgs,
+    args: &ForceReleaseArgs,
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    settings.session(std::process::id(), |tenure| evict(tenure, args, form, out))
+    settings.session(|tenure| evict(tenure, args, form, out))
 }
 
 fn evict(
     tenure: &Tenure,
-    args: &BreakArgs,
+    args: &ForceReleaseArgs,
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
@@ -31,8 +32,8 @@ fn evict(
     if !args.yes && io::stdin().is_terminal() && io::stderr().is_terminal() && !sure(args)? {
         return Err(Failure::new(failure::NO, "nothing was released"));
     }
-    let evicted = tenure.evict(&args.name, Fence::new(args.fence), &args.reason);
-    match tenure::blocking::wait(evicted)? {
+    let evicted = tenure.force_release(&args.name, Fence::new(args.fence), &args.reason);
+    match tenure::block_on(evicted)? {
         Evicted::Done(ended) => {
             let ended: Vec<HolderRow> =
                 ended.iter().map(|holder| HolderRow::new(shape, holder)).collect();
@@ -50,11 +51,11 @@ fn evict(
 /// The kind of the lock, which names its holders.
 fn shape(tenure: &Tenure, name: &str) -> Result<Shape, Failure> {
     let query = Query::Slot(Name::try_from(name)?);
-    let seen = tenure::blocking::wait(tenure.inspect(&query))?;
-    Ok(seen.slots.first().map_or(Shape::Mutex, |slot| slot.shape))
+    let seen = tenure::block_on(tenure.inspect(&query))?;
+    Ok(seen.slots.first().map_or(Shape::Lock, |slot| slot.shape))
 }
 
-fn sure(args: &BreakArgs) -> io::Result<bool> {
+fn sure(args: &ForceReleaseArgs) -> io::Result<bool> {
     let mut stderr = io::stderr();
     write!(stderr, "release {} from the holder with fence {}? [y/N] ", args.name, args.fence)?;
     stderr.flush()?;
@@ -73,7 +74,7 @@ fn now(holders: &[HolderView]) -> String {
 }
 
 fn report(
-    args: &BreakArgs,
+    args: &ForceReleaseArgs,
     ended: &[HolderRow],
     form: OutputArg,
     out: &mut impl Write,
@@ -87,7 +88,7 @@ fn report(
     }
     match form {
         OutputArg::Json | OutputArg::Ndjson => {
-            let BreakArgs { name, fence, reason, .. } = args;
+            let ForceReleaseArgs { name, fence, reason, .. } = args;
             output::json(&Broken { name, fence: *fence, reason, ended }, out)
         }
         _ => ended.iter().try_for_each(|holder| {

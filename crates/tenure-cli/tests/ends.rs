@@ -1,0 +1,171 @@
+//! How commands end while their server is silent or gone: what has to be told is told first, and
+//! the wait for the server has a time limit of its own, far below the lease. A server that is
+//! stopped forgets nothing and answers nothing.
+
+mod common;
+
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use common::{Place, Running, eventually, stderr};
+use rustix::process::{Signal, kill_process};
+
+/// The longest lease that the namespace allows, longer than any test waits for an end.
+const LEASE: &str = "60s";
+
+/// Waits for a cue before it ends.
+const CUED: &str = "echo on; while [ ! -e cue ]; do sleep 0.05; done; exit 7";
+
+/// Starts with standard error in a file.
+fn start(place: &Place, arguments: &[&str]) -> Running {
+    let mut command = place.tenure(arguments);
+    command.stderr(std::fs::File::create(place.file("errors")).unwrap());
+    Running::start(command)
+}
+
+/// Waits until the process reads its signals instead of dying of them.
+fn catches_signals(running: &Running) {
+    let path = format!("/proc/{}/status", running.child.id());
+    eventually("signals are caught", || {
+        let status = std::fs::read_to_string(&path).unwrap_or_default();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        blocked.is_some_and(|mask| mask & 1 << 14 != 0)
+    });
+}
+
+#[test]
+fn a_hold_tells_its_loss_before_it_waits_for_a_silent_server() {
+    let place = Place::redis();
+    let mut hold = start(&place, &["hold", "x", "--lease", "2s", "--close-timeout", "10m"]);
+    assert!(hold.line().starts_with("holding x"));
+    place.server().stop();
+    eventually("the loss is told", || place.read("errors").starts_with("tenure: lost x: "));
+    assert!(hold.child.try_wait().unwrap().is_none(), "it waits until the release is confirmed");
+    place.server().cont();
+    assert_eq!(hold.ends(), 123);
+}
+
+#[test]
+fn a_hold_that_is_ended_on_a_silent_server_does_not_wait_for_its_lease() {
+    let place = Place::redis();
+    let mut hold = start(&place, &["hold", "x", "--lease", LEASE, "--close-timeout", "500ms"]);
+    assert!(hold.line().starts_with("holding x"));
+    place.server().stop();
+    hold.signal(Signal::INT);
+    assert_eq!(hold.ends(), 69);
+    let said = place.read("errors");
+    assert!(said.contains("did not confirm the release within"), "{said}");
+    assert!(said.contains("when its lease ends, in at most"), "{said}");
+}
+
+#[test]
+fn a_hold_that_is_ended_without_a_server_does_not_wait_for_its_lease() {
+    let place = Place::redis();
+    let mut hold = start(&place, &["hold", "x", "--lease", LEASE, "--close-timeout", "500ms"]);
+    assert!(hold.line().starts_with("holding x"));
+    place.server().kill();
+    hold.signal(Signal::TERM);
+    assert_eq!(hold.ends(), 69);
+    assert!(place.read("errors").contains("did not confirm the release within"));
+}
+
+#[test]
+fn a_second_signal_ends_what_waits_for_a_silent_server() {
+    let place = Place::redis();
+    let mut hold = start(&place, &["hold", "x", "--lease", LEASE, "--close-timeout", "10m"]);
+    assert!(hold.line().starts_with("holding x"));
+    let cued = ["run", "y", "--lease", LEASE, "--close-timeout", "10m", "-c", CUED];
+    let mut run = place.start(&cued);
+    assert_eq!(run.line(), "on");
+    place.server().stop();
+    place.write("cue", "");
+    // Signals that are not read yet are one.
+    eventually("both have ended", || {
+        let still = |running: &mut Running| running.child.try_wait().unwrap().is_none();
+        let (holds, runs) = (still(&mut hold), still(&mut run));
+        if holds {
+            hold.signal(Signal::INT);
+        }
+        if runs {
+            run.signal(Signal::TERM);
+        }
+        !holds && !runs
+    });
+    assert_eq!(hold.ends(), 69);
+}
+
+#[test]
+fn a_run_ends_with_its_command_and_so_does_its_output_although_the_server_is_silent() {
+    let place = Place::redis();
+    let mut command =
+        place.tenure(&["run", "x", "--lease", LEASE, "--close-timeout", "500ms", "-c", CUED]);
+    let first = command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    eventually("the command runs", || place.code(&["show", "x"]) == 0);
+    place.server().stop();
+    place.write("cue", "");
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || done.send(first.wait_with_output()));
+    let output = ended.recv_timeout(Duration::from_secs(30)).expect("its output ends").unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    let said = stderr(&output);
+    assert!(said.contains("did not confirm the release within"), "{said}");
+}
+
+#[test]
+fn a_wait_that_is_given_up_on_a_silent_server_ends_at_once() {
+    let place = Place::redis();
+    let _holder = place.held("x");
+    let common = ["--lease", LEASE, "--close-timeout", "500ms"];
+    let mut waiting: Vec<Running> = Vec::new();
+    for arguments in [&["hold", "x"][..], &["acquire", "x"], &["run", "x", "-c", "touch ran"]] {
+        waiting.push(place.start(&[arguments, &common].concat()));
+        place.wait_for_line("x", waiting.len());
+    }
+    place.server().stop();
+    for waits in &mut waiting {
+        waits.signal(Signal::TERM);
+        assert_eq!(waits.ends(), 143);
+    }
+    assert!(!place.file("ran").exists());
+}
+
+#[test]
+fn a_signal_ends_what_still_connects_to_a_silent_server() {
+    let place = Place::redis();
+    place.server().stop();
+    for arguments in [&["hold", "x"][..], &["acquire", "x"], &["run", "x", "-c", "touch ran"]] {
+        let mut connects = place.start(arguments);
+        catches_signals(&connects);
+        connects.signal(Signal::TERM);
+        assert_eq!(connects.ends(), 143, "{arguments:?}");
+    }
+    assert!(!place.file("ran").exists());
+}
+
+#[test]
+fn a_waiting_acquire_for_one_of_many_that_is_killed_keeps_nobody_waiting() {
+    let place = Place::embedded();
+    let slots = ["--slots", "1"];
+    let arguments = ["run", "x", "--slots", "1", "-c", CUED];
+    let mut holder = place.start(&arguments);
+    assert_eq!(holder.line(), "on");
+    let acquire = [&["acquire", "x", "--lease", LEASE][..], &slots].concat();
+    let mut first = place.start(&acquire);
+    place.wait_for_line("x", 1);
+    let mut second = place.start(&acquire);
+    place.wait_for_line("x", 2);
+    kill_process(first.pid(), Signal::KILL).unwrap();
+    first.ends();
+    place.write("cue", "");
+    assert_eq!(holder.ends(), 7);
+    // It is served long before the lease of the one that was killed has ended.
+    let handle = second.line();
+    assert_eq!(second.ends(), 0);
+    assert_eq!(place.code(&[&["run", "x", "-n"], &slots[..], &["--", "true"]].concat()), 75);
+    assert_eq!(place.code(&["renew", &handle]), 0, "it outlives the process that took it");
+    assert_eq!(place.code(&["release", &handle]), 0);
+    assert_eq!(place.code(&[&["run", "x", "-n"], &slots[..], &["--", "true"]].concat()), 0);
+}
