@@ -3,11 +3,15 @@
 //! Each check takes a path and a text and returns one line per complaint, worded so that the reader
 //! knows what to do next. Only [`tree`] touches the disk. `tests/tidy.rs` runs every check on the
 //! real tree; the unit tests beside each check show that it bites.
+//!
+//! [`mutants`] is no check but a tool: it judges the tests of engines, and runs for hours.
 
 pub mod arrows;
 pub mod docs;
 pub mod links;
 pub mod manifest;
+pub mod mutants;
+pub mod promises;
 pub mod size;
 pub mod source;
 pub mod tree;

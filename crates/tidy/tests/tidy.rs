@@ -1,7 +1,11 @@
 //! The house rules on the real tree. Knows which check looks at which files, not what they check.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
 use tidy::tree::{File, root, text_files};
-use tidy::{arrows, docs, links, manifest, size, words};
+use tidy::{arrows, docs, links, manifest, mutants, promises, size, words};
 
 /// Runs a check on every chosen file and prints all complaints at once.
 fn check(chosen: fn(&File) -> bool, check: fn(&str, &str) -> Vec<String>) {
@@ -69,4 +73,54 @@ fn every_link_leads_somewhere() {
 #[test]
 fn every_public_async_function_answers_the_same_questions() {
     check(File::is_rust, docs::async_headings);
+}
+
+#[test]
+fn the_promises_are_the_same_everywhere_and_every_citation_resolves() {
+    let read = |path| std::fs::read_to_string(root().join(path)).expect(path);
+    let model = promises::in_model(&read(promises::MODEL));
+    assert!(!model.is_empty(), "no promise was found; did the page move?");
+    assert_eq!(promises::in_data(&read(promises::DATA)), model);
+    let files = text_files(&root()).expect("the workspace can be read");
+    let cited = |file: &File| promises::unresolved(&file.path, &file.text, model.len());
+    // The check's own tests cite promises that do not exist.
+    let others = files.iter().filter(|file| file.path != "crates/tidy/src/promises.rs");
+    let complaints: Vec<_> = others.flat_map(cited).collect();
+    assert!(complaints.is_empty(), "{} to tidy:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// A test binary as Cargo would run it: two tests end, one hangs.
+#[test]
+fn a_test_that_hangs_is_reported_by_name_and_ends_the_run_of_its_binary_alone() {
+    const BINARY: &str = r#"#!/bin/sh
+        if [ "$1" = --list ]; then printf 'a: test\nb::hangs: test\nc: test\n'; exit; fi
+        printf 'test a ... ok\ntest c ... FAILED\n'
+        if [ "$1" != --exact ]; then exec sleep 600; fi
+        exit 7"#;
+    let dir = std::env::temp_dir().join(format!("tidy-{}/deps", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let binary = dir.join("binary");
+    std::fs::write(&binary, BINARY).unwrap();
+    std::fs::set_permissions(&binary, Permissions::from_mode(0o700)).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut runner = Command::new(root().join(".ci/test-runner"));
+        runner.arg(&binary).args(arguments).env("TENURE_TEST_LIMIT", "1").output().unwrap()
+    };
+    let (hung, ended) = (run(&[]), run(&["--exact"]));
+    std::fs::remove_dir_all(dir.parent().unwrap()).unwrap();
+    let said = String::from_utf8(hung.stdout).unwrap();
+    assert_eq!(hung.status.code(), Some(101), "{said}");
+    assert!(said.starts_with("test a ... ok\ntest c ... FAILED\n"), "{said}");
+    assert!(said.contains("test b::hangs ... FAILED\n"), "{said}");
+    assert!(said.contains("test result: FAILED. 1 passed; 2 failed;"), "{said}");
+    // A binary that ends is left alone, and its exit code is passed on.
+    assert_eq!(ended.status.code(), Some(7));
+    assert_eq!(ended.stdout, b"test a ... ok\ntest c ... FAILED\n");
+}
+
+#[test]
+fn every_mutant_finds_its_text_exactly_once() {
+    let sources = root().join("crates/tenure/src");
+    let complaints = mutants::complaints(|file| std::fs::read_to_string(sources.join(file)));
+    assert!(complaints.is_empty(), "{} to tidy:\n{}", complaints.len(), complaints.join("\n"));
 }

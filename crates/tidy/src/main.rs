@@ -1,0 +1,70 @@
+//! The commands of `tidy`. Parses the arguments and exits; the house rules themselves are tests.
+
+use std::process::ExitCode;
+
+use tidy::mutants::{self, Options};
+
+const USAGE: &str = "\
+Usage: cargo run -p tidy -- mutants [lua|sql|etcd|redlock|embedded]... [OPTIONS]
+
+Changes the code of engines, one mistake at a time, and runs their tests against each.
+
+Options:
+  --list         print the mutants, run none
+  --only WHAT    run one mutant by its number (7, or m7 for a mechanical one), or all whose file
+                 or description contains WHAT
+  --sample N     how many mechanical mutants of Lua and SQL to run (40)
+  --jobs N       how many mutants of Lua and SQL run at a time (2)
+  --suites N     run no more than the N narrowest suites; who survives is then not kept
+  --survivors    run those again that survived the last time
+  --fresh        forget the results of earlier runs
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let options = match arguments.split_first() {
+        Some((command, rest)) if command == "mutants" => parse(rest),
+        Some((help, _)) if help == "--help" || help == "-h" => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => Err("no command".to_owned()),
+    };
+    let outcome = match options {
+        Ok(options) => mutants::run(&options).map_err(|error| error.to_string()),
+        Err(why) => Err(format!("{why}\n\n{USAGE}")),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("tidy: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let mut value = || rest.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--list" => options.list = true,
+            "--fresh" => options.fresh = true,
+            "--survivors" => options.survivors = true,
+            "--only" => options.only = Some(value()?.clone()),
+            "--sample" => options.sample = number(value()?)?,
+            "--suites" => options.suites = number(value()?)?.max(1),
+            "--jobs" => options.jobs = number(value()?)?.max(1),
+            name => options
+                .engines
+                .push(mutants::engine(name).ok_or_else(|| format!("unknown argument {name:?}"))?),
+        }
+    }
+    Ok(options)
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
+}
