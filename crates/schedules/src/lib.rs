@@ -12,6 +12,8 @@ mod contract;
 mod ledger;
 #[path = "../../tenure/src/limits.rs"]
 mod limits;
+#[path = "../../tenure/src/process.rs"]
+mod process;
 #[path = "../../tenure/src/seeded.rs"]
 mod seeded;
 #[path = "../../tenure/src/session/mod.rs"]

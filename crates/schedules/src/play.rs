@@ -27,7 +27,7 @@ fn session(clock: &ManualClock, store: &Arc<Store>) -> Session {
 
 fn ask(core: &Core) -> Ask {
     Ask {
-        parts: Parts::one(Part::mutex("a".parse().expect("a name"))),
+        parts: Parts::one(Part::write("a".parse().expect("a name"))),
         lineage: Lineage::root(OwnerId::new()),
         scoped: false,
         lease: LEASE,

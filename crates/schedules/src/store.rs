@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fencing, Pending, Promises, Query,
-    Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict, Wake,
+    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Fencing, Pending, Promises,
+    Query, Raised, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict, Wake,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};
@@ -15,6 +15,7 @@ const PROMISES: Promises = Promises {
     engine: "explored",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter",
+    fence_floor: true,
     queue: true,
     sharing: true,
     counting: true,
@@ -93,6 +94,10 @@ impl Engine for Store {
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         Box::pin(async move { Ok(self.step(|ledger, now| ledger.evict(eviction, now))) })
+    }
+
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(async move { Ok(self.step(|ledger, _| ledger.raise_fences(to))) })
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

@@ -1,11 +1,12 @@
 //! A Redis Cluster: masters, their replicas, and slots that move between them. Knows how nodes
 //! meet, move slots and take each other's place, not who uses them.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::certificates::Certificates;
 use crate::papers::Papers;
 use crate::patience::eventually;
+use crate::ports;
 use crate::redis::{Builder, Redis};
 use crate::resp::Reply;
 
@@ -22,6 +23,8 @@ const MASTERS: usize = 3;
 pub struct Cluster {
     nodes: Vec<Redis>,
     papers: Option<Papers>,
+    /// Ports of nodes that were cut off or removed: what these say of others is old.
+    apart: Mutex<Vec<u16>>,
 }
 
 impl Cluster {
@@ -41,7 +44,7 @@ impl Cluster {
     #[must_use]
     pub fn start_with(node: impl Fn() -> Builder) -> Self {
         let nodes: Vec<Redis> = (0..2 * MASTERS).map(|_| configured(node()).start()).collect();
-        let cluster = Self { nodes, papers: None };
+        let cluster = Self { nodes, papers: None, apart: Mutex::default() };
         cluster.meet();
         cluster
     }
@@ -56,7 +59,7 @@ impl Cluster {
         let papers = Papers::make();
         let node = || configured(papers.shown_by(node(), None)).arg("tls-cluster", "yes").start();
         let nodes: Vec<Redis> = (0..2 * MASTERS).map(|_| node()).collect();
-        let cluster = Self { nodes, papers: Some(papers) };
+        let cluster = Self { nodes, papers: Some(papers), apart: Mutex::default() };
         cluster.meet();
         cluster
     }
@@ -125,7 +128,7 @@ impl Cluster {
         let mut agreed = None;
         eventually("the nodes agree on who keeps the slot", || {
             let says = |node: &Redis| keeper_in(&node.cmd(&["CLUSTER", "SLOTS"]).ok()?, slot);
-            let ports: Vec<u16> = self.nodes.iter().filter_map(says).collect();
+            let ports: Vec<u16> = self.members().filter_map(says).collect();
             agreed = ports.first().copied().filter(|one| ports.iter().all(|port| port == one));
             agreed.is_some() && ports.len() > self.nodes.len() / 2
         });
@@ -142,7 +145,7 @@ impl Cluster {
             let role = node.cmd(&["ROLE"]);
             role.is_ok_and(|role| role.list().first().and_then(Reply::text) == Some("master"))
         };
-        self.nodes.iter().filter(is_master).collect()
+        self.members().filter(is_master).collect()
     }
 
     /// Moves a slot to another master with everything in it, as an operator would while clients go
@@ -216,7 +219,7 @@ impl Cluster {
     pub fn wait_for_another(&self, slot: u16, old: u16) {
         eventually("another node keeps the slot", || {
             let says = |node: &Redis| keeper_in(&node.cmd(&["CLUSTER", "SLOTS"]).ok()?, slot);
-            let others = self.nodes.iter().filter(|node| node.port() != old);
+            let others = self.members().filter(|node| node.port() != old);
             let ports: Vec<_> = others.filter_map(says).collect();
             !ports.is_empty() && ports.iter().all(|port| *port != old && *port == ports[0])
         });
@@ -241,6 +244,65 @@ impl Cluster {
                         || info(node, "INFO replication", "connected_slaves:1"))
             })
         });
+    }
+
+    /// Cuts a master off from the cluster bus: its replica takes its place, and it answers clients
+    /// with the map that it had, without hearing of the others or being heard by them.
+    ///
+    /// # Panics
+    /// When nobody takes its place.
+    pub fn cut_off(&self, node: &Redis) {
+        let slot = slot_at(node).expect("a master");
+        node.kill();
+        self.wait_for_another(slot, node.port());
+        // It looks for the others where none of them listens, and listens where none looks for it.
+        let (map, config) = (node.dir().join("nodes.conf"), node.dir().join("redis.conf"));
+        let known = std::fs::read_to_string(&map).expect("the map of a node");
+        let lost = known.lines().map(|line| match line.split_once('@') {
+            Some((before, after)) if !line.contains("myself") => {
+                let rest = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                format!("{before}@1{rest}\n")
+            }
+            _ => format!("{line}\n"),
+        });
+        std::fs::write(&map, lost.collect::<String>()).expect("the map of a node");
+        let text = std::fs::read_to_string(&config).expect("the configuration");
+        let text = format!("{text}\ncluster-port {}\n", ports::free());
+        std::fs::write(&config, text).expect("the configuration");
+        self.set_apart(node);
+        node.restart();
+    }
+
+    /// Removes a master with `CLUSTER FORGET`: no other node knows it any more, and it knows no
+    /// other. Its slots are kept by itself only. Its replicas follow another master first.
+    ///
+    /// # Panics
+    /// When a node refuses.
+    pub fn forget(&self, node: &Redis) {
+        let id = id_of(node);
+        let masters = self.masters();
+        let other = masters.iter().find(|one| one.port() != node.port()).expect("another master");
+        let others: Vec<&Redis> = self.members().filter(|one| one.port() != node.port()).collect();
+        for replica in
+            others.iter().filter(|one| line_of_itself(one).is_some_and(|l| l.contains(&id)))
+        {
+            done(replica, &["CLUSTER", "REPLICATE", &id_of(other)]);
+        }
+        for one in &others {
+            done(one, &["CLUSTER", "FORGET", &id]);
+            done(node, &["CLUSTER", "FORGET", &id_of(one)]);
+        }
+        self.set_apart(node);
+    }
+
+    fn set_apart(&self, node: &Redis) {
+        self.apart.lock().unwrap_or_else(PoisonError::into_inner).push(node.port());
+    }
+
+    /// The nodes that were not set apart.
+    fn members(&self) -> impl Iterator<Item = &Redis> {
+        let apart = self.apart.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.nodes.iter().filter(move |node| !apart.contains(&node.port()))
     }
 
     /// Hands out the slots, has the nodes meet, and gives each master its replica.
@@ -279,8 +341,7 @@ fn configured(node: Builder) -> Builder {
 
 /// Moves some keys of a slot. How many there were.
 fn move_keys(from: &Redis, to: &Redis, slot: &str, most: usize) -> usize {
-    let keys = from.cmd(&["CLUSTER", "GETKEYSINSLOT", slot, &most.to_string()]);
-    let keys = keys.unwrap_or_else(|error| panic!("{error}"));
+    let keys = from.read(&["CLUSTER", "GETKEYSINSLOT", slot, &most.to_string()]);
     let keys: Vec<&str> = keys.list().iter().filter_map(Reply::text).collect();
     if !keys.is_empty() {
         let port = to.port().to_string();
@@ -292,7 +353,7 @@ fn move_keys(from: &Redis, to: &Redis, slot: &str, most: usize) -> usize {
 }
 
 fn id_of(node: &Redis) -> String {
-    let id = done(node, &["CLUSTER", "MYID"]);
+    let id = node.read(&["CLUSTER", "MYID"]);
     id.text().expect("an id").to_owned()
 }
 
@@ -300,6 +361,13 @@ fn id_of(node: &Redis) -> String {
 fn line_of_itself(node: &Redis) -> Option<String> {
     let nodes = node.cmd(&["CLUSTER", "NODES"]).ok()?;
     nodes.text()?.lines().find(|line| line.contains("myself")).map(str::to_owned)
+}
+
+/// A slot that a node keeps itself.
+fn slot_at(node: &Redis) -> Option<u16> {
+    let line = line_of_itself(node)?;
+    let first = line.split_whitespace().nth(8)?.split('-').next()?;
+    first.parse().ok()
 }
 
 /// The port of the node that keeps a slot, in an answer to `CLUSTER SLOTS`.

@@ -12,6 +12,7 @@
 //! - [`Proxy`] is a TCP proxy that delays, holds back, loses and cuts.
 //! - [`Clock`] is the clock of a server, moved while it runs.
 //! - [`Certificates`] are an authority and two certificates for one run.
+//! - [`reset_signals_of_children`] and [`output_within`] are for programs that tests start.
 //!
 //! ```
 //! use servers::{Redis, Reply};
@@ -21,6 +22,7 @@
 //! ```
 
 mod certificates;
+mod children;
 mod clock;
 mod cluster;
 mod etcd;
@@ -36,6 +38,7 @@ mod sentinels;
 mod wall;
 
 pub use certificates::Certificates;
+pub use children::{output_within, reset_signals_of_children};
 pub use clock::{Clock, Direction};
 pub use cluster::Cluster;
 pub use etcd::{Builder as EtcdBuilder, Etcd};

@@ -28,9 +28,24 @@ pub(crate) fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bo
     }
 }
 
+/// Repeats a question until it is answered, the limit has passed, or there is no one left to
+/// answer it. Only for questions that change nothing: a broken connection does not tell whether the
+/// server acted.
+pub(crate) fn repeated<T>(
+    mut ask: impl FnMut() -> Result<T, String>,
+    mut lives: impl FnMut() -> bool,
+) -> Result<T, String> {
+    let mut answer = Err(String::new());
+    within(LIMIT, || {
+        answer = ask();
+        answer.is_ok() || !lives()
+    });
+    answer
+}
+
 #[cfg(test)]
 mod tests {
-    use super::within;
+    use super::{repeated, within};
     use std::time::Duration;
 
     #[test]
@@ -42,5 +57,17 @@ mod tests {
             asked += 1;
             asked == 3
         }));
+    }
+
+    #[test]
+    fn a_question_is_repeated_while_there_is_a_server_to_answer_it() {
+        let mut asked = 0;
+        let mut ask = || {
+            asked += 1;
+            if asked < 3 { Err("cut".to_owned()) } else { Ok(asked) }
+        };
+        assert_eq!(repeated(&mut ask, || true), Ok(3));
+        let gone: Result<(), _> = repeated(|| Err("gone".to_owned()), || false);
+        assert_eq!(gone, Err("gone".to_owned()));
     }
 }

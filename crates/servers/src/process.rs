@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::children::reset_signals_of_children;
 use crate::patience::within;
 
 /// A child process of ours.
@@ -35,6 +36,7 @@ impl Process {
         let output = File::options().create(true).append(true).open(log).map_err(failed)?;
         let errors = output.try_clone().map_err(failed)?;
         program.command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        reset_signals_of_children();
         let child = spawn(program.command).map_err(failed)?;
         let (pid, parent) = (child.id(), std::process::id());
         Ok(Self { child: Mutex::new(child), pid, parent })

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::certificates::Certificates;
 use crate::papers::Papers;
-use crate::patience::{LIMIT, eventually, within};
+use crate::patience::{LIMIT, eventually, repeated, within};
 use crate::ports;
 use crate::process::{Process, Program, directory, locked, remove, write};
 use crate::redis::{ADMIN, Builder, Redis, admin_password};
@@ -174,6 +174,24 @@ impl Sentinels {
     /// The port by which sentinels and replicas know a server.
     fn known_by(&self, node: &Redis) -> u16 {
         if self.papers.is_some() { node.tls_port() } else { node.port() }
+    }
+
+    /// Starts one more sentinel that neither the servers nor the other sentinels talk to: it has a
+    /// wrong password for the servers, by way of which sentinels find each other. Clients can ask
+    /// it, and it names for ever the server that is the primary now. It is not among
+    /// [`sentinels`](Self::sentinels).
+    ///
+    /// # Panics
+    /// When it cannot be started, or the servers ask for no password: start them with
+    /// `.node(Redis::builder().password(..))`.
+    #[must_use]
+    pub fn cut_off_sentinel(&self) -> Sentinel {
+        let primary = self.primary();
+        let anybody =
+            Client::connect(("127.0.0.1", primary.port())).and_then(|mut it| it.cmd(&["PING"]));
+        assert!(anybody.is_ok_and(|reply| reply.error().is_some()), "servers without a password");
+        let wrong = SentinelsBuilder::default().sentinel("auth-pass", "wrong");
+        Sentinel::start(primary.port(), &wrong, None)
     }
 
     /// The servers, in the order in which they were started.
@@ -345,6 +363,16 @@ impl Sentinel {
     /// When it is not there, or does not answer. A refusal is an answer.
     pub fn cmd<W: AsRef<[u8]>>(&self, words: &[W]) -> Result<Reply, String> {
         admin(self.port)?.cmd(words)
+    }
+
+    /// Sends a command that only reads, again while the connection breaks.
+    ///
+    /// # Panics
+    /// When the sentinel is gone or does not answer.
+    #[must_use]
+    pub fn read<W: AsRef<[u8]>>(&self, words: &[W]) -> Reply {
+        let reply = repeated(|| self.cmd(words), || locked(&self.process).lives());
+        reply.unwrap_or_else(|error| panic!("a sentinel does not answer: {error}"))
     }
 
     fn primary_port(&self) -> Option<u16> {

@@ -16,6 +16,14 @@ use crate::ports;
 use crate::process::{Process, Program, locked, tool};
 use crate::wall::{self, Wall};
 
+/// Where a program of etcd is: in the directory that `TENURE_TEST_ETCD` names, if it is set.
+pub(super) fn etcd_tool(name: &str, package: &str) -> Result<PathBuf, String> {
+    let Some(directory) = std::env::var_os("TENURE_TEST_ETCD") else { return tool(name, package) };
+    let path = Path::new(&directory).join(name);
+    let what = format!("`{}` is missing; TENURE_TEST_ETCD names its directory", path.display());
+    if path.is_file() { Ok(path) } else { Err(what) }
+}
+
 /// With which arguments a member is started.
 pub(super) struct Plan {
     name: String,
@@ -97,7 +105,7 @@ impl Plan {
     }
 
     fn launch(&self) -> Result<Process, String> {
-        let mut program = Program::find("etcd", "etcd-server")?;
+        let mut program = Program::at(&etcd_tool("etcd", "etcd-server")?, None)?;
         program.command.args(&self.arguments).current_dir(&self.dir);
         // What is set in the environment would count as arguments.
         for (name, _) in std::env::vars_os() {
@@ -171,20 +179,23 @@ impl Member {
         Err(self.last_words())
     }
 
-    pub(super) fn restore(&self, snapshot: &Path) -> Result<(), String> {
+    pub(super) fn restore(&self, snapshot: &Path, token: Option<&str>) -> Result<(), String> {
         let process = locked(&self.process);
         process.kill();
         drop(process);
         let data = self.plan.data();
         std::fs::remove_dir_all(&data).map_err(|error| format!("{}: {error}", data.display()))?;
-        let mut command = Command::new(tool("etcdctl", "etcd-client")?);
+        // Since 3.6 `etcdctl` cannot restore; 3.4 has no `etcdutl`.
+        let tool = etcd_tool("etcdutl", "").or_else(|_| etcd_tool("etcdctl", "etcd-client"))?;
+        let mut command = Command::new(tool);
         command.env("ETCDCTL_API", "3").args(["snapshot", "restore"]).arg(snapshot);
         command.arg("--data-dir").arg(&data).args(["--name", &self.plan.name]);
         let peer = self.plan.peer();
         let url = peer.split_once('=').map_or("", |(_, url)| url).to_owned();
         command.args(["--initial-cluster", &peer, "--initial-advertise-peer-urls", &url]);
-        // Another cluster, as after every restore: the members must not mistake it for the old one.
-        command.args(["--initial-cluster-token", &format!("restored-{}", ports::free())]);
+        if let Some(token) = token {
+            command.args(["--initial-cluster-token", token]);
+        }
         let done = command.output().map_err(|error| format!("etcdctl: {error}"))?;
         if !done.status.success() {
             return Err(String::from_utf8_lossy(&done.stderr).into_owned());

@@ -13,9 +13,10 @@ use std::time::Duration;
 use crate::certificates::Certificates;
 use crate::clock::Direction;
 use crate::patience::{LIMIT, eventually, within};
-use crate::process::{directory, remove, tool};
+use crate::ports;
+use crate::process::{directory, remove};
 
-use member::{Member, Plan};
+use member::{Member, Plan, etcd_tool};
 
 /// An etcd cluster on free loopback ports, in a directory of its own.
 ///
@@ -200,7 +201,7 @@ impl Etcd {
     pub fn ctl_with(&self, words: &[&str], input: &str) -> Result<String, String> {
         let hosts: Vec<_> =
             self.members.iter().map(|one| format!("{}:{}", self.host(), one.port())).collect();
-        let mut command = Command::new(tool("etcdctl", "etcd-client")?);
+        let mut command = Command::new(etcd_tool("etcdctl", "etcd-client")?);
         command.env("ETCDCTL_API", "3").args(["--endpoints", &hosts.join(",")]);
         if let Some(certificates) = &self.certificates {
             command.arg("--cacert").arg(certificates.ca());
@@ -229,7 +230,7 @@ impl Etcd {
         let file = self.dir.join(format!("snapshot-{}.db", self.members[0].port()));
         // The command takes one endpoint alone.
         let endpoint = format!("{}:{}", self.host(), self.members[0].port());
-        let mut command = Command::new(tool("etcdctl", "etcd-client").unwrap());
+        let mut command = Command::new(etcd_tool("etcdctl", "etcd-client").unwrap());
         command.env("ETCDCTL_API", "3").args(["--endpoints", &endpoint, "snapshot", "save"]);
         let done = command.arg(&file).output().expect("etcdctl runs");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -243,7 +244,20 @@ impl Etcd {
     /// When that fails, or there are more members.
     pub fn restore(&self, snapshot: &Path) {
         assert_eq!(self.members.len(), 1, "the members of a larger cluster are restored together");
-        self.members[0].restore(snapshot).unwrap_or_else(|why| panic!("no restore: {why}"));
+        // Another cluster, so that no member mistakes it for the old one.
+        let token = format!("restored-{}", ports::free());
+        let restored = self.members[0].restore(snapshot, Some(&token));
+        restored.unwrap_or_else(|why| panic!("no restore: {why}"));
+    }
+
+    /// The same without a new token, as it is easily done by hand: the cluster keeps its id.
+    ///
+    /// # Panics
+    /// When that fails, or there are more members.
+    pub fn restore_with_same_id(&self, snapshot: &Path) {
+        assert_eq!(self.members.len(), 1, "the members of a larger cluster are restored together");
+        let restored = self.members[0].restore(snapshot, None);
+        restored.unwrap_or_else(|why| panic!("no restore: {why}"));
     }
 
     fn host(&self) -> &'static str {

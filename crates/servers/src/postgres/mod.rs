@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::certificates::Certificates;
+use crate::children::output_within;
 use crate::clock::Direction;
 use crate::patience::{LIMIT, eventually, within};
 use crate::process::{Process, Program, locked};
@@ -330,7 +331,7 @@ pub(super) fn psql(place: &Place, database: &str, text: &str) -> Result<String, 
         // Who does not read to the end says why below.
         let _ = std::io::Write::write_all(&mut input, text.as_bytes());
     }
-    let output = child.wait_with_output().map_err(failed)?;
+    let output = output_within(child, 2 * LIMIT).map_err(failed)?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
 }

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::certificates::Certificates;
 use crate::clock::Direction;
-use crate::patience::{LIMIT, eventually, within};
+use crate::patience::{LIMIT, eventually, repeated, within};
 use crate::process::{Process, Program, locked};
 use crate::resp::{Client, Reply};
 
@@ -179,6 +179,21 @@ impl Redis {
         admin(&self.place)?.cmd(words)
     }
 
+    /// Sends a command that only reads, again while the connection breaks: sentinels and
+    /// administrators cut a server's connections whenever its role changes.
+    ///
+    /// # Panics
+    /// When the server is gone or does not answer, and when it refuses.
+    #[must_use]
+    pub fn read<W: AsRef<[u8]>>(&self, words: &[W]) -> Reply {
+        let reply = repeated(|| self.cmd(words), || locked(&self.process).lives());
+        let shown = || words.iter().map(|word| String::from_utf8_lossy(word.as_ref()));
+        let text = || shown().collect::<Vec<_>>().join(" ");
+        let reply = reply.unwrap_or_else(|error| panic!("{}: {error}", text()));
+        assert!(reply.error().is_none(), "{}: {reply:?}", text());
+        reply
+    }
+
     /// A connection over TCP, as the user `default`.
     ///
     /// # Errors
@@ -193,7 +208,7 @@ impl Redis {
     /// When the server does not answer.
     #[must_use]
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
-        let answer = self.cmd(&["INFO", section]).unwrap_or_else(|error| panic!("INFO: {error}"));
+        let answer = self.read(&["INFO", section]);
         let text = answer.text().unwrap_or_else(|| panic!("INFO: {answer:?}"));
         let mut fields = text.lines().filter_map(|line| line.split_once(':'));
         fields.find(|(name, _)| *name == field).map(|(_, value)| value.to_owned())
