@@ -31,19 +31,19 @@ impl Figure {
         unit: &'static str,
         note: &'static str,
     ) -> Self {
-        let value = hundredths(value);
+        let value = rounded(value);
         Self { bench, value, unit, ratio: None, commands: None, judged: None, note }
     }
 
     /// Compares with a reference of the same unit.
     pub(crate) fn relative_to(self, reference: f64) -> Self {
-        let ratio = (reference > 0.0).then(|| hundredths(self.value / reference));
+        let ratio = (reference > 0.0).then(|| rounded(self.value / reference));
         Self { ratio, ..self }
     }
 
     /// Adds what clients asked of the store for each acquisition.
     pub(crate) fn with_commands(self, commands: f64) -> Self {
-        Self { commands: Some(hundredths(commands)), ..self }
+        Self { commands: Some(rounded(commands)), ..self }
     }
 
     /// Says whether an aim is met: by the commands, else by the ratio, else by the value.
@@ -132,8 +132,9 @@ impl Layout {
 }
 
 /// More digits than these are noise.
-fn hundredths(value: f64) -> f64 {
-    (value * 100.0).round() / 100.0
+fn rounded(value: f64) -> f64 {
+    let parts = if value.abs() < 0.1 { 10_000.0 } else { 100.0 };
+    (value * parts).round() / parts
 }
 
 #[cfg(test)]

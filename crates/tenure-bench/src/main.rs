@@ -48,7 +48,6 @@ enum Engine {
     /// The embedded engine, in directories of its own
     Embedded(Options),
     /// The etcd engine on a cluster of its own, beside two transactions written by hand
-    #[cfg(feature = "etcd")]
     Etcd(Options),
     /// The memory engine, in this process
     Memory(Options),
@@ -82,7 +81,6 @@ fn main() -> ExitCode {
     let done = match engine {
         Engine::Command(options) => measure(&options, Store::Local, benches::command::benches()),
         Engine::Embedded(options) => measure(&options, Store::Local, engines::embedded::benches()),
-        #[cfg(feature = "etcd")]
         Engine::Etcd(options) => measure(&options, Store::Remote, engines::etcd::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, Store::Local, engines::memory::benches()),

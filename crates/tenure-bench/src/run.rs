@@ -54,6 +54,13 @@ impl Run {
         Ok(Self { quick, runtime, progress: Progress::new(benches) })
     }
 
+    /// The same run on a runtime that watches sockets.
+    pub(crate) fn remote(&self) -> io::Result<Self> {
+        let mut remote = Self::new(self.quick, 0, Store::Remote)?;
+        remote.progress = self.progress.clone();
+        Ok(remote)
+    }
+
     /// A count: the first for a quick run, the second for a real one.
     pub(crate) fn count(&self, quick: u32, full: u32) -> u32 {
         if self.quick { quick } else { full }

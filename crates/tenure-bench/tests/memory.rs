@@ -39,6 +39,7 @@ fn every_benchmark_gives_its_figure() {
         ("handoff_1024", "us", true),
         ("reentry", "ns", false),
         ("held_10k_renew_calls", "calls", false),
+        ("crowd_2000", "ms", true),
     ];
     let expected: Vec<_> = expected
         .into_iter()

@@ -40,6 +40,7 @@ fn every_benchmark_gives_its_figure_and_says_what_is_aimed_at() {
         ("handoff_64_vs_2", "x", Some("<= 1.3"), false),
         ("handoff_vs_notify", "us", Some("<= 2.5"), true),
         ("neighbours_10k", "us", Some("<= 1.2"), true),
+        ("crowd_2000", "ms", None, false),
     ];
     assert_eq!(seen, expected);
 }

@@ -73,5 +73,5 @@ fn binary() -> Result<PathBuf, Error> {
         return Ok(binary);
     }
     let what = format!("there is no {}", binary.display());
-    Err(Error::new(ErrorKind::Unavailable, what).next("build it: cargo build -p tenure-cli"))
+    Err(Error::new(ErrorKind::Unavailable, what).with_help("build it: cargo build -p tenure-cli"))
 }

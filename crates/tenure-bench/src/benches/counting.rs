@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Pending, Promises, Query, Release,
-    Released, Renewed, SessionId, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Pending, Promises, Query,
+    Raised, Release, Released, Renewed, SessionId, Snapshot, Verdict,
 };
 
 #[derive(Debug)]
@@ -48,6 +48,10 @@ impl Engine for CountingEngine {
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         self.inner.evict(eviction)
+    }
+
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        self.inner.raise_fences(to)
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {

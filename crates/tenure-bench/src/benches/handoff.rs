@@ -122,7 +122,8 @@ impl Relay {
     /// Keeps the lock until everybody else is in line.
     async fn hold(&self) {
         let until = Instant::now() + HOLD;
-        let all_wait = || self.tenure.claims() > self.waiters || self.done.load(Ordering::Acquire);
+        let all_wait =
+            || self.tenure.claim_count() > self.waiters || self.done.load(Ordering::Acquire);
         while Instant::now() < until || !all_wait() {
             yield_now().await;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tenure::contract::Engine;
 use tenure::limits::DEFAULT_LEASE;
 use tenure::time::ManualClock;
-use tenure::{Error, Guard, Tenure};
+use tenure::{Error, MutexGuard, Tenure};
 
 use super::counting::CountingEngine;
 use crate::figure::Figure;
@@ -71,12 +71,12 @@ pub(crate) fn bytes(
     Ok(vec![Figure::new("held_10k_bytes", f64::from(each), "bytes", "per lock; aim < 1024")])
 }
 
-async fn lock(tenure: &Tenure, number: u32) -> Result<Guard, Error> {
+async fn lock(tenure: &Tenure, number: u32) -> Result<MutexGuard, Error> {
     tenure.mutex(format!("account:{number}"))?.lock().await
 }
 
 /// Gives everything back now, so that it does not happen while the next benchmark runs.
-fn end(run: &Run, tenure: &Tenure, guards: Vec<Guard>) {
+fn end(run: &Run, tenure: &Tenure, guards: Vec<MutexGuard>) {
     drop(guards);
     run.here(tenure.close());
 }

@@ -3,13 +3,14 @@
 mod bare;
 pub(crate) mod command;
 mod counting;
-#[cfg(feature = "etcd")]
+pub(crate) mod crowd;
 pub(crate) mod etcd;
 pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod pair;
 pub(crate) mod postgres;
 pub(crate) mod processes;
+pub(crate) mod readers;
 pub(crate) mod redis;
 pub(crate) mod redlock;
 pub(crate) mod reentry;

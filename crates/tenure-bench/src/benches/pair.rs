@@ -75,7 +75,7 @@ impl Bare {
             id: ClaimId::new(),
             session: None,
             lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::mutex(Name::try_from("pair")?)),
+            parts: Parts::one(Part::write(Name::try_from("pair")?)),
             lease: tenure::limits::DEFAULT_LEASE,
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,

@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use tempfile::TempDir;
-use tenure::blocking;
-use tenure::{Error, ErrorKind};
+use tenure::{Error, ErrorKind, Tenure};
 
 use super::bare::Bare;
 use crate::engines::embedded::failed;
@@ -41,13 +40,13 @@ impl Worker {
     pub(crate) fn work(&self) -> Result<(), Error> {
         match self {
             Self::Locks { url, times, hold } => {
-                let tenure = blocking::Tenure::connect(url)?;
+                let tenure = Tenure::blocking_connect(url)?;
                 let mutex = tenure.mutex("handoff")?;
                 ready();
                 for _ in 0..*times {
-                    let guard = mutex.lock()?;
+                    let guard = mutex.blocking_lock()?;
                     keep(*hold);
-                    guard.release()?;
+                    guard.blocking_release()?;
                 }
                 Ok(())
             }
@@ -57,8 +56,8 @@ impl Worker {
                 (0..*times).try_for_each(|_| bare.pair(|| keep(*hold)))
             }
             Self::Holds { url } => {
-                let tenure = blocking::Tenure::connect(url)?;
-                let _guard = tenure.mutex("takeover")?.lock()?;
+                let tenure = Tenure::blocking_connect(url)?;
+                let _guard = tenure.mutex("takeover")?.blocking_lock()?;
                 ready();
                 Ok(())
             }
@@ -132,16 +131,16 @@ fn rate(times: u32, arguments: impl Fn(u32) -> Vec<String>) -> Result<f64, Error
 pub(crate) fn takeover(run: &Run, directory: &TempDir) -> Result<Vec<Figure>, Error> {
     let rounds = run.count(3, 50);
     let url = format!("embedded://{}/store", directory.path().display());
-    let tenure = blocking::Tenure::connect(&url)?;
+    let tenure = Tenure::blocking_connect(&url)?;
     let mut times = Vec::new();
     for round in 0..rounds {
         let mut holder = Process::start(&["holds".into(), url.clone()])?;
         let mutex = Arc::new(tenure.mutex("takeover")?);
         let (tell, told) = channel();
         let waiter = std::thread::spawn(move || {
-            let guard = mutex.lock()?;
+            let guard = mutex.blocking_lock()?;
             let _ = tell.send(Instant::now());
-            guard.release()
+            guard.blocking_release()
         });
         // Time to take its place in line and to fall asleep.
         std::thread::sleep(Duration::from_millis(20));

@@ -79,9 +79,13 @@ async fn block(taker: &mut impl Taker) -> Result<f64, Error> {
 }
 
 async fn tenure(nodes: &[Redis]) -> Result<Mutex, Error> {
+    Tenure::connect(&url(nodes)).await?.mutex("tenure")
+}
+
+/// The URL of these nodes, which no client has used before.
+pub(crate) fn url(nodes: &[Redis]) -> String {
     let hosts: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
-    let url = format!("redlock://{}?new=yes", hosts.join(","));
-    Tenure::connect(&url).await?.mutex("tenure")
+    format!("redlock://{}?new=yes", hosts.join(","))
 }
 
 /// `SET NX PX` at all nodes at once, and a script that compares and deletes: no fence, no renewal.

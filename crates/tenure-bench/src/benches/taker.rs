@@ -1,7 +1,7 @@
 //! Those who take a lock and give it back, for benchmarks that compare them. Knows Tenure's own
 //! mutex; others are next to what they are compared with.
 
-use tenure::{Error, Guard, Mutex};
+use tenure::{Error, Mutex, MutexGuard};
 
 /// Takes one lock and gives it back.
 pub(crate) trait Taker: Send + 'static {
@@ -30,13 +30,13 @@ pub(crate) trait Taker: Send + 'static {
 }
 
 impl Taker for Mutex {
-    type Held = Guard;
+    type Held = MutexGuard;
 
-    async fn take(&mut self) -> Result<Guard, Error> {
+    async fn take(&mut self) -> Result<MutexGuard, Error> {
         self.lock().await
     }
 
-    async fn give(&mut self, held: Guard) -> Result<(), Error> {
+    async fn give(&mut self, held: MutexGuard) -> Result<(), Error> {
         held.release().await
     }
 }

@@ -9,9 +9,9 @@ use tenure::contract::Namespace;
 use tenure::engine::Terms;
 use tenure::engine::embedded::{EmbeddedEngine, Location};
 use tenure::time::{Clock, ManualClock, SystemClock};
-use tenure::{Error, ErrorKind, limits};
+use tenure::{Builder, Error, ErrorKind, limits};
 
-use crate::benches::{held, pair, processes, reentry};
+use crate::benches::{crowd, held, pair, processes, readers, reentry};
 use crate::run::Bench;
 use crate::stats::nanos_each;
 
@@ -30,11 +30,22 @@ pub(crate) fn benches() -> Vec<Bench> {
         }),
         Bench::new(&processes::HANDOFF, |run| processes::handoff(run, &directory()?)),
         Bench::new(&["takeover_kill9"], |run| processes::takeover(run, &directory()?)),
+        Bench::new(&["readers_4000_vs_10"], |run| {
+            // Time stands still: none of them has to be renewed.
+            let directory = directory()?;
+            readers::crowd(run, Arc::new(open(&directory, Arc::new(ManualClock::new()))?))
+        }),
         Bench::new(&["held_10k_renew_calls"], |run| {
             let directory = directory()?;
             let clock = ManualClock::new();
             let engine = open(&directory, Arc::new(clock.clone()))?;
             held::renew_calls(run, &clock, Arc::new(engine))
+        }),
+        Bench::new(&[crowd::NAME], |run| {
+            let directory = directory()?;
+            crowd::beside_postgres(run, async |builder: Builder| {
+                builder.open(Arc::new(open(&directory, Arc::new(SystemClock))?))
+            })
         }),
     ]
 }

@@ -2,8 +2,9 @@
 //! it always has them. Knows which benchmarks make sense for it.
 
 use servers::Etcd;
-use tenure::{Error, ErrorKind};
+use tenure::{Builder, Error, ErrorKind};
 
+use crate::benches::crowd;
 use crate::benches::etcd::{handoff, pair};
 use crate::run::Bench;
 
@@ -11,6 +12,12 @@ pub(crate) fn benches() -> Vec<Bench> {
     vec![
         Bench::new(&["pair"], |run| pair::measure(run, &start()?)),
         Bench::new(&handoff::NAMES, |run| handoff::measure(run, &start()?)),
+        Bench::new(&[crowd::NAME], |run| {
+            let store = start()?;
+            crowd::beside_postgres(run, async |builder: Builder| {
+                builder.connect(&store.url()).await
+            })
+        }),
     ]
 }
 

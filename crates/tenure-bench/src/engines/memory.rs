@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tenure::Builder;
 use tenure::engine::memory::MemoryEngine;
 use tenure::time::ManualClock;
 
-use crate::benches::{handoff, held, pair, reentry};
+use crate::benches::{crowd, handoff, held, pair, reentry};
 use crate::run::Bench;
 
 pub(crate) fn benches() -> Vec<Bench> {
@@ -21,6 +22,10 @@ pub(crate) fn benches() -> Vec<Bench> {
             let clock = ManualClock::new();
             let engine = MemoryEngine::with_clock(Arc::new(clock.clone()));
             held::renew_calls(run, &clock, Arc::new(engine))
+        }),
+        Bench::new(&[crowd::NAME], |run| {
+            let open = async |builder: Builder| builder.open(Arc::new(MemoryEngine::new()));
+            crowd::beside_postgres(run, open)
         }),
     ]
 }

@@ -2,7 +2,6 @@
 //! make sense for it. A file for an engine with a server starts that server itself, for itself.
 
 pub(crate) mod embedded;
-#[cfg(feature = "etcd")]
 pub(crate) mod etcd;
 pub(crate) mod memory;
 pub(crate) mod postgres;

@@ -2,8 +2,9 @@
 //! disk. Knows which benchmarks make sense for it.
 
 use servers::Postgres;
-use tenure::{Error, ErrorKind};
+use tenure::{Builder, Error, ErrorKind};
 
+use crate::benches::crowd;
 use crate::benches::postgres::{advisory, handoff, neighbours, pair};
 use crate::run::Bench;
 
@@ -13,6 +14,10 @@ pub(crate) fn benches() -> Vec<Bench> {
         Bench::new(&["pair_async"], |run| pair::measure(run, &start()?)),
         Bench::new(&handoff::NAMES, |run| handoff::measure(run, &start()?)),
         Bench::new(&["neighbours_10k"], |run| neighbours::measure(run, &start()?, &start()?)),
+        Bench::new(&[crowd::NAME], |run| {
+            let store = start()?;
+            crowd::alone(run, async |builder: Builder| builder.connect(&store.url()).await)
+        }),
     ]
 }
 

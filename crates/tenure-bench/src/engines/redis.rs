@@ -2,8 +2,9 @@
 //! Knows which benchmarks make sense for it.
 
 use servers::Redis;
-use tenure::{Error, ErrorKind};
+use tenure::{Builder, Error, ErrorKind};
 
+use crate::benches::crowd;
 use crate::benches::redis::{handoff, held, pair, server, throughput};
 use crate::run::Bench;
 
@@ -14,6 +15,12 @@ pub(crate) fn benches() -> Vec<Bench> {
         Bench::new(&handoff::NAMES, |run| handoff::measure(run, &start()?)),
         Bench::new(&["held_10k_commands"], |run| held::measure(run, &start()?)),
         Bench::new(&["server_time_10k"], |run| server::measure(run, &start()?)),
+        Bench::new(&[crowd::NAME], |run| {
+            let store = start()?;
+            crowd::beside_postgres(run, async |builder: Builder| {
+                builder.connect(&store.url()).await
+            })
+        }),
     ]
 }
 

@@ -2,9 +2,10 @@
 //! which benchmarks make sense for it.
 
 use servers::Redis;
-use tenure::{Error, ErrorKind};
+use tenure::{Builder, Error, ErrorKind};
 
-use crate::benches::redlock::{measure, one_round_trip};
+use crate::benches::crowd;
+use crate::benches::redlock::{measure, one_round_trip, url};
 use crate::run::Bench;
 
 pub(crate) fn benches() -> Vec<Bench> {
@@ -16,6 +17,12 @@ pub(crate) fn benches() -> Vec<Bench> {
             measure(run, &start(5)?, ["pair_5", "pair_5_rslock"])
         }),
         Bench::new(&["one_round_trip_share"], |run| one_round_trip(run, &start(5)?)),
+        Bench::new(&[crowd::NAME], |run| {
+            let nodes = start(3)?;
+            crowd::beside_postgres(run, async |builder: Builder| {
+                builder.connect(&url(&nodes)).await
+            })
+        }),
     ]
 }
 

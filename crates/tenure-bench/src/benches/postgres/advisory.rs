@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use servers::Postgres;
-use tenure::postgres::advisory::{Advisory, Lock};
 use tenure::{Error, ErrorKind};
+use tenure_postgres::advisory::{Advisory, Lock};
 use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::figure::{Aim, Figure};
@@ -75,5 +75,5 @@ impl Bare {
 
 fn failed(error: &tokio_postgres::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a reference failed: {error}"))
-        .next("measure again when the machine has less to do")
+        .with_help("measure again when the machine has less to do")
 }

@@ -120,5 +120,5 @@ async fn connect(server: &Postgres) -> Result<(Client, UnboundedReceiver<Instant
 
 fn failed(why: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a reference failed: {}", why.into()))
-        .next("measure again when the machine has less to do")
+        .with_help("measure again when the machine has less to do")
 }

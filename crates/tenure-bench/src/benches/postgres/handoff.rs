@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use servers::Postgres;
-use tenure::{Error, Guard, Mutex, Tenure};
+use tenure::{Error, Mutex, MutexGuard, Tenure};
 
 use super::by_hand::Notified;
 use crate::benches::relay::{Plan, relayed};
@@ -72,13 +72,13 @@ struct Rival {
 }
 
 impl Taker for Rival {
-    type Held = Guard;
+    type Held = MutexGuard;
 
-    async fn take(&mut self) -> Result<Guard, Error> {
+    async fn take(&mut self) -> Result<MutexGuard, Error> {
         self.mutex.lock().await
     }
 
-    async fn give(&mut self, held: Guard) -> Result<(), Error> {
+    async fn give(&mut self, held: MutexGuard) -> Result<(), Error> {
         held.release().await
     }
 

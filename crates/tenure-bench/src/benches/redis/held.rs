@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use servers::Redis;
-use tenure::{Error, Guard, Tenure};
+use tenure::{Error, MutexGuard, Tenure};
 use tokio::time::{sleep, sleep_until};
 
 use super::{asked, number};
@@ -41,7 +41,7 @@ pub(crate) fn measure(run: &Run, redis: &Redis) -> Result<Vec<Figure>, Error> {
 
 /// Spread over a third of the lease: locks taken at one instant would fit into batches better than
 /// those of a real program.
-async fn take(tenure: &Tenure, locks: u32, third: Duration) -> Result<Vec<Guard>, Error> {
+async fn take(tenure: &Tenure, locks: u32, third: Duration) -> Result<Vec<MutexGuard>, Error> {
     let start = tokio::time::Instant::now();
     let mut guards = Vec::new();
     for step in 0..STEPS {

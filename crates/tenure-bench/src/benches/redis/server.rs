@@ -110,7 +110,7 @@ impl Line {
             id: ClaimId::new(),
             session: Some(self.session),
             lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::mutex(self.name.clone())),
+            parts: Parts::one(Part::write(self.name.clone())),
             lease: limits::DEFAULT_MAX_LEASE,
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,

@@ -113,5 +113,5 @@ pub(super) async fn tenures(redis: &Redis, count: u32) -> Result<Vec<Mutex>, Err
 pub(in crate::benches) fn failed(why: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
     // Its time limit is half a second by default, which a busy machine may exceed.
     Error::new(ErrorKind::Unavailable, format!("a reference failed: {}", why.into()))
-        .next("measure again when the machine has less to do")
+        .with_help("measure again when the machine has less to do")
 }
