@@ -8,7 +8,7 @@ use tenure::conformance::audit::{Entry, History, Recorder, Rules, Verdicts, What
 use tenure::conformance::{Link, Trouble};
 use tenure::contract::{ClaimId, Engine, OwnerId, Shape};
 use tenure::engine::memory::MemoryEngine;
-use tenure::time::{SystemClock, Tick};
+use tenure::time::{Alarm, Clock, ManualClock, SystemClock, Tick};
 use tenure::{ErrorKind, Fence, Tenure, limits};
 
 /// The weight of a mutex.
@@ -239,6 +239,43 @@ fn a_history_cut_off_by_a_kill_can_still_be_read() {
     let cut = &text[..text.len() - 3];
     assert_eq!(cut.parse::<History>().unwrap().entries().len(), 1);
     assert!("nonsense\n".parse::<History>().is_err());
+}
+
+/// The thread that reads this clock is stopped just before, for longer than any lease.
+#[derive(Debug)]
+struct StopsThread(ManualClock);
+
+impl Clock for StopsThread {
+    fn now(&self) -> Tick {
+        self.0.jump(Duration::from_secs(60));
+        self.0.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.0.wall_micros()
+    }
+
+    fn alarm(&self) -> Arc<dyn Alarm> {
+        self.0.alarm()
+    }
+}
+
+/// The recorder once checked the lock and read the clock afterwards. A thread that was stopped in
+/// between, while its lock was lost, was then accused of a use without right.
+#[test]
+fn a_use_is_noted_at_an_instant_before_its_check() {
+    let clock = ManualClock::new();
+    let engine = MemoryEngine::with_clock(Arc::new(clock.clone()));
+    let tenure = Tenure::builder()
+        .clock(Arc::new(clock.clone()))
+        .lease(Duration::from_secs(10))
+        .open(Arc::new(engine))
+        .unwrap();
+    let guard = tenure.mutex("a").unwrap().blocking_lock().unwrap();
+    assert!(Recorder::new(Arc::new(clock.clone())).used(&guard), "it is held");
+    let recorder = Recorder::new(Arc::new(StopsThread(clock)));
+    assert!(!recorder.used(&guard), "the check is made after the pause");
+    assert!(recorder.history().entries().is_empty());
 }
 
 /// A real run on the memory engine: tasks of several sessions on a few names, some of them dropped

@@ -97,8 +97,13 @@ impl Recorder {
 
     /// Notes that a holder acts now. Returns whether it may: its lock was not lost.
     pub fn used(&self, held: &LockStatus) -> bool {
+        // The clock is read before the check: a lock that is held when it is checked was held at
+        // this instant too. Read afterwards, a loss that was noted between the two, while this
+        // thread was stopped, would make a rightful use look late.
+        let at = self.clock.now();
         let Ok(fence) = held.fence() else { return false };
-        self.note(held.claim_id(), What::Used(fence));
+        let used = Entry { at, claim: held.claim_id(), what: What::Used(fence) };
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(used);
         true
     }
 
@@ -109,7 +114,8 @@ impl Recorder {
     }
 
     fn note(&self, claim: ClaimId, what: What) {
-        // The clock is read under the lock, so that the order of entries is that of their times.
+        // The clock is read under the lock, so that what sessions note at one instant keeps its
+        // order.
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.push(Entry { at: self.clock.now(), claim, what });
     }
