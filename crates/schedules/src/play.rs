@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use crate::contract::{About, Lineage, OwnerId, Part, Parts};
-use crate::session::{Ask, Core, Lease, Outcome, Session, Settings, Wait, block_on};
+use crate::session::{AcquireRequest, Core, Outcome, Session, Settings, Share, Wait, block_on};
 use crate::store::Store;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread;
@@ -25,8 +25,8 @@ fn session(clock: &ManualClock, store: &Arc<Store>) -> Session {
     Session::open(Arc::clone(store) as _, clock, Settings::default()).expect("a session opens")
 }
 
-fn ask(core: &Core) -> Ask {
-    Ask {
+fn ask(core: &Core) -> AcquireRequest {
+    AcquireRequest {
         parts: Parts::one(Part::write("a".parse().expect("a name"))),
         lineage: Lineage::root(OwnerId::new()),
         scoped: false,
@@ -39,7 +39,7 @@ fn ask(core: &Core) -> Ask {
     }
 }
 
-fn lock(session: &Session) -> Option<Lease> {
+fn lock(session: &Session) -> Option<Share> {
     let core = Arc::clone(session.core());
     let ask = ask(&core);
     match block_on(core.acquire(ask)) {

@@ -208,7 +208,7 @@ fn the_blocking_methods_have_all_kinds_of_locks() {
 struct SelfWaits(Mutex<Vec<(String, String)>>);
 
 impl Witness for SelfWaits {
-    fn saw(&self, claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>) {
         if let Event::WaitsForItself { held_by } = event {
             let places = (claim.about.to_string(), held_by.about.to_string());
             self.0.lock().unwrap().push(places);

@@ -231,7 +231,7 @@ struct Closer {
 }
 
 impl Witness for Closer {
-    fn saw(&self, _: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _: &Arc<Claim>, event: Event<'_>) {
         let Some(tenure) = self.tenure.get().filter(|_| (self.on)(&event)) else { return };
         if self.done.lock().unwrap().is_none() {
             *self.done.lock().unwrap() = Some(false);

@@ -288,7 +288,7 @@ fn finished_work_is_not_undone_by_a_release_that_gets_no_answer() {
 struct Panics(AtomicBool);
 
 impl Witness for Panics {
-    fn saw(&self, _: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _: &Arc<Claim>, event: Event<'_>) {
         let first = matches!(event, Event::Renewed { .. }) && !self.0.swap(true, Ordering::SeqCst);
         assert!(!first, "a witness of the test's own");
     }
@@ -299,7 +299,7 @@ impl Witness for Panics {
 struct Stalls(tenure::time::ManualClock, AtomicBool);
 
 impl Witness for Stalls {
-    fn saw(&self, _: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _: &Arc<Claim>, event: Event<'_>) {
         if matches!(event, Event::Renewed { .. }) && !self.1.swap(true, Ordering::SeqCst) {
             self.0.jump(secs(25));
         }

@@ -114,7 +114,7 @@ struct Queued {
 }
 
 impl Witness for Queued {
-    fn saw(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
         if matches!(event, Event::Queued { .. })
             && self.count.fetch_add(1, Ordering::SeqCst) + 1 == self.awaited.load(Ordering::SeqCst)
         {

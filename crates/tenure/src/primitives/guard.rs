@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::contract::{
     ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Part, Verb,
 };
-use crate::session::{Hold, Lease, Lost, Outcome, block_on};
+use crate::session::{Hold, Lost, Outcome, Share, block_on};
 
 /// The status of a lock that was acquired: fence, time left, loss. Cheap to clone. It only watches:
 /// a `LockStatus` does not keep the lock, and outlives it. Every guard dereferences to one.
@@ -24,7 +24,7 @@ pub struct LockStatus {
 }
 
 impl LockStatus {
-    pub(super) fn new(lease: &Lease) -> Self {
+    pub(super) fn new(lease: &Share) -> Self {
         Self { hold: Arc::clone(lease.hold()) }
     }
 
@@ -136,12 +136,12 @@ impl fmt::Debug for LockStatus {
 
 /// What all guards have in common.
 pub(super) trait AnyGuard: Deref<Target = LockStatus> + Send {
-    fn new(lease: Lease) -> Self;
+    fn new(lease: Share) -> Self;
 
-    fn into_lease(self) -> Lease;
+    fn into_share(self) -> Share;
 }
 
-async fn ownership(status: &LockStatus, lease: &Lease) -> Result<Ownership, Error> {
+async fn ownership(status: &LockStatus, lease: &Share) -> Result<Ownership, Error> {
     status.check()?;
     let (core, name) = (lease.core(), status.name());
     let asked = || core.engine().ownership(name, status.claim_id());
@@ -160,15 +160,15 @@ macro_rules! guard {
         #[must_use = "if unused, the lock is released at once"]
         pub struct $name {
             pub(super) status: LockStatus,
-            pub(super) lease: Lease,
+            pub(super) lease: Share,
         }
 
         impl AnyGuard for $name {
-            fn new(lease: Lease) -> Self {
+            fn new(lease: Share) -> Self {
                 Self { status: LockStatus::new(&lease), lease }
             }
 
-            fn into_lease(self) -> Lease {
+            fn into_share(self) -> Share {
                 self.lease
             }
         }
@@ -358,9 +358,9 @@ impl RwLockWriteGuard {
 }
 
 /// Claims `part` for the same owner; the old claim ends in the step that grants the new one.
-async fn exchange(old: &Lease, part: Part) -> Result<Lease, Error> {
+async fn exchange(old: &Share, part: Part) -> Result<Share, Error> {
     old.hold().check()?;
-    let ask = old.ask_instead(part);
+    let ask = old.exchange_request(part);
     let stays = ask.replaces.is_none();
     let outcome = Arc::clone(old.core()).acquire(ask).await;
     match outcome.map_err(Error::while_holding)? {

@@ -11,7 +11,7 @@ use crate::contract::{
 };
 use crate::engine::built_in;
 use crate::limits;
-use crate::session::{Ask, Core, Wait};
+use crate::session::{AcquireRequest, Core, Wait};
 
 /// What a lock was told, or takes from its `Tenure`.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl Options {
         parts: Parts,
         wait: Option<Wait>,
         place: &'static Location<'static>,
-    ) -> Result<Ask, Error> {
+    ) -> Result<AcquireRequest, Error> {
         let mut resolved = self.resolved();
         resolved.wait = wait.unwrap_or(resolved.wait);
         let checked = self.check(&resolved, core, &parts);
@@ -94,7 +94,7 @@ impl Options {
             place: core.settings().pid.is_none().then_some(Place::Here(place)),
             label: self.label.clone(),
         };
-        Ok(Ask {
+        Ok(AcquireRequest {
             parts,
             lineage,
             scoped,

@@ -14,12 +14,12 @@ use super::guard::{AnyGuard, LockStatus};
 use super::options::Options;
 use super::run::{release_after, until_lost};
 use crate::contract::{Error, ErrorKind, Parts};
-use crate::session::{Ask, Outcome, Session, Wait, block_on};
+use crate::session::{AcquireRequest, Outcome, Session, Wait, block_on};
 
 /// A checked request for the session.
 pub(super) struct Request {
     session: Session,
-    ask: Result<Ask, Error>,
+    ask: Result<AcquireRequest, Error>,
 }
 
 impl Request {

@@ -9,7 +9,7 @@ use crate::contract::{Error, ErrorKind};
 
 /// Releases the guard of work that is done.
 pub(super) async fn release_after<G: AnyGuard, T>(guard: G, output: T) -> Result<T, Error> {
-    match guard.into_lease().release().await {
+    match guard.into_share().release().await {
         // The work is done; the lock is released in the background, and the lease is the backstop.
         Err(error) if error.kind() != ErrorKind::Lost => Ok(output),
         released => released.map(|()| output),

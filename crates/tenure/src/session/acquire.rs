@@ -1,18 +1,33 @@
-//! From asking to holding: one call when the lock is free, a place in line when it is not. Owns the
-//! loop and the `match`; knows no store and no rules.
+//! The acquire path. Sends one claim request; if the slot is taken, waits in the queue until the
+//! grant is pushed, the timeout expires or the future is dropped. Contains no engine-specific code
+//! and no admission rules.
+//!
+//! ```text
+//! reenter -> Attempt::begin -> Attempt::claim -> granted: return the share
+//!                  ^               |-> refused: "no", or an error
+//!                  |               '-> queued: wait_for_grant -> granted, timeout, or
+//!                  '------------- new claim id <---------------- the ticket has expired
+//! ```
+//!
+//! An [`Attempt`] is one claim id. Its entry is in the table before the claim is sent, so that a
+//! push which overtakes the reply finds it; dropping the attempt, at any await, removes the entry
+//! and withdraws the claim. A reply that does not come is requested again under the same id, which
+//! makes it the same claim (promise 5), until an earlier copy of it may have expired: then the
+//! attempt is dropped and the next one has a fresh id.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ask::{Ask, Outcome, Wait};
-use super::entry::{Entry, Flow, Over, Phase};
+use super::entry::{EndReason, Entry, Flow, Phase};
+use super::errors::{WaitTimeout, refusal_error, timed_out_error};
 use super::joint::Joint;
 use super::one_by_one;
-use super::park::{Woken, granted, within};
+use super::park::{WaitOutcome, wait_for_grant, within};
+use super::request::{AcquireRequest, Outcome, Wait};
 use super::retry::Retry;
-use super::table::{Giving, Work};
-use super::words::{TooLate, refusal_error, timed_out_error};
-use super::{Core, Event, Hold, Lease, closed_error, hear_ended, unanswered};
+use super::signals::revoke;
+use super::table::{Effects, PendingRelease};
+use super::{Core, Event, Hold, Share, closed_error, unanswered};
 use crate::contract::{
     Claim, ClaimId, Effect, Error, ErrorKind, Grant, Loss, Name, Patience, Query, Queued, Refusal,
     SlotView, Verb, Verdict,
@@ -22,19 +37,32 @@ use crate::sync::thread;
 use crate::time::Tick;
 
 impl Core {
-    /// Acquires what is asked for.
+    /// Acquires the requested parts.
     ///
-    /// Dropping the future withdraws the claim; if it was granted meanwhile it is given back.
-    pub(crate) async fn acquire(self: Arc<Self>, ask: Ask) -> Result<Outcome, Error> {
+    /// Dropping the future withdraws the claim; if it was granted meanwhile, it is released.
+    pub(crate) async fn acquire(self: Arc<Self>, ask: AcquireRequest) -> Result<Outcome, Error> {
         self.check_process(Verb::Claim).map_err(|error| error.on(ask.parts.first_name()))?;
         if ask.parts.as_slice().len() > 1 && !self.engine.promises().atomic_sets {
-            // Boxed, so that the future of a plain lock has not to carry its room.
+            // Boxed, so that the future of a plain lock stays small.
             return Box::pin(one_by_one::acquire(self, ask)).await;
         }
-        self.acquire_by(&ask, self.deadline(ask.wait), None).await
+        self.acquire_one(&ask, self.deadline(ask.wait), None).await
     }
 
-    /// When a wait that begins now is over.
+    /// Acquires by one claim. `behind` are the grants that were acquired for the same set before.
+    pub(super) async fn acquire_one(
+        self: &Arc<Self>,
+        ask: &AcquireRequest,
+        deadline: Tick,
+        behind: Option<&Arc<Joint>>,
+    ) -> Result<Outcome, Error> {
+        match self.settings.replicas {
+            None => self.claim_until_granted(ask, deadline, behind).await,
+            Some(wanted) => self.acquire_confirmed(wanted, ask, deadline, behind).await,
+        }
+    }
+
+    /// Returns when a wait that begins now times out.
     pub(super) fn deadline(&self, wait: Wait) -> Tick {
         match wait {
             Wait::Limit(limit) | Wait::TryFor(limit) => self.clock.now() + limit,
@@ -42,11 +70,10 @@ impl Core {
         }
     }
 
-    /// Gets by one claim what is asked for from the store. `behind` is what was taken for the same
-    /// set before.
-    pub(super) async fn take(
+    /// Claims, and waits until the claim is granted or refused, or the wait is over.
+    pub(super) async fn claim_until_granted(
         self: &Arc<Self>,
-        ask: &Ask,
+        ask: &AcquireRequest,
         deadline: Tick,
         behind: Option<&Arc<Joint>>,
     ) -> Result<Outcome, Error> {
@@ -59,27 +86,27 @@ impl Core {
             let ask = anew.as_ref().unwrap_or(ask);
             let mut attempt = Attempt::begin(self, ask, behind)?;
             match attempt.claim(&mut retry).await? {
-                Answer::Granted(lease) => return Ok(Outcome::Held(lease)),
-                Answer::Refused(Refusal::Held { .. }) if ask.wait == Wait::Try => {
+                ClaimReply::Granted(lease) => return Ok(Outcome::Held(lease)),
+                ClaimReply::Refused(Refusal::Held { .. }) if ask.wait == Wait::Try => {
                     return Ok(Outcome::No);
                 }
-                Answer::Refused(refusal) => return Err(attempt.refused(refusal)),
-                // Dropping the attempt withdraws it: a copy of it that arrives later is refused.
-                Answer::Stale => {
+                ClaimReply::Refused(refusal) => return Err(attempt.refused(refusal)),
+                // Dropping the attempt withdraws the claim: a copy that arrives later is refused.
+                ClaimReply::Stale => {
                     anew = Some(ask.anew());
                     continue;
                 }
-                Answer::Queued => {}
+                ClaimReply::Queued => {}
             }
             attempt.report_own_hold();
-            match granted(self, attempt.id(), deadline).await {
-                Woken::Granted(hold) => return Ok(Outcome::Held(attempt.into_lease(hold))),
-                Woken::Over(Over::Lapsed) if ask.replaces.is_none() => {
+            match wait_for_grant(self, attempt.id(), deadline).await {
+                WaitOutcome::Granted(hold) => return Ok(Outcome::Held(attempt.into_share(hold))),
+                WaitOutcome::Ended(EndReason::TicketExpired) if ask.replaces.is_none() => {
                     retry.answered(self.clock.now());
                 }
                 // The place in the queue is gone, but the wait is not over: claim anew until the
                 // store answers.
-                Woken::Over(Over::CutOff(error))
+                WaitOutcome::Ended(EndReason::Unreachable(error))
                     if ask.replaces.is_none() && error.kind() == ErrorKind::Unavailable =>
                 {
                     let silence = |entry: &Entry| (entry.sent_at, entry.failures);
@@ -88,50 +115,58 @@ impl Core {
                     retry.cut_off(since, failures);
                     anew = Some(ask.anew());
                 }
-                Woken::Over(over) => return Err(attempt.wait_failed(over)),
-                Woken::Deadline(place) => return attempt.timed_out(place).await,
+                WaitOutcome::Ended(over) => return Err(attempt.wait_failed(over)),
+                WaitOutcome::TimedOut(place) => return attempt.timed_out(place).await,
             }
         }
     }
 
-    /// What the store shows of a slot to whoever has come too late: `Some(None)` is an empty one.
-    /// To look is a courtesy, for which nobody waits long.
-    pub(super) async fn look_at(&self, name: &Name, until: Tick) -> Option<Option<SlotView>> {
+    /// Inspects one slot to describe its holders in a timeout error. Best effort: returns `None` if
+    /// the store does not respond before `until`. `Some(None)` means that the slot is empty.
+    pub(super) async fn inspect_for_error(
+        &self,
+        name: &Name,
+        until: Tick,
+    ) -> Option<Option<SlotView>> {
         let query = Query::Slot(name.clone());
-        let seen = within(self, until, self.engine.inspect(&query)).await?.ok()?;
-        Some(seen.slots.into_iter().find(|slot| slot.name == *name))
+        let snapshot = within(self, until, self.engine.inspect(&query)).await?.ok()?;
+        Some(snapshot.slots.into_iter().find(|slot| slot.name == *name))
     }
 
-    /// Until when to wait for a look at the store.
-    pub(super) fn patience_to_look(&self) -> Tick {
+    /// Returns until when [`inspect_for_error`](Self::inspect_for_error) may take.
+    pub(super) fn inspect_deadline(&self) -> Tick {
         self.clock.now() + self.settings.call.min(Duration::from_millis(250))
     }
 }
 
-/// What one claim call came to.
-enum Answer {
-    Granted(Lease),
+/// The store's reply to one claim.
+enum ClaimReply {
+    Granted(Share),
     Queued,
     Refused(Refusal),
-    /// There was no answer for a lease: to be claimed anew, under another id.
+    /// There was no reply for a lease: claim again under another id.
     Stale,
 }
 
-/// One claim, from before it is sent. Dropping it withdraws the claim.
+/// One claim id, from before the claim is sent. Dropping it withdraws the claim.
 struct Attempt<'a> {
     core: &'a Arc<Core>,
     claim: Arc<Claim>,
-    /// The claim is no longer ours to withdraw.
+    /// The claim was handed on or refused: dropping the attempt withdraws nothing.
     done: bool,
     own_hold: Option<Arc<Claim>>,
     wait: Wait,
-    /// When it was first sent.
+    /// When the claim was first sent.
     sent: Tick,
 }
 
 impl<'a> Attempt<'a> {
     /// Puts a fresh claim into the table, so that an early push is kept.
-    fn begin(core: &'a Arc<Core>, ask: &Ask, behind: Option<&Arc<Joint>>) -> Result<Self, Error> {
+    fn begin(
+        core: &'a Arc<Core>,
+        ask: &AcquireRequest,
+        behind: Option<&Arc<Joint>>,
+    ) -> Result<Self, Error> {
         let claim = Arc::new(Claim {
             id: ClaimId::new(),
             session: Some(core.id),
@@ -143,13 +178,13 @@ impl<'a> Attempt<'a> {
             replaces: ask.replaces,
             about: ask.about.clone(),
         });
-        core.saw(&claim, Event::Sent);
+        core.emit(&claim, Event::Sent);
         // The send time is read before anything that could take time.
         let sent = core.clock.now();
         let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), sent);
         entry.max_hold = ask.max_hold;
         if let Some(behind) = behind {
-            entry.rare_mut().behind = Some(Arc::clone(behind));
+            entry.extras_mut().behind = Some(Arc::clone(behind));
         }
         let mut table = core.lock();
         if table.closed {
@@ -157,7 +192,7 @@ impl<'a> Attempt<'a> {
         }
         table.insert(entry);
         if let Some(old) = claim.replaces {
-            table.update(old, |entry| entry.rare_mut().successor = Some(claim.id));
+            table.update(old, |entry| entry.extras_mut().successor = Some(claim.id));
         }
         drop(table);
         Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait, sent })
@@ -167,8 +202,8 @@ impl<'a> Attempt<'a> {
         self.claim.id
     }
 
-    /// Sends the claim. An unanswered call is simply repeated: the id makes it the same claim.
-    async fn claim(&mut self, retry: &mut Retry) -> Result<Answer, Error> {
+    /// Sends the claim. A call without a reply is repeated: the id makes it the same claim.
+    async fn claim(&mut self, retry: &mut Retry) -> Result<ClaimReply, Error> {
         let core = self.core;
         let mut sent = self.sent;
         loop {
@@ -178,7 +213,7 @@ impl<'a> Attempt<'a> {
             let error = match answer {
                 Some(Ok(verdict)) => {
                     retry.answered(sent);
-                    return self.answered(verdict, sent);
+                    return self.handle_reply(verdict, sent);
                 }
                 Some(Err(error)) => error.during(Verb::Claim).on(self.claim.parts.first_name()),
                 None => {
@@ -191,8 +226,9 @@ impl<'a> Attempt<'a> {
                 core.lock().update(self.claim.id, |entry| entry.void_sends += 1);
             }
             let again = retry.failed(core, error)?;
-            // Nothing is granted to a claim without an answer; but closing ends the pause.
-            drop(granted(core, self.id(), again).await);
+            // A claim without a reply is never granted; the wait only ends early if the session is
+            // closed.
+            drop(wait_for_grant(core, self.id(), again).await);
             core.check_process(Verb::Claim)?;
             retry.check(core)?;
             sent = core.clock.now();
@@ -200,15 +236,15 @@ impl<'a> Attempt<'a> {
                 return Err(retry.give_up(sent));
             }
             if self.is_stale(sent) {
-                return Ok(Answer::Stale);
+                return Ok(ClaimReply::Stale);
             }
             self.sent_again()?;
         }
     }
 
-    /// Whether a ticket that an earlier copy of this claim took may have expired by now. Another
-    /// copy would then stand at the end of the queue under the same id, and a copy that is still on
-    /// its way could bring back a ticket that expired later; so the claim is made anew.
+    /// Returns whether a ticket of an earlier copy of this claim may have expired by now. Another
+    /// copy would then join the end of the queue under the same id, and a copy that is still in
+    /// flight could bring back a ticket that expired later; so a fresh id is needed.
     fn is_stale(&self, now: Tick) -> bool {
         let void = |entry: &Entry| entry.is_void();
         self.claim.replaces.is_none()
@@ -216,7 +252,7 @@ impl<'a> Attempt<'a> {
             && !self.core.lock().get(self.claim.id).is_some_and(void)
     }
 
-    /// Whether what the claim should replace was lost meanwhile: it can only be refused then.
+    /// Returns whether the claim that this one should replace was lost meanwhile.
     fn exchange_is_over(&self) -> bool {
         self.claim.replaces.is_some_and(|old| self.core.lock().get(old).is_none())
     }
@@ -224,7 +260,7 @@ impl<'a> Attempt<'a> {
     fn sent_again(&mut self) -> Result<(), Error> {
         let again = |entry: &mut Entry| {
             entry.sends += 1;
-            !matches!(entry.phase, Phase::Over(_))
+            !matches!(entry.phase, Phase::Ended(_))
         };
         match self.core.lock().update(self.claim.id, again) {
             Some(true) => Ok(()),
@@ -232,19 +268,19 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn answered(&mut self, verdict: Verdict, sent: Tick) -> Result<Answer, Error> {
+    fn handle_reply(&mut self, verdict: Verdict, sent: Tick) -> Result<ClaimReply, Error> {
         match verdict {
-            Verdict::Granted(grant) => self.granted(grant, sent),
+            Verdict::Granted(grant) => self.handle_grant(grant, sent),
             Verdict::Queued(queued) => {
-                self.queued(&queued, sent);
-                Ok(Answer::Queued)
+                self.handle_queued(&queued, sent);
+                Ok(ClaimReply::Queued)
             }
             Verdict::Refused(refusal) => {
-                self.core.saw(&self.claim, Event::Refused);
-                // Refused claims leave nothing behind in the store, so there is nothing to undo.
+                self.core.emit(&self.claim, Event::Refused);
+                // A refused claim leaves nothing in the store, so there is nothing to withdraw.
                 self.done = true;
                 self.forget_refused(&refusal);
-                Ok(Answer::Refused(refusal))
+                Ok(ClaimReply::Refused(refusal))
             }
         }
     }
@@ -252,39 +288,39 @@ impl<'a> Attempt<'a> {
     /// Takes a refused claim out of the table.
     fn forget_refused(&self, refusal: &Refusal) {
         let now = self.core.clock.now();
-        let mut work = Work::default();
+        let mut effects = Effects::default();
         let mut table = self.core.lock();
         let entry = table.remove(self.claim.id);
         if let Some(entry) = entry.filter(|entry| entry.sends > 1) {
-            // An earlier copy may still be on its way and must be refused too.
-            table.on_its_way(self.claim.lease, now);
-            work.give_back.push(Giving::of(&entry));
+            // An earlier copy may still be in flight and must be refused too.
+            table.begin_release(self.claim.lease, now);
+            effects.give_back.push(PendingRelease::of(&entry));
         }
         if let Some(old) = self.claim.replaces {
-            table.update(old, |entry| entry.rare_mut().successor = None);
+            table.update(old, |entry| entry.extras_mut().successor = None);
             if *refusal == Refusal::NothingToReplace {
-                table.lose(old, Loss::Forgotten, now, &mut work);
+                table.lose(old, Loss::Forgotten, now, &mut effects);
             }
         }
         drop(table);
-        self.core.announce(work);
+        self.core.apply(effects);
     }
 
-    fn granted(&mut self, grant: Grant, sent: Tick) -> Result<Answer, Error> {
+    fn handle_grant(&mut self, grant: Grant, sent: Tick) -> Result<ClaimReply, Error> {
         let core = self.core;
         let now = core.clock.now();
         let late = now >= core.safe_until(sent, self.claim.lease);
-        let mut work = Work::default();
+        let mut effects = Effects::default();
         let mut table = core.lock();
         let granted = table.update(self.claim.id, |entry| {
-            if matches!(entry.phase, Phase::Over(_)) {
+            if matches!(entry.phase, Phase::Ended(_)) {
                 return None;
             }
             entry.answered_at(sent, grant.arrival);
             entry.renew_at = sent + self.claim.lease / 3;
             let hold = core.make_hold(entry, grant, now);
             entry.phase = if late {
-                // The answer took longer than the lease: renew before anybody may trust it.
+                // The reply took longer than the lease: renew before the guard is returned.
                 entry.renew_at = now;
                 Phase::Granted { hold: Arc::clone(&hold), give_back_at: now + self.claim.lease }
             } else {
@@ -294,66 +330,66 @@ impl<'a> Attempt<'a> {
         });
         let granted = granted.flatten();
         if granted.is_some() {
-            table.retire_replaced(self.claim.id, &mut work);
+            table.retire_replaced(self.claim.id, &mut effects);
         }
         if let Some((_, Some(loss))) = &granted {
-            hear_ended(&mut table, self.claim.id, loss.clone(), now, &mut work);
+            revoke(&mut table, self.claim.id, loss.clone(), now, &mut effects);
         }
         drop(table);
-        core.announce(work);
+        core.apply(effects);
         match granted {
-            Some(_) if late => Ok(Answer::Queued),
-            Some((_, Some(loss))) => Err(self.wait_failed(Over::Ended(loss))),
+            Some(_) if late => Ok(ClaimReply::Queued),
+            Some((_, Some(loss))) => Err(self.wait_failed(EndReason::Revoked(loss))),
             Some((hold, None)) => {
                 self.done = true;
-                Ok(Answer::Granted(Lease::new(Arc::clone(core), hold, self.wait.timeout())))
+                Ok(ClaimReply::Granted(Share::new(Arc::clone(core), hold, self.wait.timeout())))
             }
             None => Err(closed_error(Verb::Claim).on(self.claim.parts.first_name())),
         }
     }
 
-    fn queued(&mut self, queued: &Queued, sent: Tick) {
+    fn handle_queued(&mut self, queued: &Queued, sent: Tick) {
         let core = self.core;
-        core.saw(&self.claim, Event::Queued { place: queued.place });
+        core.emit(&self.claim, Event::Queued { place: queued.place });
         let now = core.clock.now();
-        let mut work = Work::default();
+        let mut effects = Effects::default();
         let mut table = core.lock();
         let answered = table.update(self.claim.id, |entry| {
-            if matches!(entry.phase, Phase::Over(_)) {
+            if matches!(entry.phase, Phase::Ended(_)) {
                 return (false, None);
             }
-            entry.queued(queued, sent, now);
-            // A push that overtook this answer counts if it speaks of the same arrival.
+            entry.set_queued(queued, sent, now);
+            // A push that overtook this reply counts if it names the same arrival.
             let early = entry.early.take().filter(|early| early.arrival == queued.arrival);
             let granted = early.is_some();
             if let Some(early) = early {
-                core.granted(entry, *early, now, &mut work);
+                core.record_grant(entry, *early, now, &mut effects);
             }
             (granted, entry.ended_early(now))
         });
         let (granted, ended) = answered.unwrap_or_default();
         if granted {
-            table.retire_replaced(self.claim.id, &mut work);
+            table.retire_replaced(self.claim.id, &mut effects);
         }
         if let Some(loss) = ended {
-            hear_ended(&mut table, self.claim.id, loss, now, &mut work);
+            revoke(&mut table, self.claim.id, loss, now, &mut effects);
         }
         drop(table);
-        core.announce(work);
+        core.apply(effects);
     }
 
-    /// The grant is in the caller's hands from here on.
-    fn into_lease(mut self, hold: Arc<Hold>) -> Lease {
+    /// Hands the grant to the caller.
+    fn into_share(mut self, hold: Arc<Hold>) -> Share {
         self.done = true;
-        Lease::new(Arc::clone(self.core), hold, self.wait.timeout())
+        Share::new(Arc::clone(self.core), hold, self.wait.timeout())
     }
 
-    /// A task that waits for a lock it holds itself waits in vain: say so once.
+    /// Warns if the task or thread that waits holds the lock itself, under another owner.
     fn report_own_hold(&mut self) {
         let Some(flow) = flow() else { return };
         let owner = self.claim.lineage.owner();
         let table = self.core.lock();
-        // Permits add up: to hold some and wait for more is nothing to re-enter.
+        // Permits of a semaphore add up, so holding some and waiting for more is no mistake.
         let mut parts = self.claim.parts.as_slice().iter().filter(|part| part.shape().reentrant());
         let hold = parts.find_map(|part| table.own_hold(flow, part.name(), owner));
         drop(table);
@@ -365,20 +401,22 @@ impl<'a> Attempt<'a> {
             "a task waits for a lock that it took itself; use a scope to re-enter it"
         );
         let held_by = hold.claim();
-        self.core.saw(&self.claim, Event::WaitsForItself { held_by });
+        self.core.emit(&self.claim, Event::WaitsForItself { held_by });
         self.own_hold = Some(Arc::clone(held_by));
     }
 
-    fn wait_failed(&self, over: Over) -> Error {
+    fn wait_failed(&self, over: EndReason) -> Error {
         let name = self.claim.parts.first_name();
         match over {
-            Over::Closed => closed_error(Verb::Claim).on(name),
-            Over::CutOff(error) => error.on(name),
-            Over::Ended(loss) => Error::new(ErrorKind::Lost, format!("the wait was ended: {loss}"))
-                .during(Verb::Claim)
-                .on(name)
-                .because_of(loss),
-            Over::Lapsed => {
+            EndReason::Closed => closed_error(Verb::Claim).on(name),
+            EndReason::Unreachable(error) => error.on(name),
+            EndReason::Revoked(loss) => {
+                Error::new(ErrorKind::Lost, format!("the wait was ended: {loss}"))
+                    .during(Verb::Claim)
+                    .on(name)
+                    .because_of(loss)
+            }
+            EndReason::TicketExpired => {
                 let what = "what should be upgraded or downgraded is no longer held";
                 Error::new(ErrorKind::Lost, what)
                     .during(Verb::Claim)
@@ -388,15 +426,15 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The slot whose line we stand in; of a set, the first of those.
-    async fn what_is_waited_for(&self) -> Option<SlotView> {
-        let until = self.core.patience_to_look();
+    /// Inspects the slot in whose queue the claim waits; for a set, the first such slot.
+    async fn inspect_awaited(&self) -> Option<SlotView> {
+        let until = self.core.inspect_deadline();
         for name in self.claim.parts.names() {
-            let slot = self.core.look_at(name, until).await?;
-            // Where there is no line, whoever holds is in the way.
+            let slot = self.core.inspect_for_error(name, until).await?;
+            // Where the engine has no queue, a held slot is what is waited for.
             let waits = |slot: &SlotView| {
-                let stands = slot.line.iter().any(|one| one.claim == self.id());
-                stands || !self.core.engine.promises().queue && !slot.holders.is_empty()
+                let queued = slot.line.iter().any(|one| one.claim == self.id());
+                queued || !self.core.engine.promises().queue && !slot.holders.is_empty()
             };
             if slot.as_ref().is_some_and(waits) {
                 return slot;
@@ -405,25 +443,25 @@ impl<'a> Attempt<'a> {
         None
     }
 
-    /// The wait limit has passed: says who holds the lock and where we stood. A grant that comes
-    /// while we look is taken all the same.
+    /// Builds the error for a wait that timed out, with the holders and the place in the queue. A
+    /// grant that arrives while the slot is inspected is returned all the same.
     async fn timed_out(self, place: usize) -> Result<Outcome, Error> {
         let core = self.core;
         if self.wait.may_refuse() {
             return Ok(Outcome::No);
         }
-        let slot = self.what_is_waited_for().await;
+        let slot = self.inspect_awaited().await;
         core.check_process(Verb::Claim)?;
-        if let Woken::Granted(hold) = granted(core, self.id(), Tick::ZERO).await {
-            return Ok(Outcome::Held(self.into_lease(hold)));
+        if let WaitOutcome::Granted(hold) = wait_for_grant(core, self.id(), Tick::ZERO).await {
+            return Ok(Outcome::Held(self.into_share(hold)));
         }
         let name = slot.as_ref().map_or(self.claim.parts.first_name(), |slot| &slot.name).clone();
-        // Others may have given up since the last heartbeat told us our place.
+        // Waiters ahead may have left since the last renewal returned the place.
         let line = slot.as_ref().map(|slot| &slot.line);
         let at = line.and_then(|line| line.iter().position(|one| one.claim == self.claim.id));
         let place = at.map_or(place, |at| at + 1);
         let trouble = core.lock().get(self.id()).and_then(|entry| entry.trouble().map(Box::from));
-        Err(timed_out_error(TooLate {
+        Err(timed_out_error(WaitTimeout {
             wait: self.wait,
             name: &name,
             holders: slot.map(|slot| slot.holders).unwrap_or_default(),
@@ -446,34 +484,34 @@ impl Drop for Attempt<'_> {
             return;
         }
         let now = self.core.clock.now();
-        let mut work = Work::default();
+        let mut effects = Effects::default();
         let mut table = self.core.lock();
         let Some(entry) = table.remove(self.claim.id) else { return };
         let void = entry.is_void();
         if !void {
-            table.on_its_way(self.claim.lease, now);
+            table.begin_release(self.claim.lease, now);
         }
         if let Some(old) = self.claim.replaces.filter(|_| void) {
-            // Nothing has come of the exchange, so the old right stands.
-            table.update(old, |entry| entry.rare_mut().successor = None);
+            // The store has nothing of the exchange, so the old hold goes on.
+            table.update(old, |entry| entry.extras_mut().successor = None);
         } else if let Some(old) = self.claim.replaces {
-            // The store may have made the exchange already; giving the new claim back would then
-            // leave nothing. So the old right ends first.
-            table.lose(old, Loss::ExchangeGivenUp, now, &mut work);
+            // The store may have made the exchange already, and releasing the new claim would then
+            // leave nothing. So the old hold ends first.
+            table.lose(old, Loss::ExchangeGivenUp, now, &mut effects);
         }
         drop(table);
-        self.core.announce(work);
-        self.core.saw(&self.claim, Event::Withdrawn);
+        self.core.apply(effects);
+        self.core.emit(&self.claim, Event::Withdrawn);
         if let Phase::Granted { hold, .. } | Phase::Held { hold, .. } = &entry.phase {
             hold.end(Loss::Released);
         }
-        // A wait that is over was given back by whoever ended it, if it had been granted; but only
-        // the store knows whether the ticket still stands.
-        self.core.send_back(vec![Giving { void, ..Giving::of(&entry) }]);
+        // A grant that ended the wait was released when it ended; but only the store knows whether
+        // the ticket is still queued.
+        self.core.send_back(vec![PendingRelease { void, ..PendingRelease::of(&entry) }]);
     }
 }
 
-/// The task or thread we run in, where it is certain which one that is.
+/// Returns the current task or thread, where it is certain which one that is.
 fn flow() -> Option<Flow> {
     if is_blocked() {
         return Some(Flow::Thread(thread::current().id()));

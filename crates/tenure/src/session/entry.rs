@@ -1,5 +1,16 @@
-//! One claim in the session's table: its phase, and when something is due for it. Pure: knows
-//! instants and answers, not threads or calls.
+//! One claim in the session's table: its phase, and when something is due for it. Pure: contains
+//! instants and replies, no threads and no calls.
+//!
+//! ```text
+//! Sent --reply--> Waiting --push or renewal--> Granted --caller polls--> Held --last guard--> (removed)
+//!   |                |                            |                        |
+//!   '--reply "granted", the guard is returned at once: straight to Held   lost: removed
+//!                    '-----------> Ended <--------' not picked up for a lease
+//! ```
+//!
+//! `Granted` and `Held` differ in who is responsible: a grant that its caller does not pick up
+//! within one lease is released, while one in the hands of guards is renewed for as long as they
+//! live. An entry in `Ended` stays until its caller has read the reason.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -18,91 +29,92 @@ use crate::time::Tick;
 pub(super) struct Entry {
     pub(super) claim: Arc<Claim>,
     pub(super) phase: Phase,
-    /// Its owner is a scope or was given: others of the same owner may re-enter.
+    /// The owner is a scope or was given by the caller: claims of the same owner may re-enter.
     pub(super) scoped: bool,
     pub(super) flow: Option<Flow>,
     pub(super) max_hold: Option<Duration>,
     /// How often the claim was sent.
     pub(super) sends: u32,
-    /// How many of those the store is known not to have acted on.
+    /// How many of these sends the store is known not to have acted on.
     pub(super) void_sends: u32,
-    /// An answer has come.
+    /// A reply has come.
     pub(super) answered: bool,
-    /// The send time of the last claim or renewal that was answered.
+    /// The send time of the last claim or renewal that had a reply.
     pub(super) sent_at: Tick,
-    /// The arrival that the latest answer named.
+    /// The arrival that the latest reply named.
     pub(super) arrival: Option<Arrival>,
-    /// A grant that was pushed before the claim's own answer came.
+    /// A grant that was pushed before the reply to the claim came.
     pub(super) early: Option<Box<Grant>>,
-    /// A renewal is under way.
+    /// A renewal is in flight.
     pub(super) renewing: bool,
     pub(super) renew_at: Tick,
-    /// Signals may have been missed while a call was under way: its answer is no news, ask again.
+    /// Signals may have been missed while a call was in flight: its reply may be stale, so renew
+    /// again.
     pub(super) missed: bool,
-    /// When to ask at the earliest and not before: the head of a line when a holder's time is up,
-    /// anybody after a call that was not answered.
+    /// When to ask the store, and not earlier: the head of the queue when the holder's lease ends,
+    /// any claim after a renewal that failed.
     pub(super) ask_at: Tick,
     pub(super) failures: u32,
-    /// What few claims have. Apart, so that the many stay small.
-    rare: Option<Box<Rare>>,
-    /// Who waits for a change, and when to wake it at the latest.
+    /// Fields that few claims need, boxed so that the others stay small.
+    extras: Option<Box<Extras>>,
+    /// The waker of the caller that waits for a change, and when to wake it at the latest.
     pub(super) waker: Option<Waker>,
     pub(super) wake_at: Tick,
 }
 
-/// What few claims have.
+/// Fields that few claims need.
 #[derive(Debug, Default)]
-pub(super) struct Rare {
+pub(super) struct Extras {
     /// A claim that will take this one's place when it is granted (upgrade, downgrade).
     pub(super) successor: Option<ClaimId>,
-    /// What was taken for the same set before: a grant that is not picked up ends that too.
+    /// The grants acquired for the same set before: a grant that is not picked up ends them too.
     pub(super) behind: Option<Arc<Joint>>,
     /// The joints that this claim is a member of, each with a guard's share.
     pub(super) joints: Vec<Arc<Joint>>,
-    /// Why the store did not answer the last time, if it did not, while the claim waited.
+    /// Why the last renewal of the waiting claim failed, if it did.
     pub(super) trouble: Option<String>,
-    /// An end that was pushed before the claim's own answer came.
+    /// An end that was pushed before the reply to the claim came.
     pub(super) early_end: Option<EarlyEnd>,
 }
 
-/// An end that was pushed before the claim's own answer came.
+/// An end that was pushed before the reply to the claim came.
 #[derive(Debug)]
 pub(super) enum EarlyEnd {
     /// Of this claim.
     This(Loss),
-    /// Of everything that the session had by then; the claim may have come later.
+    /// Of all claims of the session at that time; this claim may have arrived later.
     All,
 }
 
-/// Where a claim stands.
+/// The phase of a claim.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Sent, not answered yet.
+    /// Sent, no reply yet.
     Sent,
-    /// In line.
+    /// In the queue.
     Waiting { place: usize },
     /// Granted, and not picked up by its caller yet.
     Granted { hold: Arc<Hold>, give_back_at: Tick },
-    /// In the hands of this many guards.
+    /// Held by this many guards.
     Held { hold: Arc<Hold>, guards: u32 },
     /// The wait has ended without a grant; the caller reads why.
-    Over(Over),
+    Ended(EndReason),
 }
 
-/// How a wait ended without a grant.
+/// Why a wait ended without a grant.
 #[derive(Clone, Debug)]
-pub(super) enum Over {
-    /// The ticket is gone: claim anew, at the end of the line.
-    Lapsed,
-    /// Somebody ended it.
-    Ended(Loss),
+pub(super) enum EndReason {
+    /// The ticket has expired: claim again, at the end of the queue.
+    TicketExpired,
+    /// The store ended the claim: a forced release, or a loss of its memory.
+    Revoked(Loss),
     /// The store could not be reached for a whole lease.
-    CutOff(Error),
+    Unreachable(Error),
     /// The session was closed.
     Closed,
 }
 
-/// The task or thread that made a claim, to tell a flow that waits for itself.
+/// The task or thread that made a claim, to recognize one that waits for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     /// A task of the async runtime.
@@ -111,14 +123,14 @@ pub(super) enum Flow {
     Thread(ThreadId),
 }
 
-/// What is to be done for an entry now.
+/// What is due for an entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Due {
     /// Wake the caller.
     pub(super) wake: bool,
     /// Send a renewal.
     pub(super) renew: bool,
-    /// The grant is over: end it and give it back.
+    /// The grant is over: end the hold and release the claim.
     pub(super) lose: Option<Loss>,
 }
 
@@ -141,38 +153,36 @@ impl Entry {
             missed: false,
             ask_at: Tick::NEVER,
             failures: 0,
-            rare: None,
+            extras: None,
             waker: None,
             wake_at: Tick::NEVER,
         }
     }
 
-    /// What few claims have, to look at.
-    pub(super) fn rare(&self) -> Option<&Rare> {
-        self.rare.as_deref()
+    pub(super) fn extras(&self) -> Option<&Extras> {
+        self.extras.as_deref()
     }
 
-    /// The same, to change it.
-    pub(super) fn rare_mut(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_default()
+    pub(super) fn extras_mut(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
     }
 
     /// The joints that this claim is a member of.
     pub(super) fn joints(&self) -> &[Arc<Joint>] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.joints)
+        self.extras.as_ref().map_or(&[], |extras| &extras.joints)
     }
 
-    /// Why the store has not answered of late, if it has not.
+    /// Why the last renewal failed, if it did.
     pub(super) fn trouble(&self) -> Option<&str> {
-        let rare = self.rare.as_ref().filter(|_| self.failures > 0);
-        rare.and_then(|rare| rare.trouble.as_deref())
+        let extras = self.extras.as_ref().filter(|_| self.failures > 0);
+        extras.and_then(|extras| extras.trouble.as_deref())
     }
 
     /// The next instant at which something is due.
     pub(super) fn next_due(&self) -> Tick {
         let wake = if self.waker.is_some() { self.wake_at } else { Tick::NEVER };
         let (renews, end) = match &self.phase {
-            Phase::Sent | Phase::Over(_) => (false, Tick::NEVER),
+            Phase::Sent | Phase::Ended(_) => (false, Tick::NEVER),
             Phase::Waiting { .. } => (true, Tick::NEVER),
             Phase::Granted { give_back_at, .. } => (true, *give_back_at),
             Phase::Held { hold, .. } => (true, hold.safe_until().min(self.first_cap())),
@@ -186,7 +196,7 @@ impl Entry {
     pub(super) fn due(&self, now: Tick) -> Due {
         let mut due = Due { wake: self.waker.is_some() && self.wake_at <= now, ..Due::default() };
         let renews = match &self.phase {
-            Phase::Sent | Phase::Over(_) => false,
+            Phase::Sent | Phase::Ended(_) => false,
             Phase::Waiting { .. } => true,
             Phase::Granted { give_back_at, .. } => {
                 due.lose = (*give_back_at <= now).then_some(Loss::NotPickedUp);
@@ -197,7 +207,7 @@ impl Entry {
                 true
             }
         };
-        // Only renewals may come early. To ask before a holder's time is up would be answered "not
+        // Only renewals may be early. Asking before the holder's lease ends would only return "not
         // yet", again and again.
         let window = (self.claim.lease / 12).min(WINDOW);
         let asks = self.renew_at <= now + window || self.ask_at <= now;
@@ -205,20 +215,19 @@ impl Entry {
         due
     }
 
-    /// The claim waits: remember its place and when to ask again.
-    pub(super) fn queued(&mut self, queued: &Queued, sent: Tick, now: Tick) {
+    /// Records that the claim is queued, and when to ask the store again.
+    pub(super) fn set_queued(&mut self, queued: &Queued, sent: Tick, now: Tick) {
         self.answered_at(sent, queued.arrival);
         let missed = std::mem::take(&mut self.missed);
         self.renew_at = if missed { now } else { sent + self.claim.lease / 3 };
-        // The head of the line asks again when the holder's time is up. A millisecond more, so that
-        // the store's clock has surely got there too.
-        // Where there is no line, everybody is its head.
+        // The head of the queue asks again when the holder's lease ends, a millisecond later so
+        // that the store's clock has passed it too. Where there is no queue, every waiter is a head.
         let first = queued.first_expiry.filter(|_| queued.place <= 1);
         self.ask_at = first.map_or(Tick::NEVER, |first| now + first + Duration::from_millis(1));
         self.phase = Phase::Waiting { place: queued.place };
     }
 
-    /// An answer came to what was sent at `sent`.
+    /// Records a reply to the call sent at `sent`.
     pub(super) fn answered_at(&mut self, sent: Tick, arrival: Arrival) {
         self.answered = true;
         self.failures = 0;
@@ -226,12 +235,12 @@ impl Entry {
         self.arrival = Some(arrival);
     }
 
-    /// The claim was answered: whether it was ended before that. Where the end may speak of an
-    /// earlier copy of the claim, or of none, the store is asked at once instead.
+    /// Returns the end that was pushed before the reply, if it certainly concerns this claim. If it
+    /// may concern an earlier copy of the claim, or another claim, the store is asked at once.
     pub(super) fn ended_early(&mut self, now: Tick) -> Option<Loss> {
-        // Looked at first, so that a claim without anything rare allocates nothing.
-        self.rare()?.early_end.as_ref()?;
-        match self.rare_mut().early_end.take() {
+        // Read first, so that a claim without extras allocates nothing.
+        self.extras()?.early_end.as_ref()?;
+        match self.extras_mut().early_end.take() {
             Some(EarlyEnd::This(loss)) if self.sends - self.void_sends == 1 => Some(loss),
             _ => {
                 self.renew_at = now;
@@ -240,36 +249,36 @@ impl Entry {
         }
     }
 
-    /// A renewal was not answered: again soon, with some randomness in `jitter` (0 to 255).
+    /// Schedules the retry of a renewal that failed, with back-off and `jitter` (0 to 255).
     pub(super) fn renewal_failed(&mut self, now: Tick, jitter: u8) {
         self.renewing = false;
         self.failures = self.failures.saturating_add(1);
         let step = (self.claim.lease / 24).min(Duration::from_millis(500));
         let grown = step * self.failures.min(4);
-        // Not as a renewal, which may go early with others: a store that is away is not hammered.
+        // `ask_at`, not `renew_at`: renewals may go early with a batch, retries must not.
         self.renew_at = Tick::NEVER;
         self.ask_at = now + grown / 2 + grown * u32::from(jitter) / 512;
     }
 
-    /// The part of this claim on a slot, if it has one.
+    /// The weight of this claim on a slot, if it has a part there.
     pub(super) fn weight_on(&self, name: &Name, shape: Shape) -> Option<u32> {
         let parts = self.claim.parts.as_slice();
         let part = parts.iter().find(|part| part.name() == name && part.shape() == shape);
         part.map(crate::contract::Part::weight)
     }
 
-    /// Whether the store is known to have nothing of this claim: no call has had an effect.
+    /// Returns whether the store is known to have nothing of this claim.
     pub(super) fn is_void(&self) -> bool {
         self.void_sends == self.sends
     }
 
-    /// The request that gives this claim back.
+    /// Builds the release of this claim.
     pub(super) fn to_release(&self) -> Release {
         let uncertain = self.sends > 1 || !self.answered;
         Release { claim: self.claim.to_ref(), uncertain }
     }
 
-    /// Enters the grant once more, if there is room.
+    /// Adds one guard to the hold, up to the limit of re-entries.
     pub(super) fn reenter(&mut self) -> Option<Arc<Hold>> {
         let Phase::Held { hold, guards } = &mut self.phase else { return None };
         if *guards >= limits::REENTRIES {
@@ -280,5 +289,5 @@ impl Entry {
     }
 }
 
-/// Renewals due within this much of each other go in one batch.
+/// Renewals that are due within this time of each other go in one batch.
 const WINDOW: Duration = Duration::from_secs(1);

@@ -31,16 +31,17 @@ pub(crate) struct Hold {
     fencing: Fencing,
     /// The process that holds it.
     birth: Birth,
-    /// Boxed, like the wakers: most holds end without anybody asking why.
+    /// Boxed, like the wakers: for most holds the reason is never read.
     ended: OnceLock<Box<Loss>>,
     wakers: Mutex<Option<Box<Wakers>>>,
 }
 
-/// Nobody asked how many replicas had the grant. Four bytes less than an option: there may be many
-/// thousands of holds.
+/// The replicas were not asked. Four bytes less than an option: there may be many thousands of
+/// holds.
 const UNASKED: u32 = u32::MAX;
 
-/// Who waits for the loss. Each leaves when it is dropped, so that a long hold stays small.
+/// The wakers of the futures that wait for the loss. Each is removed when its future is dropped, so
+/// that a long hold stays small.
 #[derive(Default)]
 struct Wakers {
     next: u64,
@@ -81,7 +82,8 @@ impl Hold {
         (replicas != UNASKED).then_some(replicas)
     }
 
-    /// So many replicas have the grant. The first word stays: it is the one that was waited for.
+    /// Records how many replicas have the grant. The first number is kept: it is the one that was
+    /// waited for.
     pub(super) fn confirmed_by(&self, replicas: u32) {
         let (first, order) = (Ordering::AcqRel, Ordering::Acquire);
         let _ = self.replicas.compare_exchange(UNASKED, replicas, first, order);
@@ -102,12 +104,13 @@ impl Hold {
         self.cap
     }
 
-    /// The fences as they were told last, whether or not the grant may be trusted.
+    /// The last known fences, whether or not the grant may be trusted.
     pub(super) fn last_fences(&self) -> Fences {
         self.fences.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// It was renewed, or others that this grant is made of.
+    /// Takes over a later safe-until and fences, after a renewal of this grant or of the members it
+    /// is made of.
     pub(super) fn follow(&self, safe_until: Tick, fences: Fences) {
         *self.fences.lock().unwrap_or_else(PoisonError::into_inner) = fences;
         self.safe_until.fetch_max(safe_until.as_nanos(), Ordering::AcqRel);
@@ -169,9 +172,9 @@ impl Hold {
         (now >= self.safe_until()).then_some(Loss::Expired)
     }
 
-    /// A renewal was answered. The store's word counts only for the grant we know, and not for one
-    /// that its holder must have given up by now: the time is read after `note`, so that whoever
-    /// takes notes has the renewal before the time ran out.
+    /// Records a renewal. It counts only for the same grant, and only if its safe-until has not
+    /// passed yet: the holder may have stopped by then. The clock is read after `note`, so that a
+    /// recorded renewal always comes before the end of the grant.
     pub(super) fn renewed(
         &self,
         safe_until: Tick,
@@ -187,7 +190,8 @@ impl Hold {
         Ok(())
     }
 
-    /// The same for a grant that nobody was handed yet: it may come back to life.
+    /// Records the renewal of a grant that was not handed to a caller yet. Its safe-until may have
+    /// passed: no caller has trusted it.
     pub(super) fn revived(&self, safe_until: Tick, grant: &Grant) -> Result<(), Loss> {
         self.is_this(grant)?;
         self.follow(safe_until, grant.fences.clone());
@@ -198,14 +202,14 @@ impl Hold {
         let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
         let falls = |(old, new): (&Fence, &Fence)| new < old;
         let pairs = fences.as_slice().iter().zip(grant.fences.as_slice());
-        // Another arrival is another grant: in between, somebody else may have held.
+        // Another arrival is another grant: in between, another owner may have held the lock.
         if grant.arrival != self.arrival || pairs.into_iter().any(falls) {
             return Err(Loss::Forgotten);
         }
         Ok(())
     }
 
-    /// Ends the grant. The first reason stays. Wakes everybody who waits for the loss.
+    /// Ends the grant and wakes every future that waits for the loss. The first reason is kept.
     pub(super) fn end(&self, loss: Loss) {
         self.end_at(self.clock.now(), loss);
     }
@@ -213,10 +217,10 @@ impl Hold {
     /// Ends the grant at `now`, which must have been read just before.
     pub(super) fn end_at(&self, now: Tick, loss: Loss) {
         if self.birth.is_inherited() {
-            // Neither the grant nor those who wait for its loss are this process's.
+            // The grant and its wakers belong to the parent process.
             return;
         }
-        // A loss that the clock tells was there before the reason we are given now.
+        // If the safe-until has passed, that came before the reason given now.
         let loss = self.loss_at(now).unwrap_or(loss);
         let _ = self.ended.set(Box::new(loss));
         let wakers = {
@@ -228,7 +232,7 @@ impl Hold {
         }
     }
 
-    /// The error a holder gets that asks after the loss.
+    /// Builds the error that a holder gets after the loss.
     pub(crate) fn lost_error(&self) -> Error {
         let loss = self.loss();
         let next = match loss {

@@ -1,11 +1,9 @@
-//! Several grants that are held as one: whoever loses one loses all. Knows the table and its holds,
-//! not how they were got.
+//! Several grants that are held as one: if one of them is lost, all are.
 //!
-//! The guard sees one hold that follows its members: it may be trusted for as long as every one of
-//! them may. A member can be entered by other guards of the same owner, or belong to two joints of
-//! it; so a joint holds one guard's share of each member, and gives back those that nobody else
-//! needs. One grant alone makes a joint too, where a guard that entered it once more has a
-//! `max_hold` of its own.
+//! The guard has one hold that follows its members: its safe-until is the earliest of theirs. A
+//! member can be re-entered by other guards of the same owner, or belong to two joints of that
+//! owner; so a joint owns one guard's share of each member, and releases the members that have no
+//! other share. A joint of one member is how a re-entered guard gets a `max_hold` of its own.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -15,32 +13,32 @@ use smallvec::SmallVec;
 
 use super::entry::{Entry, Phase};
 use super::hold::Hold;
-use super::table::{Giving, Table, Work};
+use super::table::{Effects, PendingRelease, Table};
 use super::{Core, Event};
 use crate::contract::{Arrival, Claim, Fences, Grant, Loss, Name, Parts, Release};
 use crate::time::{Clock, Tick};
 
 /// Several grants that are held as one.
 pub(super) struct Joint {
-    /// What the guard sees.
+    /// The hold of the guard.
     hold: Arc<Hold>,
     /// Sorted by name, as the set is.
     members: Vec<Arc<Hold>>,
-    /// The member whose loss was the end of all.
+    /// The member whose loss ended the joint.
     culprit: OnceLock<Name>,
 }
 
 impl Joint {
-    /// Makes one of several, which must be held and must not be none. It ends at `cap` at the
+    /// Joins `members`, of which there must be at least one, all held. It ends at `cap` at the
     /// latest.
     fn new(parts: &Parts, members: Vec<Arc<Hold>>, clock: &Arc<dyn Clock>, cap: Tick) -> Self {
-        // The store has no claim for the whole. The id is that of the first part, so that whoever
-        // looks it up finds something.
+        // The store has no claim for the whole set. The id is that of the first member, so that it
+        // can be found with `inspect`.
         let claim = Arc::new(Claim { parts: parts.clone(), ..Claim::clone(members[0].claim()) });
         let grant = Grant { fences: fences_of(&members), arrival: Arrival(0) };
         let (fencing, end) = (members[0].fencing(), first_end(&members));
         let hold = Hold::new(&claim, grant, fencing, clock, end, cap);
-        // As many have the whole as have the part that fewest have.
+        // The whole set is on as many replicas as the member that fewest have.
         if let Some(fewest) = members.iter().map(|member| member.replicas()).min().flatten() {
             hold.confirmed_by(fewest);
         }
@@ -51,13 +49,13 @@ impl Joint {
         &self.hold
     }
 
-    /// The name whose loss was the end of all, as far as that is known.
+    /// The name whose loss ended the joint, as far as that is known.
     pub(super) fn culprit(&self) -> &Name {
         self.culprit.get().unwrap_or_else(|| self.hold.claim().parts.first_name())
     }
 
-    /// A member was renewed. The end of the whole is the first end of a member, which only grows as
-    /// theirs do.
+    /// Updates safe-until and fences after a member was renewed. The earliest safe-until of the
+    /// members only grows, since each of theirs does.
     pub(super) fn follow(&self) {
         self.hold.follow(first_end(&self.members), fences_of(&self.members));
     }
@@ -78,8 +76,8 @@ fn fences_of(members: &[Arc<Hold>]) -> Fences {
 }
 
 impl Core {
-    /// Binds one more hold to those of a joint. The new joint takes over the shares of the old one
-    /// and that of the hold. If one of them is over, nothing changes: says which and why.
+    /// Adds a hold to those of a joint. The new joint takes over the shares of the old one and that
+    /// of the hold. If one of them has ended, nothing changes: returns which one and why.
     pub(super) fn join(
         &self,
         parts: &Parts,
@@ -87,7 +85,7 @@ impl Core {
         next: &Arc<Hold>,
         max_hold: Option<Duration>,
     ) -> Result<Arc<Joint>, (Name, Loss)> {
-        // From here on nobody renews or ends a member until all know of the joint.
+        // Under one lock, so that no member is renewed or ended before all refer to the new joint.
         let mut table = self.lock();
         let now = self.clock.now();
         let mut members = old.map(|old| old.members.clone()).unwrap_or_default();
@@ -98,7 +96,7 @@ impl Core {
             return Err(over);
         }
         members.push(Arc::clone(next));
-        // Where a member has a max_hold of its own, that is the reason of the end which it brings.
+        // A member's own max_hold ends the joint too, with that reason.
         let caps = members.iter().map(|member| member.cap());
         let cap = caps.fold(max_hold.map_or(Tick::NEVER, |most| now + most), Tick::min);
         let joint = Arc::new(Joint::new(parts, members, &self.clock, cap));
@@ -108,13 +106,13 @@ impl Core {
         Ok(joint)
     }
 
-    /// Ends a joint, in reverse order. The right ends here, before the store can hear of it; the
-    /// caller has to send back what nobody else needs.
+    /// Ends a joint. Returns the releases of the members without another share, in reverse order:
+    /// the caller has to send them.
     pub(super) fn take_apart(&self, joint: &Arc<Joint>, now: Tick) -> SmallVec<[Release; 1]> {
         let entries = self.lock().take_apart(joint, now);
         joint.hold.end_at(now, Loss::Released);
         for entry in &entries {
-            self.saw(&entry.claim, Event::Released);
+            self.emit(&entry.claim, Event::Released);
             if let Phase::Held { hold, .. } = &entry.phase {
                 hold.end_at(now, Loss::Released);
             }
@@ -124,7 +122,7 @@ impl Core {
 }
 
 impl Table {
-    /// Which name is over and why, if this hold, or its share in a joint, is not there at `now`.
+    /// Returns name and reason if this hold, or the joint's share of it, has ended at `now`.
     fn over(
         &self,
         hold: &Arc<Hold>,
@@ -135,14 +133,14 @@ impl Table {
             let shares = joint.is_none_or(|joint| entry.place_of(joint).is_some());
             matches!(entry.phase, Phase::Held { .. }) && shares
         });
-        // What left the table is over, though its hold may have to be told yet.
+        // A claim that left the table has ended, even if its hold was not notified yet.
         let gone = (!there).then_some(Loss::Forgotten);
         let loss = hold.loss_at(now).or(gone)?;
         Some((hold.claim().parts.first_name().clone(), loss))
     }
 
-    /// Takes the joint's share from its members, in reverse order. Returns those that nobody holds
-    /// any more, counted as on their way back.
+    /// Removes the joint's share from its members, in reverse order. Returns the members without
+    /// another share, with their releases counted as in flight.
     fn take_apart(&mut self, joint: &Arc<Joint>, now: Tick) -> Vec<Entry> {
         let mut unheld = Vec::new();
         for member in joint.members.iter().rev() {
@@ -152,43 +150,43 @@ impl Table {
             }
         }
         for entry in &unheld {
-            self.on_its_way(entry.claim.lease, now);
+            self.begin_release(entry.claim.lease, now);
         }
         unheld
     }
 
-    /// Ends a joint that was lost, because of one of its members or as a whole. Members that others
-    /// hold as well stay with them.
+    /// Ends a joint that was lost, because of one of its members or as a whole. Members with other
+    /// guards stay held by those.
     pub(super) fn lose_joint(
         &mut self,
         joint: &Arc<Joint>,
         culprit: Option<&Hold>,
         loss: &Loss,
         now: Tick,
-        work: &mut Work,
+        effects: &mut Effects,
     ) {
         if let Some(culprit) = culprit {
             let _ = joint.culprit.set(culprit.claim().parts.first_name().clone());
         }
-        work.joints.push((Arc::clone(&joint.hold), loss.clone()));
+        effects.joints.push((Arc::clone(&joint.hold), loss.clone()));
         for entry in self.take_apart(joint, now) {
-            work.give_back.push(Giving::of(&entry));
+            effects.give_back.push(PendingRelease::of(&entry));
             if let Phase::Held { hold, .. } = entry.phase {
-                work.lost.push((hold, loss.clone()));
+                effects.lost.push((hold, loss.clone()));
             }
         }
     }
 }
 
 impl Entry {
-    /// A joint that is over at `now` though this member may not be: `max_hold` counts for the
-    /// whole.
+    /// Returns a joint that has ended at `now` though this member may not have: `max_hold` counts
+    /// for the whole.
     pub(super) fn joint_over(&self, now: Tick) -> Option<(Arc<Joint>, Loss)> {
         let over = |joint: &Arc<Joint>| Some((Arc::clone(joint), joint.hold.loss_at(now)?));
         self.joints().iter().find_map(over)
     }
 
-    /// The first instant at which `max_hold` ends a joint of this member.
+    /// Returns when `max_hold` first ends a joint of this member.
     pub(super) fn first_cap(&self) -> Tick {
         self.joints().iter().map(|joint| joint.hold.cap()).min().unwrap_or(Tick::NEVER)
     }
@@ -197,18 +195,18 @@ impl Entry {
         self.joints().iter().position(|other| Arc::ptr_eq(other, joint))
     }
 
-    /// The joint takes over the share of an older one, or that of a guard.
+    /// Gives the joint the share of an older joint, or that of a guard.
     fn enter(&mut self, old: Option<&Arc<Joint>>, joint: &Arc<Joint>) {
         match old.and_then(|old| self.place_of(old)) {
-            Some(at) => self.rare_mut().joints[at] = Arc::clone(joint),
-            None => self.rare_mut().joints.push(Arc::clone(joint)),
+            Some(at) => self.extras_mut().joints[at] = Arc::clone(joint),
+            None => self.extras_mut().joints.push(Arc::clone(joint)),
         }
     }
 
-    /// The joint gives its share of this member up. Returns whether it was the last share.
+    /// Removes the joint's share of this member. Returns whether it was the last share.
     fn leave(&mut self, joint: &Arc<Joint>) -> bool {
         let Some(at) = self.place_of(joint) else { return false };
-        self.rare_mut().joints.swap_remove(at);
+        self.extras_mut().joints.swap_remove(at);
         match &mut self.phase {
             Phase::Held { guards, .. } => {
                 *guards -= 1;

@@ -1,8 +1,19 @@
-//! The keeper: one thread that renews, gives back, and declares loss. Knows calls and their time
-//! limits; what is due when is the table's business.
+//! The keeper: one thread per session that renews claims, sends releases and declares loss.
 //!
-//! It has a thread and a suspend-proof timer of its own, because a busy runtime must not cost a
-//! lock. That a wedged program keeps its lock is what `max_hold` is for.
+//! Each turn of its loop collects what is due from the table ([`Table::collect`]), starts the calls
+//! for it, polls the calls in flight, and sleeps until the next deadline or until a waker rings the
+//! alarm. Calls are futures of the engine that this thread polls itself: a runtime that is busy or
+//! blocked must not cost a lock, and the timer goes on while the machine is suspended. (That a
+//! program which hangs keeps its lock is what `max_hold` is for.)
+//!
+//! Renewals: everything due within a short window goes in one batch per part of the store, so that
+//! 10,000 locks cost tens of calls, and one slow part of a cluster does not delay the others. A
+//! renewal has at most a sixth of the shortest lease in its batch, so that at least three attempts
+//! fit into what is left of that lease. After a failure the claims are retried with back-off and
+//! jitter until their safe-until has passed; then they are lost.
+//!
+//! Releases: at most [`MAX_RELEASE_CALLS`] calls per part of the store are in flight, the rest waits
+//! in `outbox`. A release that fails is retried until the lease has ended in the store.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -13,10 +24,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use super::entry::{Over, Phase};
-use super::table::{Giving, Table, Work};
+use super::entry::{EndReason, Phase};
+use super::table::{Effects, PendingRelease, Table};
 use super::{Core, Event};
-use crate::contract::{ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Released, Renewed, Verb};
+use crate::contract::{
+    ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Queued, Released, Renewed, Verb,
+};
 use crate::limits;
 use crate::seeded::{self, Bug};
 use crate::sync::thread;
@@ -29,9 +42,9 @@ pub(super) fn start(core: Arc<Core>) -> Result<(), Error> {
         let watched = Arc::clone(&core);
         let run = AssertUnwindSafe(|| Keeper::new(core).run());
         if catch_unwind(run).is_err() {
-            // An engine, a waker or a witness panicked. Nothing is renewed from here on, so
-            // everybody has to know now: what is held is lost, what waits is over.
-            tracing::error!("the keeper of a session panicked; the session is closed");
+            // An engine, a waker or a witness panicked. Nothing is renewed from here on, so every
+            // hold is lost and every wait ends now.
+            tracing::error!("the keeper thread panicked; the session is closed");
             watched.abandon();
         }
     };
@@ -44,33 +57,33 @@ pub(super) fn start(core: Arc<Core>) -> Result<(), Error> {
     }
 }
 
-/// So many release calls are under way at most for each part of a store. A crowd of callers that
-/// leave at once would otherwise fill the connection, and renewals and claims would wait behind
-/// their withdrawals.
-const RELEASES: usize = 4;
+/// The maximum number of release calls in flight for each part of a store. Thousands of callers
+/// that give up at once would otherwise fill the connection, and renewals and claims would queue
+/// behind their withdrawals.
+const MAX_RELEASE_CALLS: usize = 4;
 
 struct Keeper {
     core: Arc<Core>,
     calls: Vec<Call>,
-    /// What waits to be given back, by the part of the store: first what the store has answered
-    /// for, because that may be a hold.
-    outbox: BTreeMap<u32, VecDeque<Giving>>,
+    /// Releases to be sent, by part of the store. Claims that had a reply come first, because they
+    /// may hold; withdrawals of claims without a reply come after them.
+    outbox: BTreeMap<u32, VecDeque<PendingRelease>>,
 }
 
-/// A call on its way.
+/// A call in flight.
 struct Call {
     future: Pin<Box<dyn Future<Output = Reply> + Send>>,
     limit: Tick,
     about: Batch,
 }
 
-/// What a call was made for.
+/// The claims that a call was made for.
 enum Batch {
     Renew { claims: Vec<ClaimRef>, sent: Tick },
-    Release { part: u32, givings: Vec<Giving> },
+    Release { part: u32, pending: Vec<PendingRelease> },
 }
 
-/// What came back.
+/// The reply to a call.
 enum Reply {
     Renewed(Result<Vec<Renewed>, Error>),
     Released(Result<Vec<Released>, Error>),
@@ -82,9 +95,9 @@ impl Keeper {
     }
 
     fn run(mut self) {
-        let waker = Waker::from(Arc::new(Bell(Arc::clone(&self.core.alarm))));
+        let waker = Waker::from(Arc::new(AlarmWaker(Arc::clone(&self.core.alarm))));
         loop {
-            self.start_what_is_due();
+            self.start_due_calls();
             let progress = self.poll_calls(&waker);
             if progress {
                 continue;
@@ -98,48 +111,55 @@ impl Keeper {
         }
     }
 
-    fn start_what_is_due(&mut self) {
+    fn start_due_calls(&mut self) {
         let now = self.core.clock.now();
         let limit = self.calls.iter().map(|call| call.limit).min().unwrap_or(Tick::NEVER);
-        let mut work = self.core.lock().collect(now, limit);
-        let (renewals, releases) = (take(&mut work.renew), take(&mut work.release));
-        self.core.announce(work);
+        let mut effects = self.core.lock().collect(now, limit);
+        let (renewals, releases) = (take(&mut effects.renew), take(&mut effects.release));
+        self.core.apply(effects);
         for claims in self.batches(renewals) {
             self.renew(claims, now);
         }
         let (uncertain, certain): (Vec<_>, Vec<_>) =
-            releases.into_iter().partition(|giving| giving.release.uncertain);
-        // From behind, so that they stay in their order: a set is given back in reverse.
-        for giving in certain.into_iter().rev() {
-            self.outbox_of(&giving).push_front(giving);
+            releases.into_iter().partition(|pending| pending.release.uncertain);
+        // In reverse, so that they stay in order at the front: a set is released in reverse order.
+        for pending in certain.into_iter().rev() {
+            self.outbox_of(&pending).push_front(pending);
         }
-        for giving in uncertain {
-            self.outbox_of(&giving).push_back(giving);
+        for pending in uncertain {
+            self.outbox_of(&pending).push_back(pending);
         }
         self.start_releases(now);
     }
 
-    /// What waits to be given back to the part of the store that a claim belongs to.
-    fn outbox_of(&mut self, giving: &Giving) -> &mut VecDeque<Giving> {
-        let part = self.core.engine.part_of(giving.release.claim.parts.first_name());
+    /// The queue of releases for the part of the store that the claim is in.
+    fn outbox_of(&mut self, pending: &PendingRelease) -> &mut VecDeque<PendingRelease> {
+        let part = self.core.engine.part_of(pending.release.claim.parts.first_name());
         self.outbox.entry(part).or_default()
     }
 
-    /// Cuts what is to be renewed into calls: apart what may fail apart, and at most a batch each.
+    /// Splits renewals into calls: one per part of the store, of at most a batch each. Where the
+    /// engine has no queue, renewing a waiting claim tries to acquire it, which may take long; such
+    /// claims get calls of their own, so that no holder's renewal waits for them.
     fn batches(&self, claims: Vec<ClaimRef>) -> Vec<Vec<ClaimRef>> {
+        let engine = &self.core.engine;
+        let separate_waiting = !engine.promises().queue;
         let mut parts: BTreeMap<(u32, bool), Vec<ClaimRef>> = BTreeMap::new();
+        let table = separate_waiting.then(|| self.core.lock());
         for claim in claims {
-            let part = self.core.engine.part_of(claim.parts.first_name());
-            let asks_anew = self.asks_anew(claim.id);
-            parts.entry((part, asks_anew)).or_default().push(claim);
+            let entry = table.as_ref().and_then(|table| table.get(claim.id));
+            let waits = entry.is_some_and(|entry| matches!(entry.phase, Phase::Waiting { .. }));
+            let part = engine.part_of(claim.parts.first_name());
+            parts.entry((part, waits)).or_default().push(claim);
         }
-        parts.into_values().flat_map(Work::batches).collect()
+        drop(table);
+        parts.into_values().flat_map(Effects::batches).collect()
     }
 
-    /// Sends what waits to be given back, as far as there is room: a batch with each call.
+    /// Sends queued releases, a batch with each call, up to the limit of calls in flight.
     fn start_releases(&mut self, now: Tick) {
         for (part, mut outbox) in take(&mut self.outbox) {
-            while !outbox.is_empty() && self.releases(part) < RELEASES {
+            while !outbox.is_empty() && self.releases(part) < MAX_RELEASE_CALLS {
                 let rest = outbox.split_off(outbox.len().min(limits::BATCH));
                 self.release(part, Vec::from(outbox), now);
                 outbox = rest;
@@ -150,25 +170,17 @@ impl Keeper {
         }
     }
 
-    /// How many release calls are under way to a part of the store.
+    /// Returns how many release calls to a part of the store are in flight.
     fn releases(&self, part: u32) -> usize {
         let to =
             |call: &&Call| matches!(&call.about, Batch::Release { part: at, .. } if *at == part);
         self.calls.iter().filter(to).count()
     }
 
-    /// Where there is no line, whoever waits is tried anew, which may take long: nobody who holds
-    /// shall wait for that.
-    fn asks_anew(&self, claim: ClaimId) -> bool {
-        let table = self.core.lock();
-        let phase = table.get(claim).map(|entry| &entry.phase);
-        !self.core.engine.promises().queue && matches!(phase, Some(Phase::Waiting { .. }))
-    }
-
     fn renew(&mut self, claims: Vec<ClaimRef>, sent: Tick) {
         let engine = Arc::clone(&self.core.engine);
         let batch = claims.clone();
-        // At least three tries fit into what is left of the shortest lease.
+        // At least three attempts fit into what is left of the shortest lease.
         let shortest = claims.iter().map(|claim| claim.lease).min().unwrap_or_default();
         let limit = sent + (shortest / 6).min(self.core.settings.call);
         self.calls.push(Call {
@@ -178,26 +190,26 @@ impl Keeper {
         });
     }
 
-    fn release(&mut self, part: u32, givings: Vec<Giving>, now: Tick) {
-        let (givings, forgotten): (Vec<_>, Vec<_>) =
-            givings.into_iter().partition(|giving| now < giving.until);
-        if !forgotten.is_empty() {
-            // They waited here for a lease: the store has forgotten them by itself.
-            self.core.released(Giving::count(&forgotten));
+    fn release(&mut self, part: u32, pending: Vec<PendingRelease>, now: Tick) {
+        let (pending, expired): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|pending| now < pending.until);
+        if !expired.is_empty() {
+            // They waited in the outbox for a lease, which has ended them in the store.
+            self.core.released(PendingRelease::count(&expired));
         }
-        if givings.is_empty() {
+        if pending.is_empty() {
             return;
         }
         let engine = Arc::clone(&self.core.engine);
-        let batch: Vec<_> = givings.iter().map(|giving| giving.release.clone()).collect();
+        let batch: Vec<_> = pending.iter().map(|pending| pending.release.clone()).collect();
         self.calls.push(Call {
             future: Box::pin(async move { Reply::Released(engine.release(&batch).await) }),
             limit: now + self.core.settings.call,
-            about: Batch::Release { part, givings },
+            about: Batch::Release { part, pending },
         });
     }
 
-    /// Polls every call. Returns whether one of them ended.
+    /// Polls every call in flight. Returns whether one of them ended.
     fn poll_calls(&mut self, waker: &Waker) -> bool {
         let mut cx = Context::from_waker(waker);
         let mut progress = false;
@@ -216,7 +228,7 @@ impl Keeper {
             self.core.call_ended(call.about, reply);
         }
         if !self.calls.is_empty() {
-            // A call that has just begun may have to be given up before anything else is due.
+            // A call that has just begun may time out before anything else is due.
             let limit = self.calls.iter().map(|call| call.limit).min().unwrap_or(Tick::NEVER);
             self.core.lock().alarm_by(limit);
         }
@@ -236,35 +248,35 @@ impl Core {
                 let error = match reply {
                     Some(Reply::Renewed(Err(error))) => error.during(Verb::Renew),
                     Some(Reply::Renewed(Ok(_))) => {
-                        let what = "the store answered for another number of claims than asked";
+                        let what = "the reply has another number of claims than the request";
                         Error::new(ErrorKind::Corrupt, what).during(Verb::Renew).effect_unknown()
                     }
-                    _ => Error::new(ErrorKind::Unavailable, "no answer in time")
+                    _ => Error::new(ErrorKind::Unavailable, "no reply in time")
                         .during(Verb::Renew)
                         .effect_unknown(),
                 };
                 self.renewal_failed(&claims, &error);
             }
-            (Batch::Release { givings, .. }, Some(Reply::Released(Ok(_)))) => {
-                self.released(Giving::count(&givings));
+            (Batch::Release { pending, .. }, Some(Reply::Released(Ok(_)))) => {
+                self.released(PendingRelease::count(&pending));
             }
-            (Batch::Release { givings, .. }, _) => self.release_failed(givings),
+            (Batch::Release { pending, .. }, _) => self.release_failed(pending),
         }
     }
 
-    fn renewed(&self, claims: &[ClaimRef], answers: Vec<Renewed>, sent: Tick) {
+    fn renewed(&self, claims: &[ClaimRef], replies: Vec<Renewed>, sent: Tick) {
         let now = self.clock.now();
-        let mut work = Work::default();
+        let mut effects = Effects::default();
         let mut unanswered: BTreeMap<String, Vec<ClaimRef>> = BTreeMap::new();
         let mut table = self.lock();
-        // One step of randomness for the whole batch: it stays together, away from others.
+        // One jitter for the whole batch: it stays together, apart from other batches.
         let jitter = u32::from(self.jitter());
-        for (claim, answer) in claims.iter().zip(answers) {
-            // Whoever left the table meanwhile has been released: the reply is of no concern.
+        for (claim, reply) in claims.iter().zip(replies) {
+            // A claim that has left the table was released meanwhile: the reply is stale.
             if table.get(claim.id).is_none() {
                 continue;
             }
-            if let Renewed::Unanswered(why) = answer {
+            if let Renewed::Unanswered(why) = reply {
                 unanswered.entry(why).or_default().push(claim.clone());
                 continue;
             }
@@ -274,39 +286,22 @@ impl Core {
                 entry.renew_at = next;
                 entry.ask_at = Tick::NEVER;
             });
-            match answer {
+            match reply {
                 Renewed::Held(grant) => {
-                    self.renewed_held(&mut table, claim.id, grant, sent, &mut work);
+                    self.renewed_held(&mut table, claim.id, grant, sent, &mut effects);
                 }
                 Renewed::Waiting(queued) => {
-                    let current = table.update(claim.id, |entry| {
-                        if matches!(entry.phase, Phase::Waiting { .. }) {
-                            entry.queued(&queued, sent, now);
-                        }
-                        entry.arrival == Some(queued.arrival)
-                    });
-                    // The same arrival was granted since this answer was given: it is only late.
-                    if current != Some(true) {
-                        Self::disowned(&mut table, claim.id, Loss::Forgotten, now, &mut work);
-                    }
+                    renewed_waiting(&mut table, claim.id, &queued, sent, now, &mut effects);
                 }
                 Renewed::Gone(loss) => {
-                    if let Some(Phase::Waiting { .. }) = table.get(claim.id).map(|e| &e.phase) {
-                        let over = match loss {
-                            Loss::Evicted { .. } => Over::Ended(loss),
-                            _ => Over::Lapsed,
-                        };
-                        table.wait_over(claim.id, over, now, &mut work);
-                    } else {
-                        Self::disowned(&mut table, claim.id, loss, now, &mut work);
-                    }
+                    renewed_gone(&mut table, claim.id, loss, now, &mut effects);
                 }
-                // Kept apart above.
+                // Collected above.
                 Renewed::Unanswered(_) => {}
             }
         }
         drop(table);
-        self.announce(work);
+        self.apply(effects);
         for (why, claims) in unanswered {
             let error = Error::new(ErrorKind::Unavailable, why).during(Verb::Renew);
             self.renewal_failed(&claims, &error.effect_unknown());
@@ -319,14 +314,14 @@ impl Core {
         id: ClaimId,
         grant: Grant,
         sent: Tick,
-        work: &mut Work,
+        effects: &mut Effects,
     ) {
         let now = self.clock.now();
         let refused = table.update(id, |entry| {
             let safe_until = self.safe_until(sent, entry.claim.lease);
             match &entry.phase {
                 Phase::Held { hold, .. } | Phase::Granted { hold, .. } => {
-                    let note = || self.saw(&entry.claim, Event::Renewed { safe_until });
+                    let note = || self.emit(&entry.claim, Event::Renewed { safe_until });
                     let refused = if matches!(entry.phase, Phase::Held { .. }) {
                         hold.renewed(safe_until, &grant, note).err()
                     } else {
@@ -336,39 +331,28 @@ impl Core {
                     };
                     entry.joints().iter().for_each(|joint| joint.follow());
                     entry.answered_at(sent, grant.arrival);
-                    // Somebody may be waiting for the grant to be trustworthy.
-                    work.wake.extend(entry.waker.take());
+                    // The caller may be waiting for a safe-until that has not passed.
+                    effects.wake.extend(entry.waker.take());
                     refused
                 }
                 Phase::Waiting { .. } if seeded::on(Bug::LostPushNeverRead) => None,
                 Phase::Waiting { .. } => {
                     entry.answered_at(sent, grant.arrival);
-                    self.granted(entry, grant, now, work);
+                    self.record_grant(entry, grant, now, effects);
                     None
                 }
-                Phase::Sent | Phase::Over(_) => None,
+                Phase::Sent | Phase::Ended(_) => None,
             }
         });
         match refused.flatten() {
-            Some(loss) => table.lose(id, loss, now, work),
-            None => table.retire_replaced(id, work),
-        }
-    }
-
-    /// The store does not know the grant we have.
-    fn disowned(table: &mut Table, id: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
-        let held = matches!(
-            table.get(id).map(|entry| &entry.phase),
-            Some(Phase::Held { .. } | Phase::Granted { .. })
-        );
-        if held && !table.asks_successor(id, now) {
-            table.lose(id, loss, now, work);
+            Some(loss) => table.lose(id, loss, now, effects),
+            None => table.retire_replaced(id, effects),
         }
     }
 
     fn renewal_failed(&self, claims: &[ClaimRef], error: &Error) {
         let now = self.clock.now();
-        let mut work = Work::default();
+        let mut effects = Effects::default();
         let mut table = self.lock();
         for claim in claims {
             let jitter = self.jitter();
@@ -376,37 +360,37 @@ impl Core {
                 entry.renewal_failed(now, jitter);
                 let waiting = matches!(entry.phase, Phase::Waiting { .. });
                 if waiting {
-                    entry.rare_mut().trouble = Some(error.without_help());
+                    entry.extras_mut().trouble = Some(error.without_help());
                 }
                 waiting && now >= self.safe_until(entry.sent_at, entry.claim.lease)
             });
             if cut_off == Some(true) {
-                // The place in line is gone by now, and nobody answers.
+                // The ticket has expired by now, and the store does not reply.
                 let error = error.clone().with_help("check that the store is up and reachable");
-                table.wait_over(claim.id, Over::CutOff(error), now, &mut work);
+                table.end_wait(claim.id, EndReason::Unreachable(error), now, &mut effects);
             }
         }
         drop(table);
-        tracing::warn!(%error, claims = claims.len(), "renewal failed; trying again");
-        self.announce(work);
+        tracing::warn!(%error, claims = claims.len(), "renewal failed; retrying");
+        self.apply(effects);
     }
 
     fn released(&self, count: usize) {
-        let drained = self.lock().given(count);
+        let drained = self.lock().releases_done(count);
         drained.into_iter().for_each(Waker::wake);
     }
 
-    /// Again a little later, until the store forgets the claims by itself.
-    fn release_failed(&self, givings: Vec<Giving>) {
+    /// Retries releases a little later, until their leases have ended in the store.
+    fn release_failed(&self, pending: Vec<PendingRelease>) {
         let now = self.clock.now();
-        let count = Giving::count(&givings);
+        let count = PendingRelease::count(&pending);
         let mut table = self.lock();
         let pause = Duration::from_millis(100 + u64::from(self.jitter()));
-        for mut giving in givings.into_iter().filter(|giving| !giving.void) {
-            giving.not_before = now + pause;
-            giving.release.uncertain = true;
-            if giving.not_before < giving.until {
-                table.releases.push(giving);
+        for mut pending in pending.into_iter().filter(|pending| !pending.void) {
+            pending.not_before = now + pause;
+            pending.release.uncertain = true;
+            if pending.not_before < pending.until {
+                table.releases.push(pending);
             }
         }
         drop(table);
@@ -414,10 +398,55 @@ impl Core {
     }
 }
 
-/// Wakes the keeper when one of its calls can go on.
-struct Bell(Arc<dyn Alarm>);
+/// A waiting claim was renewed: it is still queued, at this place.
+fn renewed_waiting(
+    table: &mut Table,
+    id: ClaimId,
+    queued: &Queued,
+    sent: Tick,
+    now: Tick,
+    effects: &mut Effects,
+) {
+    let current = table.update(id, |entry| {
+        if matches!(entry.phase, Phase::Waiting { .. }) {
+            entry.set_queued(queued, sent, now);
+        }
+        entry.arrival == Some(queued.arrival)
+    });
+    // If the same arrival was granted after this reply was sent, the reply is only late.
+    if current != Some(true) {
+        disowned(table, id, Loss::Forgotten, now, effects);
+    }
+}
 
-impl Wake for Bell {
+/// A claim could not be renewed: the store does not know it any more.
+fn renewed_gone(table: &mut Table, id: ClaimId, loss: Loss, now: Tick, effects: &mut Effects) {
+    if let Some(Phase::Waiting { .. }) = table.get(id).map(|entry| &entry.phase) {
+        let reason = match loss {
+            Loss::Evicted { .. } => EndReason::Revoked(loss),
+            _ => EndReason::TicketExpired,
+        };
+        table.end_wait(id, reason, now, effects);
+    } else {
+        disowned(table, id, loss, now, effects);
+    }
+}
+
+/// Ends a grant that the store does not know any more, unless a successor may explain that.
+fn disowned(table: &mut Table, id: ClaimId, loss: Loss, now: Tick, effects: &mut Effects) {
+    let held = matches!(
+        table.get(id).map(|entry| &entry.phase),
+        Some(Phase::Held { .. } | Phase::Granted { .. })
+    );
+    if held && !table.asks_successor(id, now) {
+        table.lose(id, loss, now, effects);
+    }
+}
+
+/// Wakes the keeper when one of its calls can make progress.
+struct AlarmWaker(Arc<dyn Alarm>);
+
+impl Wake for AlarmWaker {
     fn wake(self: Arc<Self>) {
         self.0.ring();
     }

@@ -1,18 +1,24 @@
-//! One process's standing with one engine: a table of claims, a keeper, and the waits of callers.
-//! Knows the contract and the clock; knows no store and no rules.
+//! The session: one process's claims at one engine. A table of claims, a keeper thread that renews
+//! and releases them, and the futures in which callers wait. Depends on the contract and the clock;
+//! contains no engine-specific code and no admission rules.
 //!
 //! ```text
-//! acquire  --claim-->  engine        caller's own future, no hop through another task
+//! acquire  --claim-->  engine        in the caller's own future, no hop through another task
 //! keeper   --renew-->  engine        one thread for everything held or waited for
-//! engine   --signal--> table         the waiting caller is woken
+//! engine   --signal--> table         wakes the waiting caller
 //! guard    --drop--->  keeper --release--> engine
 //! ```
+//!
+//! All state is in one [`Table`] behind one mutex, which is never held across a call to the engine,
+//! a waker or an `await`. Whatever follows from a change of the table (wakers to call, losses to
+//! declare, releases to send) is collected in [`Effects`] under the lock and carried out after it
+//! was dropped.
 
 mod acquire;
-mod ask;
 mod cells;
 mod confirm;
 mod entry;
+mod errors;
 mod hold;
 mod inherited;
 mod joint;
@@ -22,31 +28,32 @@ mod park;
 mod reenter;
 mod release;
 mod repeat;
+mod request;
 mod retry;
+mod share;
+mod signals;
 mod table;
 mod witness;
-mod words;
 
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-pub(crate) use ask::{Ask, Outcome, Wait};
 pub(crate) use confirm::Wanted;
 pub(crate) use hold::Hold;
 pub use hold::Lost;
 pub use park::block_on;
 pub use release::Closed;
-pub(crate) use release::Lease;
+pub(crate) use request::{AcquireRequest, Outcome, Wait};
+pub(crate) use share::Share;
 pub use witness::{Event, Witness};
 
-use self::entry::{EarlyEnd, Entry, Over, Phase};
+use self::entry::{Entry, Phase};
 use self::inherited::forked_error;
-use self::table::{Table, Work};
+use self::table::{Effects, Table};
 use crate::contract::{
-    Claim, ClaimId, Ear, Engine, Error, ErrorKind, Grant, Loss, SessionId, Signal, Verb, host_name,
-    short,
+    Claim, Ear, Engine, Error, ErrorKind, Grant, SessionId, Verb, host_name, short,
 };
 use crate::limits;
 use crate::process::Birth;
@@ -55,18 +62,18 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Alarm, Clock, Tick};
 
-/// How a session behaves.
+/// The settings of a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) max_lease: Duration,
-    /// Time limit of one call to the store.
+    /// The timeout of one call to the store.
     pub(crate) call: Duration,
-    /// How long closing waits for the store to confirm that everything was given back.
+    /// How long `close` waits for the store to confirm all releases.
     pub(crate) close: Duration,
-    /// The process to name to others, where it is not this one.
+    /// The process id shown to other clients, where it is not that of this process.
     pub(crate) pid: Option<u32>,
     pub(crate) witness: Option<Arc<dyn Witness>>,
-    /// Grants count only once replicas have them.
+    /// How many replicas must have a grant before its guard is returned.
     pub(crate) replicas: Option<Wanted>,
 }
 
@@ -83,18 +90,18 @@ impl Default for Settings {
     }
 }
 
-/// One process's standing with one engine. Cheap to clone.
+/// A handle to a session. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Session {
     handle: Arc<Handle>,
 }
 
-/// Tells the keeper when the last clone is gone. Guards keep only the core.
+/// Ends the keeper when the last clone of the session is dropped. Guards keep only the core.
 struct Handle {
     core: Arc<Core>,
 }
 
-/// What guards, waits and the keeper share.
+/// The state that guards, waiting callers and the keeper share.
 pub(crate) struct Core {
     id: SessionId,
     engine: Arc<dyn Engine>,
@@ -102,9 +109,9 @@ pub(crate) struct Core {
     alarm: Arc<dyn Alarm>,
     settings: Settings,
     host: Arc<str>,
-    /// The process that others are told of.
+    /// The process id shown to other clients.
     pid: u32,
-    /// The process that the keeper is in.
+    /// The process in which the keeper's thread runs.
     birth: Birth,
     table: Mutex<Table>,
     noise: AtomicU64,
@@ -142,7 +149,7 @@ impl Session {
         &self.handle.core
     }
 
-    /// How many claims the session holds or waits for.
+    /// Returns how many claims the session holds or waits for.
     pub(crate) fn claims(&self) -> usize {
         if self.core().is_inherited() { 0 } else { self.core().lock().len() }
     }
@@ -189,58 +196,60 @@ impl Core {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn saw(&self, claim: &Arc<Claim>, event: Event<'_>) {
+    fn emit(&self, claim: &Arc<Claim>, event: Event<'_>) {
         if let Some(witness) = &self.settings.witness {
-            witness.saw(claim, event);
+            witness.on_event(claim, event);
         }
     }
 
-    /// Until when a claim may be trusted that was answered to a call sent at `sent`.
+    /// The safe-until of a claim whose last answered call was sent at `sent`.
     fn safe_until(&self, sent: Tick, lease: Duration) -> Tick {
         let from = if seeded::on(Bug::DeadlineFromReply) { self.clock.now() } else { sent };
         from + lease - self.engine.promises().margin(lease)
     }
 
-    /// The claim holds: makes the grant its holder will see.
+    /// Builds the hold of a claim that was granted.
     fn make_hold(&self, entry: &Entry, grant: Grant, now: Tick) -> Arc<Hold> {
         let safe_until = self.safe_until(entry.sent_at, entry.claim.lease);
         let cap = entry.max_hold.map_or(Tick::NEVER, |most| now + most);
-        self.saw(&entry.claim, Event::Granted { fences: &grant.fences, safe_until });
+        self.emit(&entry.claim, Event::Granted { fences: &grant.fences, safe_until });
         let fencing = self.engine.promises().fencing;
         Hold::new(&entry.claim, grant, fencing, &self.clock, safe_until, cap)
     }
 
-    /// A waiting claim was granted: its caller is woken and has a lease's time to pick it up.
-    fn granted(&self, entry: &mut Entry, grant: Grant, now: Tick, work: &mut Work) {
+    /// Records that a waiting claim was granted. Its caller is woken and has one lease to pick the
+    /// grant up.
+    fn record_grant(&self, entry: &mut Entry, grant: Grant, now: Tick, effects: &mut Effects) {
         let hold = self.make_hold(entry, grant, now);
         // A max_hold that passes before the pick-up ends it as well.
         let most = entry.max_hold.unwrap_or(entry.claim.lease).min(entry.claim.lease);
         entry.ask_at = Tick::NEVER;
         entry.phase = Phase::Granted { hold, give_back_at: now + most };
-        work.wake.extend(entry.waker.take());
+        effects.wake.extend(entry.waker.take());
     }
 
-    /// Tells everybody concerned. Never under the table's lock: wakers may run anything.
-    fn announce(&self, mut work: Work) {
-        for (hold, loss) in &work.lost {
-            self.saw(hold.claim(), Event::Lost { loss });
+    /// Carries out what follows from a change of the table: losses, wakers, releases. Never called
+    /// under the table's lock, since wakers may run anything.
+    fn apply(&self, mut effects: Effects) {
+        for (hold, loss) in &effects.lost {
+            self.emit(hold.claim(), Event::Lost { loss });
         }
-        for hold in &work.replaced {
-            self.saw(hold.claim(), Event::Released);
+        for hold in &effects.replaced {
+            self.emit(hold.claim(), Event::Released);
         }
-        work.announce();
-        // Only now may the store hear of it, and give it to somebody else.
-        self.send_back(work.give_back);
+        effects.notify();
+        // Only now may the store receive the releases and grant the locks to other claims.
+        self.send_back(effects.give_back);
     }
 
-    /// A number from 0 to 255 that differs from call to call and from session to session.
+    /// A random number from 0 to 255.
     fn jitter(&self) -> u8 {
         let mixed = seed_mix(self.noise.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed));
         mixed.to_le_bytes()[0]
     }
 
-    /// A call to the store with its time limit. It is made only if this process may make it and the
-    /// session is open.
+    /// Makes a call to the store with the session's timeout. Returns an error without calling if the
+    /// session is closed or belongs to the parent of a forked process.
     pub(crate) async fn limited<T, C>(
         &self,
         verb: Verb,
@@ -257,7 +266,7 @@ impl Core {
         self.limited_from(self.clock.now(), verb, call).await
     }
 
-    /// A call to the store with its time limit, counted from `now`.
+    /// Makes a call to the store with the session's timeout, counted from `now`.
     async fn limited_from<T>(
         &self,
         now: Tick,
@@ -268,84 +277,6 @@ impl Core {
             Some(answer) => answer.map_err(|error| error.during(verb)),
             None if self.is_inherited() => Err(forked_error(verb)),
             None => Err(unanswered(verb, self.settings.call)),
-        }
-    }
-}
-
-impl Ear for Core {
-    fn hear(&self, signal: Signal) {
-        let now = self.clock.now();
-        let mut work = Work::default();
-        let mut table = self.lock();
-        match signal {
-            Signal::Granted { claim, grant } => {
-                self.hear_granted(&mut table, claim, grant, &mut work);
-            }
-            Signal::Ended { claim, loss } => hear_ended(&mut table, claim, loss, now, &mut work),
-            Signal::AllEnded { loss } => {
-                for id in table.ids() {
-                    hear_ended(&mut table, id, loss.clone(), now, &mut work);
-                    table.update(id, |entry| {
-                        if matches!(entry.phase, Phase::Sent) {
-                            entry.rare_mut().early_end = Some(EarlyEnd::All);
-                        }
-                    });
-                }
-            }
-            Signal::Again { claim, after } => {
-                table.update(claim, |entry| {
-                    entry.missed |= entry.renewing || matches!(entry.phase, Phase::Sent);
-                    if matches!(entry.phase, Phase::Waiting { .. }) {
-                        entry.ask_at = entry.ask_at.min(now + after);
-                    }
-                });
-            }
-            Signal::Resync => {
-                for id in table.ids() {
-                    table.update(id, |entry| {
-                        entry.missed = entry.renewing || matches!(entry.phase, Phase::Sent);
-                        if matches!(entry.phase, Phase::Waiting { .. }) {
-                            entry.renew_at = now;
-                        }
-                    });
-                }
-            }
-        }
-        drop(table);
-        self.announce(work);
-    }
-}
-
-fn hear_ended(table: &mut Table, claim: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
-    match table.get(claim).map(|entry| &entry.phase) {
-        Some(Phase::Held { .. } | Phase::Granted { .. }) => table.lose(claim, loss, now, work),
-        Some(Phase::Waiting { .. }) => table.wait_over(claim, Over::Ended(loss), now, work),
-        // The push overtook the answer: keep it until the answer comes.
-        Some(Phase::Sent) => {
-            table.update(claim, |entry| entry.rare_mut().early_end = Some(EarlyEnd::This(loss)));
-        }
-        Some(Phase::Over(_)) | None => {}
-    }
-}
-
-impl Core {
-    fn hear_granted(&self, table: &mut Table, claim: ClaimId, grant: Grant, work: &mut Work) {
-        let now = self.clock.now();
-        let granted = table.update(claim, |entry| match entry.phase {
-            // The push overtook the answer: keep it until the answer names its arrival.
-            Phase::Sent => {
-                entry.early = Some(Box::new(grant));
-                false
-            }
-            // A push from an earlier life of the claim must not become a grant.
-            Phase::Waiting { .. } if entry.arrival == Some(grant.arrival) => {
-                self.granted(entry, grant, now, work);
-                true
-            }
-            _ => false,
-        });
-        if granted == Some(true) {
-            table.retire_replaced(claim, work);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Sets on engines that cannot take several names in one step: one claim for each name, one after
-//! the other, sorted. Knows the order and the ways back; each claim goes its own plain way.
+//! Sets on engines that cannot acquire several names in one step: one claim for each name, one after
+//! the other, in sorted order. Each of these claims takes the ordinary acquire path.
 //!
-//! Everybody takes names in the same order, so nobody who holds nothing else can wait in a circle.
-//! While one name is waited for, those before it are held and renewed. Losing one of them means
-//! that somebody else may have had it meanwhile: all are given back and taken anew.
+//! All clients acquire names in the same order, so that owners which hold nothing else cannot wait
+//! in a circle. While the claim waits for one name, the names before it are held and renewed. If one
+//! of them is lost, another owner may have held it meanwhile: all are released and acquired again.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,29 +11,29 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::errors::{WaitTimeout, timed_out_error};
 use super::joint::Joint;
-use super::words::{TooLate, timed_out_error};
-use super::{Ask, Core, Lease, Outcome, Wait, closed_error};
+use super::{AcquireRequest, Core, Outcome, Share, Wait, closed_error};
 use crate::contract::{Error, ErrorKind, Loss, Name, Parts, Verb};
 use crate::time::Tick;
 
 /// Acquires a set name by name.
 ///
-/// Dropping the future withdraws the claim that waits and gives back what was taken.
-pub(super) async fn acquire(core: Arc<Core>, ask: Ask) -> Result<Outcome, Error> {
+/// Dropping the future withdraws the claim that waits and releases the names acquired before.
+pub(super) async fn acquire(core: Arc<Core>, ask: AcquireRequest) -> Result<Outcome, Error> {
     let deadline = core.deadline(ask.wait);
     loop {
-        let mut taken = Taken::nothing(&core);
-        // An error is that of the name it was met at; what was taken before goes back behind it.
-        match taken.take_all(&ask, deadline).await? {
-            Come::All(lease) => return Ok(Outcome::Held(lease)),
-            Come::No => {
-                // "No" means that nothing is held, so the store has to hear of it first.
-                taken.give_back().await;
+        let mut acquired = Acquired::nothing(&core);
+        // An error is that of one name; dropping `acquired` releases the names before it.
+        match acquired.acquire_all(&ask, deadline).await? {
+            SetOutcome::Held(lease) => return Ok(Outcome::Held(lease)),
+            SetOutcome::No => {
+                // "No" means that nothing is held, so the releases are confirmed first.
+                acquired.release().await;
                 return Ok(Outcome::No);
             }
-            Come::Lost(name, loss) => {
-                taken.give_back().await;
+            SetOutcome::Lost(name, loss) => {
+                acquired.release().await;
                 if let Some(error) = final_loss(ask.wait, &name, loss) {
                     return Err(error);
                 }
@@ -42,81 +42,85 @@ pub(super) async fn acquire(core: Arc<Core>, ask: Ask) -> Result<Outcome, Error>
     }
 }
 
-/// What one round came to.
-enum Come {
+/// The outcome of one round.
+enum SetOutcome {
     /// Everything is held.
-    All(Lease),
-    /// A try found one of the names taken.
+    Held(Share),
+    /// A try found one of the names held.
     No,
-    /// One of the names was lost before the last was taken.
+    /// One of the names was lost before the last one was acquired.
     Lost(Name, Loss),
 }
 
-/// What is held while the rest is taken. Dropping it gives it back, in reverse order.
-struct Taken<'a> {
+/// The names acquired so far. Dropping it releases them, in reverse order.
+struct Acquired<'a> {
     core: &'a Arc<Core>,
     held: Option<Held>,
 }
 
-/// What was taken so far, bound together: if one of them is lost, or a grant for the next is not
-/// picked up, all are given back, though nobody may look here for long.
+/// The grants so far, as one: if one of them is lost, or the grant for the next name is not picked
+/// up, the keeper releases all, even if the caller's future is not polled.
 struct Held {
     joint: Arc<Joint>,
-    lease: Lease,
+    lease: Share,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> Acquired<'a> {
     fn nothing(core: &'a Arc<Core>) -> Self {
         Self { core, held: None }
     }
 
-    async fn take_all(&mut self, ask: &Ask, deadline: Tick) -> Result<Come, Error> {
-        // One deadline and one owner for all. How long it may be held counts for the whole.
-        let mut one = Ask { max_hold: None, ..ask.clone() };
+    async fn acquire_all(
+        &mut self,
+        ask: &AcquireRequest,
+        deadline: Tick,
+    ) -> Result<SetOutcome, Error> {
+        // One deadline and one owner for all. `max_hold` counts for the whole set, from its end.
+        let mut one = AcquireRequest { max_hold: None, ..ask.clone() };
         let parts = ask.parts.as_slice();
         for (at, part) in parts.iter().enumerate() {
             if self.core.clock.now() >= deadline {
-                return Err(too_late(self.core, ask.wait, part.name()).await);
+                return Err(timed_out(self.core, ask.wait, part.name()).await);
             }
             one.parts = Parts::one(part.clone());
-            let lease = match self.take(&one, deadline).await {
-                Next::Taken(outcome) => match outcome? {
+            let lease = match self.acquire_next(&one, deadline).await {
+                NextOutcome::Reply(outcome) => match outcome? {
                     Outcome::Held(lease) => lease,
-                    Outcome::No => return Ok(Come::No),
+                    Outcome::No => return Ok(SetOutcome::No),
                 },
-                Next::Lost(name, loss) => return Ok(Come::Lost(name, loss)),
+                NextOutcome::Lost(name, loss) => return Ok(SetOutcome::Lost(name, loss)),
             };
             let max_hold = ask.max_hold.filter(|_| at + 1 == parts.len());
             if let Err((name, loss)) = self.join(&ask.parts, lease, max_hold) {
-                return Ok(Come::Lost(name, loss));
+                return Ok(SetOutcome::Lost(name, loss));
             }
         }
         // A set has at least one name.
-        Ok(self.held.take().map_or(Come::No, |held| Come::All(held.lease)))
+        Ok(self.held.take().map_or(SetOutcome::No, |held| SetOutcome::Held(held.lease)))
     }
 
-    /// Takes one more, unless what is held is lost meanwhile.
-    async fn take(&self, ask: &Ask, deadline: Tick) -> Next {
+    /// Acquires one more name, unless a name before it is lost meanwhile.
+    async fn acquire_next(&self, ask: &AcquireRequest, deadline: Tick) -> NextOutcome {
         let joint = self.held.as_ref().map(|held| &held.joint);
-        let mut taking = pin!(self.core.acquire_by(ask, deadline, joint));
+        let mut acquiring = pin!(self.core.acquire_one(ask, deadline, joint));
         let mut lost = joint.map(|joint| joint.hold().lost());
         poll_fn(|cx| {
-            // First, so that no step is taken towards a set of which a part is gone.
+            // Polled first, so that no call is made for a set that has lost a name.
             if let (Some(lost), Some(joint)) = (&mut lost, joint)
                 && let Poll::Ready(loss) = Pin::new(lost).poll(cx)
             {
-                return Poll::Ready(Next::Lost(joint.culprit().clone(), loss));
+                return Poll::Ready(NextOutcome::Lost(joint.culprit().clone(), loss));
             }
-            taking.as_mut().poll(cx).map(Next::Taken)
+            acquiring.as_mut().poll(cx).map(NextOutcome::Reply)
         })
         .await
     }
 
-    /// Binds one more to what is held.
+    /// Adds one grant to those held.
     fn join(
         &mut self,
         parts: &Parts,
-        lease: Lease,
+        lease: Share,
         max_hold: Option<Duration>,
     ) -> Result<(), (Name, Loss)> {
         let timeout = lease.timeout();
@@ -126,32 +130,31 @@ impl<'a> Taken<'a> {
         if let Some(old) = self.held.take() {
             old.lease.hand_over();
         }
-        let lease = Lease::of_joint(Arc::clone(self.core), Arc::clone(&joint), timeout);
+        let lease = Share::of_joint(Arc::clone(self.core), Arc::clone(&joint), timeout);
         self.held = Some(Held { joint, lease });
         Ok(())
     }
 
-    /// Gives everything back and waits for the store's word. If it does not come, the keeper goes
-    /// on asking.
-    async fn give_back(&mut self) {
+    /// Releases everything and waits for the store's reply. If none comes, the keeper retries.
+    async fn release(&mut self) {
         let Some(held) = self.held.take() else { return };
         if let Err(error) = held.lease.release().await {
-            tracing::debug!(%error, "what was taken of a set was lost, or is not yet given back");
+            tracing::debug!(%error, "a name of a set was lost, or its release is not confirmed yet");
         }
     }
 }
 
-/// What came of taking one more.
-enum Next {
-    Taken(Result<Outcome, Error>),
+/// The outcome of acquiring one more name.
+enum NextOutcome {
+    Reply(Result<Outcome, Error>),
     Lost(Name, Loss),
 }
 
-/// The deadline passed between two names: says what is missing and who has it.
-async fn too_late(core: &Core, wait: Wait, name: &Name) -> Error {
-    let slot = core.look_at(name, core.patience_to_look()).await.flatten();
+/// Builds the error for a deadline that passed between two names, with the holders of the next.
+async fn timed_out(core: &Core, wait: Wait, name: &Name) -> Error {
+    let slot = core.inspect_for_error(name, core.inspect_deadline()).await.flatten();
     let holders = slot.map(|slot| slot.holders).unwrap_or_default();
-    timed_out_error(TooLate { wait, name, holders, place: None, own_hold: None, trouble: None })
+    timed_out_error(WaitTimeout { wait, name, holders, place: None, own_hold: None, trouble: None })
 }
 
 /// The error for a loss after which the set is not taken anew.

@@ -1,7 +1,8 @@
-//! The futures a caller sleeps in, and a way to run one without a runtime. Knows wakers and
-//! deadlines, not what is waited for.
+//! The futures in which callers wait, and `block_on`, which runs one without a runtime.
 //!
-//! The keeper's one queue of deadlines wakes everybody, so that no lock needs a timer of its own.
+//! A waiting future leaves its waker and its deadline in the table. The keeper's thread wakes it when
+//! the deadline has come, so that no lock needs a timer of its own and the futures work in every
+//! runtime, also in one without timers.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -11,9 +12,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::task::coop::unconstrained;
 
-use super::entry::{Entry, Phase};
+use super::Core;
+use super::entry::{EndReason, Entry, Phase};
 use super::inherited::forked_error;
-use super::{Core, Over};
 use crate::contract::{Attendant, ClaimId, Engine, SessionId, Verb};
 use crate::process::{blocking, is_blocked};
 use crate::session::Hold;
@@ -22,11 +23,11 @@ use crate::sync::thread::{self, Thread};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::Tick;
 
-/// Runs a call with a time limit: `None` if the limit passed first, or this is another process
-/// than the one that began the call.
+/// Runs a call with a timeout. Returns `None` if the timeout expired first, or if the process was
+/// forked after the call had begun.
 pub(super) async fn within<F: Future>(core: &Core, limit: Tick, call: F) -> Option<F::Output> {
     let mut call = pin!(call);
-    let mut nap = Nap { core, until: limit, key: None };
+    let mut sleep = Sleep { core, until: limit, key: None };
     poll_fn(move |cx| {
         if core.is_inherited() {
             return Poll::Ready(None);
@@ -34,24 +35,24 @@ pub(super) async fn within<F: Future>(core: &Core, limit: Tick, call: F) -> Opti
         if let Poll::Ready(answer) = call.as_mut().poll(cx) {
             return Poll::Ready(Some(answer));
         }
-        Pin::new(&mut nap).poll(cx).map(|()| None)
+        Pin::new(&mut sleep).poll(cx).map(|()| None)
     })
     .await
 }
 
 /// Sleeps until an instant.
-pub(super) async fn nap(core: &Core, until: Tick) {
-    Nap { core, until, key: None }.await;
+pub(super) async fn sleep_until(core: &Core, until: Tick) {
+    Sleep { core, until, key: None }.await;
 }
 
 /// Resolves at an instant. The keeper wakes it.
-struct Nap<'a> {
+struct Sleep<'a> {
     core: &'a Core,
     until: Tick,
     key: Option<(Tick, u64)>,
 }
 
-impl Future for Nap<'_> {
+impl Future for Sleep<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -69,7 +70,7 @@ impl Future for Nap<'_> {
     }
 }
 
-impl Drop for Nap<'_> {
+impl Drop for Sleep<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take().filter(|_| !self.core.is_inherited()) {
             self.core.lock().awake(key);
@@ -77,47 +78,53 @@ impl Drop for Nap<'_> {
     }
 }
 
-/// What a waiting caller wakes to.
+/// How a wait for a grant ended.
 #[derive(Debug)]
-pub(super) enum Woken {
-    /// The grant, now in the caller's hands.
+pub(super) enum WaitOutcome {
+    /// The claim was granted, and the grant was handed to the caller.
     Granted(Arc<Hold>),
-    /// The wait ended without one.
-    Over(Over),
-    /// The deadline passed; the claim still waits, at this place.
-    Deadline(usize),
+    /// The wait ended without a grant.
+    Ended(EndReason),
+    /// The deadline has passed; the claim is still queued, at this place.
+    TimedOut(usize),
 }
 
-/// Waits until the claim is granted, its wait is over, or the deadline passes.
-pub(super) async fn granted(core: &Core, id: ClaimId, deadline: Tick) -> Woken {
+/// Waits until the claim is granted, its wait ends without a grant, or the deadline passes.
+pub(super) async fn wait_for_grant(core: &Core, id: ClaimId, deadline: Tick) -> WaitOutcome {
     poll_fn(|cx| {
         if core.is_inherited() {
             let error = forked_error(Verb::Claim);
-            return Poll::Ready(Woken::Over(Over::CutOff(error)));
+            return Poll::Ready(WaitOutcome::Ended(EndReason::Unreachable(error)));
         }
         let now = core.clock.now();
-        let look = |entry: &mut Entry| look(entry, now, deadline, cx);
-        // An entry that is gone was given back by somebody: claim anew.
-        let looked = core.lock().update(id, look);
-        if let Some(Poll::Pending) = &looked {
+        let check = |entry: &mut Entry| poll_entry(entry, now, deadline, cx);
+        // An entry that is gone was released while the caller waited: claim again.
+        let outcome = core.lock().update(id, check);
+        if let Some(Poll::Pending) = &outcome {
             await_signal(core);
         }
-        looked.unwrap_or(Poll::Ready(Woken::Over(Over::Lapsed)))
+        outcome.unwrap_or(Poll::Ready(WaitOutcome::Ended(EndReason::TicketExpired)))
     })
     .await
 }
 
-fn look(entry: &mut Entry, now: Tick, deadline: Tick, cx: &mut Context<'_>) -> Poll<Woken> {
+/// Hands a grant over to its caller, or registers the caller's waker.
+fn poll_entry(
+    entry: &mut Entry,
+    now: Tick,
+    deadline: Tick,
+    cx: &mut Context<'_>,
+) -> Poll<WaitOutcome> {
     let place = match &entry.phase {
-        Phase::Over(over) => return Poll::Ready(Woken::Over(over.clone())),
+        Phase::Ended(over) => return Poll::Ready(WaitOutcome::Ended(over.clone())),
         Phase::Granted { hold, .. } if hold.loss_at(now).is_none() => {
             let hold = Arc::clone(hold);
             entry.waker = None;
             entry.phase = Phase::Held { hold: Arc::clone(&hold), guards: 1 };
-            return Poll::Ready(Woken::Granted(hold));
+            return Poll::Ready(WaitOutcome::Granted(hold));
         }
         Phase::Granted { .. } => {
-            // Granted, but what we know of it is too old to be trusted: renew first.
+            // Granted, but its safe-until has passed: renew before it is handed over.
             entry.renew_at = now;
             0
         }
@@ -125,7 +132,7 @@ fn look(entry: &mut Entry, now: Tick, deadline: Tick, cx: &mut Context<'_>) -> P
         Phase::Sent | Phase::Held { .. } => 0,
     };
     if now >= deadline {
-        return Poll::Ready(Woken::Deadline(place));
+        return Poll::Ready(WaitOutcome::TimedOut(place));
     }
     entry.waker = Some(cx.waker().clone());
     entry.wake_at = deadline;
@@ -137,8 +144,8 @@ thread_local! {
     static AWAITED: RefCell<Awaited> = const { RefCell::new(None) };
 }
 
-/// Says that a future on this thread waits for a signal of this session. If the thread is blocked
-/// on that future, it can wait where the signal arrives.
+/// Notes that the future on this thread waits for a signal of this session. A thread that is
+/// blocked on the future can then wait inside the engine, where the signal arrives.
 fn await_signal(core: &Core) {
     if is_blocked() && core.engine.attendant().is_some() {
         AWAITED.set(Some((Arc::clone(&core.engine), core.id)));
@@ -175,10 +182,11 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     })
 }
 
-/// A thread that blocks on a future.
+/// A thread that is blocked on a future.
 struct Sleeper {
     thread: Thread,
-    /// Because work inside the future may park this thread too and use up its token.
+    /// Set by the waker. The thread's park token is not enough: code inside the future may park
+    /// the thread too and consume it.
     woken: AtomicBool,
     /// Where the thread waits, if that is inside an engine.
     attends: Mutex<Awaited>,
@@ -193,7 +201,8 @@ impl Sleeper {
         Self { thread: thread::current(), woken, attends }
     }
 
-    /// Sleeps until woken, where signals arrive if somebody is awaited who offers that.
+    /// Sleeps until woken: inside the engine if the future waits for a signal of one that offers
+    /// that, otherwise by parking the thread.
     fn sleep(&self, awaited: &Awaited) {
         while !self.woken.swap(false, Ordering::SeqCst) {
             let attended = awaited.as_ref().is_some_and(|(engine, session)| {
@@ -212,7 +221,7 @@ impl Sleeper {
         session: SessionId,
     ) -> bool {
         *self.attends() = Some((Arc::clone(engine), session));
-        // Whoever wakes us from now on interrupts; whoever did so before has left a mark.
+        // From now on a waker interrupts the wait; an earlier one has set `woken`.
         let attended = attendant.attend(session, &|| !self.woken.load(Ordering::SeqCst));
         *self.attends() = None;
         attended
@@ -227,7 +236,7 @@ impl Wake for Sleeper {
     fn wake(self: Arc<Self>) {
         self.woken.store(true, Ordering::SeqCst);
         if thread::current().id() == self.thread.id() {
-            // Heard while it attends: it looks up by itself.
+            // Woken by the wait inside the engine itself, which checks `woken` when it returns.
             return;
         }
         let attends = self.attends().clone();

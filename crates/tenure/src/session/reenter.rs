@@ -9,15 +9,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ask::Ask;
 use super::entry::{Entry, Phase};
-use super::{Core, Lease, closed_error};
+use super::request::AcquireRequest;
+use super::{Core, Share, closed_error};
 use crate::contract::{Claim, Error, Name, OwnerId, Verb};
 
 impl Core {
     /// Enters a hold of the same owner once more, without a call. A lock with another lease, or a
     /// longer lock delay, is a claim of its own: the store grants it beside the one that stands.
-    pub(super) fn reenter(self: &Arc<Self>, ask: &Ask) -> Result<Option<Lease>, Error> {
+    pub(super) fn reenter(self: &Arc<Self>, ask: &AcquireRequest) -> Result<Option<Share>, Error> {
         let [part] = ask.parts.as_slice() else { return Ok(None) };
         if !ask.scoped || ask.replaces.is_some() {
             return Ok(None);
@@ -34,7 +34,7 @@ impl Core {
         let hold = table.reenter(ask.lineage.owner(), part, self.clock.now(), fits);
         drop(table);
         let Some(hold) = hold else { return Ok(None) };
-        let lease = Lease::new(Arc::clone(self), hold, ask.wait.timeout());
+        let lease = Share::new(Arc::clone(self), hold, ask.wait.timeout());
         match ask.max_hold {
             None => Ok(Some(lease)),
             Some(most) => Ok(self.end_after(lease, ask, most)),
@@ -43,10 +43,15 @@ impl Core {
 
     /// Gives one guard of a shared hold an end of its own: it holds a set of one, which ends when
     /// `most` has passed or the hold ends. `None` if the hold has ended just now.
-    fn end_after(self: &Arc<Self>, lease: Lease, ask: &Ask, most: Duration) -> Option<Lease> {
+    fn end_after(
+        self: &Arc<Self>,
+        lease: Share,
+        ask: &AcquireRequest,
+        most: Duration,
+    ) -> Option<Share> {
         let joint = self.join(&ask.parts, None, lease.hold(), Some(most)).ok()?;
         lease.hand_over();
-        Some(Lease::of_joint(Arc::clone(self), joint, ask.wait.timeout()))
+        Some(Share::of_joint(Arc::clone(self), joint, ask.wait.timeout()))
     }
 
     /// How many guards of this owner on this name there are.

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::park::nap;
-use super::{Ask, Core, Outcome};
+use super::park::sleep_until;
+use super::{AcquireRequest, Core, Outcome};
 use crate::contract::{Error, ErrorKind, Loss};
 use crate::time::back_off;
 
@@ -19,7 +19,7 @@ impl Core {
     /// Tries until all of `ask` is granted, `limit` has passed or so many `tries` were made.
     pub(crate) async fn try_repeatedly(
         self: Arc<Self>,
-        ask: Ask,
+        ask: AcquireRequest,
         limit: Duration,
         tries: Option<u32>,
     ) -> Result<Outcome, Error> {
@@ -36,7 +36,7 @@ impl Core {
             if now >= deadline || tries.is_some_and(|most| made >= most) {
                 return round;
             }
-            nap(&self, (now + back_off(made, self.jitter())).min(deadline)).await;
+            sleep_until(&self, (now + back_off(made, self.jitter())).min(deadline)).await;
         }
     }
 }

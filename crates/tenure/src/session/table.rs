@@ -1,5 +1,22 @@
-//! The session's table of claims, with one queue of deadlines over all of them. Knows what is due
-//! when; makes no calls and waits for nothing.
+//! The session's table of claims, with one ordered set of deadlines over all of them. Pure
+//! bookkeeping: makes no calls, waits for nothing, and wakes no caller itself.
+//!
+//! Invariants, for every method that is called under the session's lock:
+//!
+//! 1. **`due` agrees with `entries`.** An entry is in `due` at exactly its `next_due()`, or not at
+//!    all if that is [`Tick::NEVER`]. Hence entries are only changed through [`Table::update`],
+//!    which compares the deadline before and after.
+//! 2. **`held` is the index of `Phase::Held`** by name: `update` adds, `remove` takes out.
+//! 3. **The alarm is never late.** `armed` is what the alarm is set to, and no deadline of an entry,
+//!    a sleeping caller or a release to be retried is before it. The keeper may wake too early, and
+//!    then computes the next instant in [`Table::collect`].
+//! 4. **No release is lost.** A claim that leaves the table and may be known to the store is counted
+//!    in `in_flight` from the same critical section on, until the store confirms its release or its
+//!    lease has ended. The keeper ends, and `close` returns, only when that count is zero and
+//!    `releases` is empty.
+//! 5. **Effects come last.** Wakers, losses and releases are collected in [`Effects`] and carried
+//!    out after the lock was dropped: the hold ends first, then the release is sent. A holder that
+//!    asks in between reads the clock itself, and the claim is not renewed any more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -8,7 +25,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::entry::{Entry, Flow, Over, Phase};
+use super::entry::{EndReason, Entry, Flow, Phase};
 use super::hold::Hold;
 use crate::contract::{Claim, ClaimId, ClaimRef, IdMap, Loss, Name, OwnerId, Part, Release};
 use crate::limits;
@@ -17,48 +34,48 @@ use crate::time::{Alarm, Tick};
 /// All claims of a session.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Boxed: a map has room to spare, and an entry is large.
+    /// Each entry with its deadline. Boxed: a map has spare capacity, and an entry is large.
     entries: IdMap<ClaimId, Box<(Entry, Tick)>>,
     due: BTreeSet<(Tick, ClaimId)>,
-    /// The claims that hold, by name: for re-entry, and to tell a task that waits for itself.
+    /// The claims that hold, by name: for re-entry, and to recognize a task that waits for itself.
     pub(super) held: HashMap<Name, SmallVec<[ClaimId; 1]>>,
-    /// Callers with a time limit, by when it passes.
+    /// The wakers of callers with a timeout, by when it expires.
     sleepers: BTreeMap<(Tick, u64), Waker>,
     next_sleeper: u64,
     alarm: Arc<dyn Alarm>,
-    /// The alarm rings at this instant at the latest.
+    /// When the alarm rings at the latest.
     armed: Tick,
-    /// The keeper was rung for a release and has not looked yet.
+    /// The alarm was rung for a release, and the keeper has not collected it yet.
     rung: bool,
-    /// Claims to be given back in the background.
-    pub(super) releases: Vec<Giving>,
-    /// Releases that were sent, by the keeper or a guard, and are not answered yet.
-    giving: usize,
-    /// When the leases of all that is on its way back have ended.
-    forgotten_at: Tick,
-    /// Who waits until everything is given back.
+    /// Releases that the keeper has to send.
+    pub(super) releases: Vec<PendingRelease>,
+    /// How many releases were sent, by the keeper or by a guard, and have no reply yet.
+    in_flight: usize,
+    /// When the leases of all claims that are being released have ended.
+    leases_end_at: Tick,
+    /// The wakers of callers that wait until every release is confirmed.
     pub(super) drained: Vec<Waker>,
     pub(super) closed: bool,
-    /// Nobody but guards is left: end when they are gone.
+    /// Every handle of the session was dropped: the keeper ends when the last guard is gone.
     pub(super) orphaned: bool,
 }
 
-/// A claim on its way back to the store.
+/// A release that the keeper has to send, or to send again.
 #[derive(Debug)]
-pub(super) struct Giving {
+pub(super) struct PendingRelease {
     pub(super) release: Release,
-    /// When the lease has ended it in the store anyway. The keeper says so when it first takes the
-    /// claim up: the thread that let it go may have been stopped after it read the clock, while
-    /// the keeper went on renewing.
+    /// When the lease has ended the claim in the store anyway. Set when the keeper first collects
+    /// the release: the thread that released may have been stopped after it had read the clock,
+    /// while the keeper went on renewing.
     pub(super) until: Tick,
     pub(super) not_before: Tick,
-    /// The store never got the claim. The release is sent once, so that the engine can drop what it
-    /// remembers of the claim; it is not counted as on its way, and not sent again.
+    /// The store never received the claim. The release is sent once, so that the engine can drop
+    /// what it keeps of the claim; it is not counted as in flight and not retried.
     pub(super) void: bool,
 }
 
-impl Giving {
-    /// A claim to be given back at once.
+impl PendingRelease {
+    /// The release of an entry's claim, to be sent at once.
     pub(super) fn of(entry: &Entry) -> Self {
         Self::new(entry.to_release())
     }
@@ -68,24 +85,24 @@ impl Giving {
         Self { release, until: Tick::NEVER, not_before: Tick::ZERO, void: false }
     }
 
-    /// How many of these count as on their way.
-    pub(super) fn count(givings: &[Self]) -> usize {
-        givings.iter().filter(|giving| !giving.void).count()
+    /// Returns how many of these count as in flight.
+    pub(super) fn count(pending: &[Self]) -> usize {
+        pending.iter().filter(|pending| !pending.void).count()
     }
 }
 
-/// What the keeper has to do now.
+/// What follows from a change of the table, to be carried out after its lock was dropped.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct Effects {
     pub(super) wake: Vec<Waker>,
     pub(super) renew: Vec<ClaimRef>,
-    pub(super) release: Vec<Giving>,
-    /// What was lost and has to go back to the store, once its holder knows.
-    pub(super) give_back: Vec<Giving>,
+    pub(super) release: Vec<PendingRelease>,
+    /// Releases of claims that were lost, to be queued after their holders were notified.
+    pub(super) give_back: Vec<PendingRelease>,
     pub(super) lost: Vec<(Arc<Hold>, Loss)>,
-    /// What the guards of joints see, which are lost with the first of their members.
+    /// The holds of joints, which are lost with the first of their members.
     pub(super) joints: Vec<(Arc<Hold>, Loss)>,
-    /// Grants whose place another grant of the same owner has taken.
+    /// Holds that another grant of the same owner has replaced.
     pub(super) replaced: Vec<Arc<Hold>>,
 }
 
@@ -101,8 +118,8 @@ impl Table {
             armed: Tick::NEVER,
             rung: false,
             releases: Vec::new(),
-            giving: 0,
-            forgotten_at: Tick::ZERO,
+            in_flight: 0,
+            leases_end_at: Tick::ZERO,
             drained: Vec::new(),
             closed: false,
             orphaned: false,
@@ -117,31 +134,31 @@ impl Table {
         self.entries.len()
     }
 
-    /// Nothing is on its way back to the store.
+    /// Returns whether every release was confirmed.
     pub(super) fn is_drained(&self) -> bool {
         self.unconfirmed() == 0
     }
 
-    /// How many claims are on their way back to the store.
+    /// Returns how many releases are not confirmed yet.
     pub(super) fn unconfirmed(&self) -> usize {
-        Giving::count(&self.releases) + self.giving
+        PendingRelease::count(&self.releases) + self.in_flight
     }
 
-    /// When the store has forgotten, by their leases, all claims that are on their way back.
-    pub(super) fn forgotten_at(&self) -> Tick {
-        self.forgotten_at
+    /// Returns when the leases of all claims that are being released have ended.
+    pub(super) fn leases_end_at(&self) -> Tick {
+        self.leases_end_at
     }
 
-    /// Counts a claim as on its way back, from before its release is sent.
-    pub(super) fn on_its_way(&mut self, lease: Duration, now: Tick) {
-        self.giving += 1;
-        self.forgotten_at = self.forgotten_at.max(now + lease);
+    /// Counts the release of a claim as in flight, before it is sent.
+    pub(super) fn begin_release(&mut self, lease: Duration, now: Tick) {
+        self.in_flight += 1;
+        self.leases_end_at = self.leases_end_at.max(now + lease);
     }
 
-    /// Forgets all that is on its way back. Returns the wakers of those that waited for it.
+    /// Drops all releases. Returns the wakers of the callers that waited for them.
     pub(super) fn abandon(&mut self) -> Vec<Waker> {
         self.releases.clear();
-        self.giving = 0;
+        self.in_flight = 0;
         std::mem::take(&mut self.drained)
     }
 
@@ -155,7 +172,7 @@ impl Table {
         self.schedule(due, id);
     }
 
-    /// Changes an entry and keeps the queue of deadlines true.
+    /// Changes an entry, and its deadline and index with it.
     pub(super) fn update<T>(
         &mut self,
         id: ClaimId,
@@ -200,7 +217,7 @@ impl Table {
         self.entries.keys().copied().collect()
     }
 
-    /// A hold of this owner that a claim for `part` may simply enter again, if its terms fit.
+    /// Returns a hold of this owner that a claim for `part` may re-enter, with one more guard.
     pub(super) fn reenter(
         &mut self,
         owner: OwnerId,
@@ -212,8 +229,8 @@ impl Table {
             return None;
         }
         let fits = |entry: &Entry| {
-            // Neither a hold that is being exchanged, nor a set, which has other names and fences.
-            let plain = entry.rare().is_none_or(|rare| rare.successor.is_none())
+            // Not a hold that is being exchanged, and not a set, which has other names and fences.
+            let plain = entry.extras().is_none_or(|extras| extras.successor.is_none())
                 && entry.claim.parts.as_slice().len() == 1;
             if entry.claim.lineage.owner() != owner || !plain || !terms_fit(&entry.claim) {
                 return false;
@@ -228,8 +245,8 @@ impl Table {
         self.update(id, Entry::reenter)?
     }
 
-    /// The hold of the same task or thread on this name under another owner, if there is one: a
-    /// flow that waits for it waits for itself.
+    /// Returns the hold of the same task or thread on this name under another owner, if there is
+    /// one: a task that waits for it waits for itself.
     pub(super) fn own_hold(&self, flow: Flow, name: &Name, owner: OwnerId) -> Option<Arc<Hold>> {
         let mut entries = self.held.get(name)?.iter().filter_map(|id| self.get(*id));
         entries.find_map(|entry| match &entry.phase {
@@ -242,134 +259,136 @@ impl Table {
         })
     }
 
-    /// Puts a claim on its way back to the store.
-    pub(super) fn push_release(&mut self, giving: Giving) {
-        self.releases.push(giving);
+    /// Queues a release for the keeper and wakes it.
+    pub(super) fn push_release(&mut self, pending: PendingRelease) {
+        self.releases.push(pending);
         if !self.rung {
             self.rung = true;
             self.alarm.ring();
         }
     }
 
-    /// So many releases have been answered. Returns who waited for the last of them.
-    pub(super) fn given(&mut self, count: usize) -> Vec<Waker> {
-        // Saturating: a session whose keeper is gone has stopped counting.
-        self.giving = self.giving.saturating_sub(count);
+    /// Records that `count` releases have a reply. Returns the wakers of the callers that waited for
+    /// the last of them.
+    pub(super) fn releases_done(&mut self, count: usize) -> Vec<Waker> {
+        // Saturating: `abandon` has set the count to zero while calls were in flight.
+        self.in_flight = self.in_flight.saturating_sub(count);
         if !self.is_drained() {
             return Vec::new();
         }
-        self.forgotten_at = Tick::ZERO;
+        self.leases_end_at = Tick::ZERO;
         if self.orphaned {
-            // The keeper may have waited for just this to end.
+            // The keeper may be waiting for this to end its thread.
             self.alarm.ring();
         }
         std::mem::take(&mut self.drained)
     }
 
-    /// Takes out everything that is due at `now`, and sets the alarm for what comes next.
-    pub(super) fn collect(&mut self, now: Tick, at_latest: Tick) -> Work {
+    /// Collects everything that is due at `now`, and sets the alarm for the next deadline.
+    pub(super) fn collect(&mut self, now: Tick, at_latest: Tick) -> Effects {
         self.rung = false;
-        let mut work = Work::default();
+        let mut effects = Effects::default();
         let horizon = now + Duration::from_secs(1);
         let soon: Vec<ClaimId> =
             self.due.iter().take_while(|(due, _)| *due <= horizon).map(|(_, id)| *id).collect();
         for id in soon {
-            self.collect_one(id, now, &mut work);
+            self.collect_one(id, now, &mut effects);
         }
         while let Some(first) = self.sleepers.first_entry()
             && first.key().0 <= now
         {
-            work.wake.push(first.remove());
+            effects.wake.push(first.remove());
         }
         let (mut ready, later): (Vec<_>, Vec<_>) =
-            self.releases.drain(..).partition(|giving| giving.not_before <= now);
-        for giving in &mut ready {
-            giving.until = giving.until.min(now + giving.release.claim.lease);
+            self.releases.drain(..).partition(|pending| pending.not_before <= now);
+        for pending in &mut ready {
+            pending.until = pending.until.min(now + pending.release.claim.lease);
         }
         self.releases = later;
-        self.giving += Giving::count(&ready);
-        work.release = ready;
+        self.in_flight += PendingRelease::count(&ready);
+        effects.release = ready;
         let first = self.due.first().map_or(Tick::NEVER, |(due, _)| *due);
-        let retry = self.releases.iter().map(|giving| giving.not_before).min();
+        let retry = self.releases.iter().map(|pending| pending.not_before).min();
         let sleeper = self.sleepers.first_key_value().map(|((at, _), _)| *at);
         let next = [retry, sleeper].into_iter().flatten().min().unwrap_or(Tick::NEVER);
         self.armed = first.min(next).min(at_latest);
         self.alarm.set(self.armed);
-        work
+        effects
     }
 
-    fn collect_one(&mut self, id: ClaimId, now: Tick, work: &mut Work) {
+    fn collect_one(&mut self, id: ClaimId, now: Tick, effects: &mut Effects) {
         while let Some((joint, loss)) = self.get(id).and_then(|entry| entry.joint_over(now)) {
-            self.lose_joint(&joint, None, &loss, now, work);
+            self.lose_joint(&joint, None, &loss, now, effects);
         }
         let Some(due) = self.get(id).map(|entry| entry.due(now)) else { return };
         if let Some(loss) = due.lose {
-            self.lose(id, loss, now, work);
+            self.lose(id, loss, now, effects);
             return;
         }
         self.update(id, |entry| {
             if due.renew {
                 entry.renewing = true;
-                work.renew.push(entry.claim.to_ref());
+                effects.renew.push(entry.claim.to_ref());
             }
             if due.wake {
-                work.wake.extend(entry.waker.take());
+                effects.wake.extend(entry.waker.take());
             }
         });
     }
 
-    /// Ends a grant: the guard hears of it, and the claim goes back to the store. A grant that was
-    /// not picked up leaves its caller's wait behind, which then claims anew.
-    pub(super) fn lose(&mut self, id: ClaimId, loss: Loss, now: Tick, work: &mut Work) {
+    /// Ends a grant: its guards are notified and the claim is released. If the grant was not picked
+    /// up yet, its caller's wait ends, and the caller claims again.
+    pub(super) fn lose(&mut self, id: ClaimId, loss: Loss, now: Tick, effects: &mut Effects) {
         let Some(entry) = self.get(id) else { return };
-        let mut giving = Giving::of(entry);
-        // The store and we may disagree on what became of it: no late copy may come back.
-        giving.release.uncertain = true;
+        let mut pending = PendingRelease::of(entry);
+        // The store may have another view of the claim: a late copy must be refused.
+        pending.release.uncertain = true;
         match &entry.phase {
             Phase::Held { hold, .. } => {
                 let hold = Arc::clone(hold);
-                work.lost.push((Arc::clone(&hold), loss.clone()));
+                effects.lost.push((Arc::clone(&hold), loss.clone()));
                 let entry = self.remove(id);
                 for joint in entry.iter().flat_map(Entry::joints) {
-                    self.lose_joint(joint, Some(&hold), &loss, now, work);
+                    self.lose_joint(joint, Some(&hold), &loss, now, effects);
                 }
             }
             Phase::Granted { hold, .. } => {
                 let hold = Arc::clone(hold);
-                work.lost.push((Arc::clone(&hold), loss.clone()));
+                effects.lost.push((Arc::clone(&hold), loss.clone()));
                 let behind = entry
-                    .rare()
-                    .and_then(|rare| rare.behind.clone())
+                    .extras()
+                    .and_then(|extras| extras.behind.clone())
                     .filter(|_| loss == Loss::NotPickedUp);
                 if let Some(joint) = behind {
-                    // Nobody looks after the rest of the set either.
-                    self.lose_joint(&joint, Some(&hold), &loss, now, work);
+                    // The caller does not poll, so the rest of the set ends too.
+                    self.lose_joint(&joint, Some(&hold), &loss, now, effects);
                 }
-                let over = match loss {
-                    Loss::Evicted { .. } => Over::Ended(loss),
-                    _ => Over::Lapsed,
+                let reason = match loss {
+                    Loss::Evicted { .. } => EndReason::Revoked(loss),
+                    _ => EndReason::TicketExpired,
                 };
-                self.wait_over(id, over, now, work);
+                self.end_wait(id, reason, now, effects);
             }
             _ => return,
         }
-        // It goes back only after its holder was told; until then it counts as on its way.
-        self.on_its_way(giving.release.claim.lease, now);
-        work.give_back.push(giving);
+        // The release is sent after the holder was notified; until then it counts as in flight.
+        self.begin_release(pending.release.claim.lease, now);
+        effects.give_back.push(pending);
     }
 
-    /// A claim is granted: what it replaces has ended in the same step, and is not lost.
-    pub(super) fn retire_replaced(&mut self, id: ClaimId, work: &mut Work) {
+    /// Removes the claim that a granted one replaces: the store ended it in the same step.
+    pub(super) fn retire_replaced(&mut self, id: ClaimId, effects: &mut Effects) {
         let old = self.get(id).and_then(|entry| entry.claim.replaces);
         let old = old.and_then(|old| self.remove(old));
         if let Some(Entry { phase: Phase::Held { hold, .. }, .. }) = old {
-            work.replaced.push(hold);
+            effects.replaced.push(hold);
         }
     }
 
-    /// Whether another claim is about to take this one's place; it is then asked about first.
+    /// Returns whether a successor of this claim (upgrade, downgrade) is pending. The store is then
+    /// asked about the successor before this claim is declared lost.
     pub(super) fn asks_successor(&mut self, id: ClaimId, now: Tick) -> bool {
-        let Some(next) = self.get(id).and_then(|entry| entry.rare()?.successor) else {
+        let Some(next) = self.get(id).and_then(|entry| entry.extras()?.successor) else {
             return false;
         };
         let pending = self.update(next, |entry| match entry.phase {
@@ -383,25 +402,31 @@ impl Table {
         if pending != Some(true) {
             return false;
         }
-        // If the successor knows nothing better, the hold ends with its safe-until.
+        // If the successor is not granted, the hold ends with its safe-until.
         self.update(id, |entry| entry.renew_at = Tick::NEVER);
         true
     }
 
-    /// Ends a wait: its caller is woken and reads why.
-    pub(super) fn wait_over(&mut self, id: ClaimId, over: Over, now: Tick, work: &mut Work) {
+    /// Ends a wait without a grant. Its caller is woken and reads the reason.
+    pub(super) fn end_wait(
+        &mut self,
+        id: ClaimId,
+        reason: EndReason,
+        now: Tick,
+        effects: &mut Effects,
+    ) {
         let replaces = self.update(id, |entry| {
-            entry.phase = Phase::Over(over);
-            work.wake.extend(entry.waker.take());
+            entry.phase = Phase::Ended(reason);
+            effects.wake.extend(entry.waker.take());
             entry.claim.replaces
         });
-        // The store may have made the exchange before the wait was over.
+        // The store may have made the exchange before the wait ended.
         if let Some(old) = replaces.flatten() {
-            self.lose(old, Loss::ExchangeGivenUp, now, work);
+            self.lose(old, Loss::ExchangeGivenUp, now, effects);
         }
     }
 
-    /// Wakes a caller at `at`. Returns what `awake` needs to take it back.
+    /// Wakes a caller at `at`. Returns the key with which [`awake`](Self::awake) cancels that.
     pub(super) fn sleep(&mut self, at: Tick, waker: Waker) -> (Tick, u64) {
         self.next_sleeper += 1;
         let key = (at, self.next_sleeper);
@@ -410,14 +435,14 @@ impl Table {
         key
     }
 
-    /// The caller needs no waking any more.
+    /// Cancels a `sleep`.
     pub(super) fn awake(&mut self, key: (Tick, u64)) {
         self.sleepers.remove(&key);
     }
 
-    /// Makes sure that the keeper looks again at `at`, or earlier.
+    /// Makes sure that the keeper wakes at `at`, or earlier.
     pub(super) fn alarm_by(&mut self, at: Tick) {
-        // Later than what the alarm is set to needs nothing: it rings, and the keeper looks again.
+        // A later instant needs nothing: the alarm rings before, and the keeper computes the next.
         if at < self.armed {
             self.armed = at;
             self.alarm.set(at);
@@ -438,8 +463,8 @@ impl Table {
     }
 }
 
-impl Work {
-    /// Cuts claims into calls of at most a batch each.
+impl Effects {
+    /// Splits claims into batches.
     pub(super) fn batches<T>(items: Vec<T>) -> Vec<Vec<T>> {
         let mut batches = Vec::with_capacity(items.len().div_ceil(limits::BATCH));
         let mut items = items.into_iter();
@@ -452,8 +477,9 @@ impl Work {
         }
     }
 
-    /// Tells everybody concerned. Never under the table's lock: wakers may run anything.
-    pub(super) fn announce(&mut self) {
+    /// Ends the lost holds and wakes callers. Never called under the table's lock, since wakers may
+    /// run anything.
+    pub(super) fn notify(&mut self) {
         for (hold, loss) in self.lost.drain(..) {
             tracing::warn!(name = %hold.claim().parts.first_name(), %loss, "lock lost");
             hold.end(loss);

@@ -1,5 +1,4 @@
-//! What a session can be seen doing: the seam for histories, metrics and reports. Knows events, not
-//! who listens.
+//! Events of a session, for histories, metrics and reports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,10 +6,11 @@ use std::sync::Arc;
 use crate::contract::{Claim, Fences, Loss};
 use crate::time::Tick;
 
-/// Sees what a session does. Called on the path of every lock: must be quick and must not block.
+/// Receives the events of a session. Called on the path of every lock: must be quick and must not
+/// block.
 pub trait Witness: fmt::Debug + Send + Sync + 'static {
-    /// Takes note of an event.
-    fn saw(&self, claim: &Arc<Claim>, event: Event<'_>);
+    /// Called for each event in the life of a claim.
+    fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>);
 }
 
 /// One event in the life of a claim.
@@ -21,7 +21,7 @@ pub enum Event<'a> {
     Sent,
     /// It waits at this place.
     Queued {
-        /// Its place in line, from 1.
+        /// Its place in the queue, from 1.
         place: usize,
     },
     /// It holds, and may be trusted until the given instant.

@@ -58,7 +58,7 @@ struct Line {
 }
 
 impl Witness for Line {
-    fn saw(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
         if let Event::Queued { .. } = event {
             let seen = self.seen.fetch_add(1, Ordering::SeqCst) + 1;
             let wanted = self.wanted.load(Ordering::SeqCst);

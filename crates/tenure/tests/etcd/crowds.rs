@@ -110,7 +110,7 @@ impl Default for Counts {
 }
 
 impl Witness for Counts {
-    fn saw(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
         if matches!(event, Event::Queued { .. }) {
             self.queued.fetch_add(1, Ordering::SeqCst);
         }

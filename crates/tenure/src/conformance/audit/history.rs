@@ -122,7 +122,7 @@ impl Recorder {
 }
 
 impl Witness for Recorder {
-    fn saw(&self, claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>) {
         let what = match event {
             Event::Sent => What::Sent {
                 lineage: claim.lineage.all().collect(),

@@ -1,14 +1,14 @@
-//! What a caller asks the session for, and what comes of it. Plain values; the acquire path is in
+//! The request of a caller to the session, and its outcome. Plain values; the acquire path is in
 //! `acquire.rs`.
 
 use std::time::Duration;
 
-use super::Lease;
+use super::Share;
 use crate::contract::{About, ClaimId, Lineage, OwnerId, Parts};
 
-/// What a caller asks for.
+/// A request to acquire one or several names.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct AcquireRequest {
     pub(crate) parts: Parts,
     pub(crate) lineage: Lineage,
     /// The owner is a scope or was given: look for a hold to re-enter.
@@ -21,10 +21,10 @@ pub(crate) struct Ask {
     pub(crate) about: About,
 }
 
-impl Ask {
-    /// The same once more, while a ticket of the first claim may still stand in the store. With the
-    /// owner of that ticket it would come in together with it, ahead of claims that came in
-    /// between; so where the owner was made for this call alone, it gets another one.
+impl AcquireRequest {
+    /// The request for another claim while a ticket of the first may still be queued in the store.
+    /// A claim of the same owner would be granted together with that ticket, ahead of claims that
+    /// arrived in between; so an owner that was made for this call alone is replaced.
     pub(super) fn anew(&self) -> Self {
         let mut ask = self.clone();
         if !ask.scoped {
@@ -37,18 +37,18 @@ impl Ask {
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Not at all: "no" is an answer.
+    /// Not at all: `Outcome::No` if the lock is held.
     Try,
-    /// This long; then it is an error.
+    /// This long, then a timeout error.
     Limit(Duration),
-    /// This long; then "no" is an answer.
+    /// This long, then `Outcome::No`.
     TryFor(Duration),
     /// Until it is granted.
     Unlimited,
 }
 
 impl Wait {
-    /// After how long it is an error that the lock was not granted.
+    /// Returns the timeout after which the wait is an error, if it has one.
     pub(super) fn timeout(self) -> Option<Duration> {
         match self {
             Self::Limit(limit) => Some(limit),
@@ -56,17 +56,17 @@ impl Wait {
         }
     }
 
-    /// Whether "no" is an answer.
+    /// Returns whether the outcome may be `No`.
     pub(super) fn may_refuse(self) -> bool {
         matches!(self, Self::Try | Self::TryFor(_))
     }
 }
 
-/// What came of it.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The lock is held.
-    Held(Lease),
-    /// A try found it taken, or its time has passed.
+    Held(Share),
+    /// A try found the lock held, or its time has passed.
     No,
 }

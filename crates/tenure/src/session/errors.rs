@@ -1,4 +1,4 @@
-//! What a caller is told who did not get a lock. Knows words, and what was seen when they were due.
+//! Builds the errors for refused and timed-out claims.
 
 use super::Wait;
 use crate::contract::{Claim, Error, ErrorKind, HolderView, Loss, Name, Refusal, Shape, Verb};
@@ -39,26 +39,26 @@ pub(super) fn refusal_error(refusal: Refusal, asked: Shape) -> Error {
     }
 }
 
-/// A wait that has reached its limit.
-pub(super) struct TooLate<'a> {
+/// A wait that timed out.
+pub(super) struct WaitTimeout<'a> {
     pub(super) wait: Wait,
-    /// What was waited for.
+    /// The name that was waited for.
     pub(super) name: &'a Name,
-    /// Who holds it.
+    /// The holders of that name.
     pub(super) holders: Vec<HolderView>,
-    /// The place in line, if we had one.
+    /// The place in the queue, if the claim had one.
     pub(super) place: Option<usize>,
     /// The hold of the same task or thread on that name, if there is one.
     pub(super) own_hold: Option<&'a Claim>,
-    /// Why the store has not answered of late, if it has not.
+    /// Why the last renewal failed, if it did.
     pub(super) trouble: Option<Box<str>>,
 }
 
-/// The error for a wait that has reached its limit.
-pub(super) fn timed_out_error(late: TooLate<'_>) -> Error {
-    let mut holders = late.holders;
+/// The error for a wait that timed out.
+pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
+    let mut holders = timeout.holders;
     holders.truncate(limits::NAMED_HOLDERS);
-    let next = match late.own_hold {
+    let next = match timeout.own_hold {
         Some(own) => {
             let place = own.about.place.as_ref().map(ToString::to_string).unwrap_or_default();
             format!(
@@ -70,16 +70,16 @@ pub(super) fn timed_out_error(late: TooLate<'_>) -> Error {
                  meanwhile, take them all at once"
             .to_owned(),
     };
-    let mut limit = match late.wait {
+    let mut limit = match timeout.wait {
         Wait::Limit(limit) => format!("not granted within {limit:?}"),
         _ => "not granted within the wait limit".to_owned(),
     };
-    if let Some(trouble) = late.trouble {
+    if let Some(trouble) = timeout.trouble {
         limit = format!("{limit}, and the store does not answer: {trouble}");
     }
     Error::new(ErrorKind::TimedOut, limit)
         .during(Verb::Claim)
-        .on(late.name)
-        .blocked_by(holders, late.place)
+        .on(timeout.name)
+        .blocked_by(holders, timeout.place)
         .with_help(next)
 }

@@ -1,0 +1,108 @@
+//! Signals pushed by the engine: grants, forced ends, and hints to ask the store again.
+//!
+//! A signal may arrive at any time: before the reply to the claim that it belongs to, while a
+//! renewal of that claim is in flight, or after the claim has left the table. So each is handled by
+//! the phase of its entry:
+//!
+//! | phase | `Granted` | `Ended` | `Again`, `Resync` |
+//! |---|---|---|---|
+//! | `Sent` | kept until the reply names the same arrival | kept until the reply | ask once more after the reply |
+//! | `Waiting` | becomes the grant if the arrival matches | ends the wait | ask the store now, or after the given time |
+//! | `Granted`, `Held` | ignored: known already | the grant is lost | ask once more if a renewal is in flight |
+//! | `Ended`, not in the table | ignored | ignored | ignored |
+//!
+//! A lost signal costs nothing but time: the next renewal returns the same news (promise 8).
+
+use super::Core;
+use super::entry::{EarlyEnd, EndReason, Phase};
+use super::table::{Effects, Table};
+use crate::contract::{ClaimId, Ear, Grant, Loss, Signal};
+use crate::time::Tick;
+
+impl Ear for Core {
+    fn hear(&self, signal: Signal) {
+        let now = self.clock.now();
+        let mut effects = Effects::default();
+        let mut table = self.lock();
+        match signal {
+            Signal::Granted { claim, grant } => {
+                self.on_granted(&mut table, claim, grant, &mut effects);
+            }
+            Signal::Ended { claim, loss } => revoke(&mut table, claim, loss, now, &mut effects),
+            Signal::AllEnded { loss } => {
+                for id in table.ids() {
+                    revoke(&mut table, id, loss.clone(), now, &mut effects);
+                    table.update(id, |entry| {
+                        if matches!(entry.phase, Phase::Sent) {
+                            entry.extras_mut().early_end = Some(EarlyEnd::All);
+                        }
+                    });
+                }
+            }
+            Signal::Again { claim, after } => {
+                table.update(claim, |entry| {
+                    entry.missed |= entry.renewing || matches!(entry.phase, Phase::Sent);
+                    if matches!(entry.phase, Phase::Waiting { .. }) {
+                        entry.ask_at = entry.ask_at.min(now + after);
+                    }
+                });
+            }
+            Signal::Resync => {
+                for id in table.ids() {
+                    table.update(id, |entry| {
+                        entry.missed = entry.renewing || matches!(entry.phase, Phase::Sent);
+                        if matches!(entry.phase, Phase::Waiting { .. }) {
+                            entry.renew_at = now;
+                        }
+                    });
+                }
+            }
+        }
+        drop(table);
+        self.apply(effects);
+    }
+}
+
+/// Ends a claim because the store said so: a grant is lost, a wait is over.
+pub(super) fn revoke(
+    table: &mut Table,
+    claim: ClaimId,
+    loss: Loss,
+    now: Tick,
+    effects: &mut Effects,
+) {
+    match table.get(claim).map(|entry| &entry.phase) {
+        Some(Phase::Held { .. } | Phase::Granted { .. }) => table.lose(claim, loss, now, effects),
+        Some(Phase::Waiting { .. }) => {
+            table.end_wait(claim, EndReason::Revoked(loss), now, effects)
+        }
+        // The push overtook the claim's reply: keep it until the reply comes.
+        Some(Phase::Sent) => {
+            table.update(claim, |entry| entry.extras_mut().early_end = Some(EarlyEnd::This(loss)));
+        }
+        Some(Phase::Ended(_)) | None => {}
+    }
+}
+
+impl Core {
+    /// Turns a pushed grant into the hold of the waiting claim that it names.
+    fn on_granted(&self, table: &mut Table, claim: ClaimId, grant: Grant, effects: &mut Effects) {
+        let now = self.clock.now();
+        let granted = table.update(claim, |entry| match entry.phase {
+            // The push overtook the claim's reply: keep it until the reply names the arrival.
+            Phase::Sent => {
+                entry.early = Some(Box::new(grant));
+                false
+            }
+            // A push for an earlier arrival of the claim must not become a grant (promise 5).
+            Phase::Waiting { .. } if entry.arrival == Some(grant.arrival) => {
+                self.record_grant(entry, grant, now, effects);
+                true
+            }
+            _ => false,
+        });
+        if granted == Some(true) {
+            table.retire_replaced(claim, effects);
+        }
+    }
+}
