@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Fencing, Pending, Promises,
-    Query, Raised, Release, Released, Renewed, SessionId, Signal, Snapshot, Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Raised, Release,
+    Released, Renewed, Replication, SessionId, Signal, Snapshot, Verdict, Wake,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};
@@ -96,22 +97,37 @@ impl Engine for Store {
         Box::pin(async move { Ok(self.step(|ledger, now| ledger.evict(eviction, now))) })
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        Box::pin(async move { Ok(self.step(|ledger, _| ledger.raise_fences(to))) })
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         self.ears.lock().unwrap_or_else(PoisonError::into_inner).push((session, ear));
     }
 
-    fn cells(&self) -> &dyn Cells {
-        unimplemented_cells()
+    fn cells(&self) -> Option<&dyn Cells> {
+        None
     }
-}
 
-/// The session never asks for cells.
-fn unimplemented_cells() -> &'static dyn Cells {
-    panic!("the session asks for no cells")
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        None
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        None
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        None
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        None
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        None
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        None
+    }
 }
 
 impl fmt::Debug for Store {

@@ -80,7 +80,7 @@ fn reach_shows_everything_an_owner_waits_for_over_several_slots() {
 #[test]
 fn cells_compare_and_set_expire_and_refuse_stale_fences() {
     let world = World::new();
-    let cells = world.store.cells();
+    let cells = world.store.cells().unwrap();
     let put = |put: Put| now(cells.put(&put)).unwrap();
     let cell = || now(cells.get(&name("leader"))).unwrap();
     let Ok(PutVerdict::Done(first)) = Ok::<_, ()>(put(Put::new(name("leader"), "one"))) else {
@@ -109,7 +109,7 @@ fn cells_compare_and_set_expire_and_refuse_stale_fences() {
 #[test]
 fn cells_are_listed_by_pattern_and_bad_values_are_refused() {
     let world = World::new();
-    let cells = world.store.cells();
+    let cells = world.store.cells().unwrap();
     for n in 0..5 {
         now(cells.put(&Put::new(name(&format!("k{n}")), vec![n]))).unwrap();
     }

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Pending, Promises, Query,
-    Raised, Release, Released, Renewed, SessionId, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
+    SessionId, Snapshot, Verdict,
 };
 
 #[derive(Debug)]
@@ -50,15 +51,35 @@ impl Engine for CountingEngine {
         self.inner.evict(eviction)
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        self.inner.raise_fences(to)
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         self.inner.listen(session, ear);
     }
 
-    fn cells(&self) -> &dyn Cells {
+    fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells()
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        self.inner.fence_floor()
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        self.inner.replication()
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        self.inner.partitions()
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        self.inner.diagnostics()
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        self.inner.ownership_proof()
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        self.inner.local()
     }
 }

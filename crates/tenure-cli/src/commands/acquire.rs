@@ -382,7 +382,10 @@ impl<'a> Store<'a> {
         let Some((wanted, within)) = wanted else { return Ok(None) };
         let name = claim.parts.first_name();
         let reference = claim.to_ref();
-        let call = self.engine.confirm(&reference, wanted, within);
+        let Some(replication) = self.engine.replication() else {
+            return Err(Failure::from(self.engine.promises().lacks("replicas")));
+        };
+        let call = replication.confirm(&reference, wanted, within);
         let Confirmed { renewed, replicas } =
             self.call_within(self.settings.op_timeout + within * 2, call)?;
         if !matches!(renewed, Renewed::Held(_)) {

@@ -8,13 +8,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
 use super::gate::Gate;
 use crate::contract::{
-    Attendant, Cells, Claim, ClaimId, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted,
-    Eviction, Fence, Finding, Name, Ownership, Pending, Promises, Query, Raised, Release, Released,
-    Renewed, SessionId, Signal, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
+    FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
+    Release, Released, Renewed, Replication, SessionId, Signal, Snapshot, Verdict,
 };
 
 /// What happens to one call or push.
@@ -269,29 +268,8 @@ impl Engine for Link {
         self.inner.inspect(query)
     }
 
-    fn confirm<'a>(
-        &'a self,
-        claim: &'a ClaimRef,
-        replicas: u32,
-        within: Duration,
-    ) -> Pending<'a, Confirmed> {
-        self.inner.confirm(claim, replicas, within)
-    }
-
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         self.inner.evict(eviction)
-    }
-
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        self.inner.doctor()
-    }
-
-    fn ownership<'a>(&'a self, name: &'a Name, claim: ClaimId) -> Pending<'a, Option<Ownership>> {
-        self.inner.ownership(name, claim)
-    }
-
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        self.inner.raise_fences(to)
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
@@ -305,17 +283,43 @@ impl Engine for Link {
         self.inner.listen(session, weak);
     }
 
-    fn cells(&self) -> &dyn Cells {
+    fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells()
     }
 
-    fn attendant(&self) -> Option<&dyn Attendant> {
-        // Signals come through the link, never around it.
-        None
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        self.inner.fence_floor()
     }
 
+    fn replication(&self) -> Option<&dyn Replication> {
+        self.inner.replication()
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        self.inner.partitions()
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        self.inner.diagnostics()
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        self.inner.ownership_proof()
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        self.inner.local().map(|_| self as &dyn LocalSessions)
+    }
+}
+
+impl LocalSessions for Link {
     fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
-        self.inner.liveness_file(session)
+        self.inner.local()?.liveness_file(session)
+    }
+
+    fn inline_wait(&self) -> Option<&dyn InlineWait> {
+        // Signals come through the link, never around it.
+        None
     }
 }
 

@@ -9,7 +9,7 @@ use super::harness::Stage;
 use super::link::Link;
 pub(super) use super::raw::{Ask, Raw};
 use super::waiting::Waiting;
-use crate::contract::{ClaimId, Name, Query, SlotView, Snapshot};
+use crate::contract::{Cells, ClaimId, Engine, FenceFloor, Name, Query, SlotView, Snapshot};
 use crate::limits;
 use crate::primitives::Tenure;
 
@@ -215,4 +215,14 @@ pub struct Actor {
 /// A name that is known to be one.
 pub(super) fn name(text: &str) -> Name {
     Name::try_from(text).expect("a good name")
+}
+
+/// The cells of an engine that promises them.
+pub(super) fn cells_of(engine: &dyn Engine) -> &dyn Cells {
+    engine.cells().expect("the engine promises cells")
+}
+
+/// The floor of fences of an engine that promises one.
+pub(super) fn floor_of(engine: &dyn Engine) -> &dyn FenceFloor {
+    engine.fence_floor().expect("the engine promises a floor of fences")
 }

@@ -1,10 +1,11 @@
-//! The contract between the session and its engines. Knows verbs and answers, not rules or stores.
+//! The contract between the session and its engines: verbs and replies, no rules and no stores.
 //!
-//! An engine is our code for one kind of store. It answers four verbs (claim, renew, release,
-//! inspect), pushes [`Signal`]s to the session that listens, and can release by force (evict). It
-//! keeps [`Cells`] for what is not a lock. What it can and cannot do it says in [`Promises`].
+//! An engine is the code for one kind of store. It implements five verbs (claim, renew, release,
+//! inspect, evict) and pushes [`Signal`]s to the listener of a session. What it guarantees is stated
+//! in its [`Promises`]; what only some engines have is an optional object (`cells()`,
+//! `replication()`, ...).
 //!
-//! Refusal is a value; trouble is an [`Error`] that says whether the store may have acted.
+//! A refusal is a value; a failure is an [`Error`] that says whether the store may have acted.
 
 mod cells;
 mod claim;
@@ -13,16 +14,15 @@ mod error;
 mod ids;
 mod inspect;
 mod name;
+mod optional;
 mod ownership;
 mod promises;
 mod verdict;
 
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 pub use cells::{Cell, Cells, Expect, Put, PutVerdict, Version};
 pub(crate) use claim::host_name;
@@ -37,6 +37,9 @@ pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
 };
 pub use name::{Name, Namespace};
+pub use optional::{
+    Diagnostics, FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Replication,
+};
 pub use ownership::Ownership;
 pub use promises::{Fencing, Promises, Survives, Wake};
 pub use verdict::{
@@ -77,80 +80,29 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Ends exactly the grant with this fence. Its holder learns the reason.
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted>;
 
-    /// Lifts the floor of the namespace's fences: every later grant, of any name and also of a
-    /// claim that waits already, has a fence above `to`, which is at most
-    /// [`limits::FENCE_FLOOR`](crate::limits::FENCE_FLOOR). Holds keep the fence they have, and
-    /// re-entries into them share it. Refused, and nothing changed, unless `to` is above the
-    /// largest fence of the namespace, or above a bound of it where the store knows only that; so
-    /// with 0 it only tells how far fences have got. Asked only of engines that promise
-    /// [`Promises::fence_floor`].
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised>;
-
     /// Sends this session's signals to `ear` from now on, until the ear is gone.
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>);
 
-    /// Renews a claim and says how many of the store's replicas have it: once this many do, or
-    /// the time is up. Asked only of engines that promise [`Promises::replicas`].
-    fn confirm<'a>(
-        &'a self,
-        _claim: &'a ClaimRef,
-        _replicas: u32,
-        _within: Duration,
-    ) -> Pending<'a, Confirmed> {
-        Box::pin(async {
-            Err(Error::new(ErrorKind::Unsupported, "this engine cannot ask replicas")
-                .with_help("leave `replicas` out, or use an engine that promises it"))
-        })
-    }
+    /// Versioned values beside the locks. Promised as [`Promises::cells`].
+    fn cells(&self) -> Option<&dyn Cells>;
 
-    /// Which part of the store keeps a name, where it has parts that fail apart from each other.
-    /// The session puts claims of different parts into different calls, so that trouble with one
-    /// costs no lock that another keeps.
-    fn part_of(&self, _name: &Name) -> u32 {
-        0
-    }
+    /// The floor under the namespace's fences. Promised as [`Promises::fence_floor`].
+    fn fence_floor(&self) -> Option<&dyn FenceFloor>;
 
-    /// The store's cells.
-    fn cells(&self) -> &dyn Cells;
+    /// Replicas that confirm grants. Promised as [`Promises::replicas`].
+    fn replication(&self) -> Option<&dyn Replication>;
 
-    /// Looks at the store with the eyes of an operator: what it is, how it is set up, and what that
-    /// means for locks. Changes nothing. What cannot be seen is a finding, not an error.
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
+    /// Parts of the store that fail independently of each other.
+    fn partitions(&self) -> Option<&dyn Partitions>;
 
-    /// Where a grant stands in the store, for a transaction of the user's own there; none if the
-    /// claim does not hold the name.
-    fn ownership<'a>(&'a self, name: &'a Name, _claim: ClaimId) -> Pending<'a, Option<Ownership>> {
-        let what = "this store has no transactions in which a lock could be checked";
-        let error = Error::new(ErrorKind::Unsupported, what).on(name);
-        let error = error.with_help("hand the fence to what you protect, and let that check it");
-        Box::pin(std::future::ready(Err(error)))
-    }
+    /// A look at the store as an operator would take it. Engines without a server have none.
+    fn diagnostics(&self) -> Option<&dyn Diagnostics>;
 
-    /// The file whose lock says that the session lives, on engines that notice a death by it.
-    ///
-    /// A process that acts on behalf of the session holds a shared record lock (`fcntl`) on it too:
-    /// the session counts as dead when the last such lock is gone.
-    fn liveness_file(&self, _session: SessionId) -> Option<PathBuf> {
-        None
-    }
+    /// Transactions of the store in which a grant can be checked.
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof>;
 
-    /// How a thread that is blocked anyway can take in signals itself, where the engine offers it.
-    fn attendant(&self) -> Option<&dyn Attendant> {
-        None
-    }
-}
-
-/// Lets a blocked caller wait where the signals arrive: one thread less to wake for a hand-off.
-pub trait Attendant: Send + Sync {
-    /// Waits on this thread until a signal of the session was heard or somebody interrupts, but not
-    /// if `wanted` says, once an interruption can be noticed, that there is nothing to wait for.
-    /// Returns at once if another thread attends to the session already: `false`.
-    fn attend(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool;
-
-    /// Ends the wait of the thread that attends to the session.
-    fn interrupt(&self, session: SessionId);
+    /// Sessions that are processes of this host.
+    fn local(&self) -> Option<&dyn LocalSessions>;
 }
 
 /// Hears the signals of one session. Must not block.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{
-    ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Part, Verb,
+    ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Part, Pending, Verb,
 };
 use crate::session::{Hold, Lost, Outcome, Share, block_on};
 
@@ -144,8 +144,16 @@ pub(super) trait AnyGuard: Deref<Target = LockStatus> + Send {
 async fn ownership(status: &LockStatus, lease: &Share) -> Result<Ownership, Error> {
     status.check()?;
     let (core, name) = (lease.core(), status.name());
-    let asked = || core.engine().ownership(name, status.claim_id());
-    let found = core.limited(Verb::Inspect, asked).await?;
+    let ask = || -> Pending<'_, Option<Ownership>> {
+        if let Some(proof) = core.engine().ownership_proof() {
+            return proof.ownership(name, status.claim_id());
+        }
+        let what = "this store has no transactions in which a lock could be checked";
+        let help = "pass the fence to the resource that the lock protects, and check it there";
+        let error = Error::new(ErrorKind::Unsupported, what).on(name).with_help(help);
+        Box::pin(std::future::ready(Err(error)))
+    };
+    let found = core.limited(Verb::Inspect, ask).await?;
     found.ok_or_else(|| {
         Error::new(ErrorKind::Lost, "the lock was lost: the store no longer knows it")
             .on(name)

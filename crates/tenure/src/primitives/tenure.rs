@@ -275,7 +275,11 @@ impl Tenure {
     /// ```
     pub async fn doctor(&self) -> Result<Vec<Finding>, Error> {
         let core = self.session.core();
-        core.limited(Verb::Inspect, || core.engine().doctor()).await
+        let examine = || match core.engine().diagnostics() {
+            Some(diagnostics) => diagnostics.doctor(),
+            None => Box::pin(std::future::ready(Ok(Vec::new()))),
+        };
+        core.limited(Verb::Inspect, examine).await
     }
 
     /// The blocking form of [`doctor`](Self::doctor).
@@ -413,8 +417,8 @@ impl Tenure {
     async fn ask_fences(&self, to: u64) -> Result<Raised, Error> {
         let (core, promises) = (self.session.core(), self.promises());
         let ask = || -> Pending<'_, Raised> {
-            if promises.fence_floor {
-                return core.engine().raise_fences(Fence::new(to));
+            if let Some(floor) = core.engine().fence_floor() {
+                return floor.raise_fences(Fence::new(to));
             }
             let lacking = lacking(promises, "a floor of fences", |other| other.fence_floor);
             Box::pin(std::future::ready(Err(lacking.during(Verb::RaiseFences))))
@@ -435,7 +439,7 @@ impl Tenure {
     pub fn liveness_file(&self) -> Option<PathBuf> {
         let core = self.session.core();
         core.check_process(Verb::Inspect).ok()?;
-        core.engine().liveness_file(self.session_id())
+        core.engine().local()?.liveness_file(self.session_id())
     }
 
     /// Closes the session: ends every wait, releases everything, and refuses every later call.

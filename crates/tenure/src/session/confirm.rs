@@ -1,5 +1,5 @@
 //! Grants confirmed by replicas (`replicas(n, within)`). After the store has granted a claim, and
-//! before the guard is returned, [`Engine::confirm`](crate::contract::Engine::confirm) asks whether
+//! before the guard is returned, [`Replication::confirm`](crate::contract::Replication::confirm) asks whether
 //! enough replicas have the grant. Too few is an error and the claim is released; a primary that was
 //! replaced by one without the grant is claimed at again.
 
@@ -78,7 +78,10 @@ impl Core {
         let claim = hold.claim().to_ref();
         let sent = self.clock.now();
         let limit = sent + wanted.within * 2 + self.settings.call;
-        let call = self.engine.confirm(&claim, wanted.replicas, wanted.within);
+        let Some(replication) = self.engine.replication() else {
+            return Err(self.engine.promises().lacks("replicas"));
+        };
+        let call = replication.confirm(&claim, wanted.replicas, wanted.within);
         let answer = within(self, limit, call).await;
         let answer = answer.unwrap_or_else(|| Err(unanswered(Verb::Claim, limit.since(sent))));
         let Confirmed { renewed, replicas } = answer?;

@@ -134,7 +134,7 @@ impl Keeper {
 
     /// The queue of releases for the part of the store that the claim is in.
     fn outbox_of(&mut self, pending: &PendingRelease) -> &mut VecDeque<PendingRelease> {
-        let part = self.core.engine.part_of(pending.release.claim.parts.first_name());
+        let part = self.core.partition_of(&pending.release.claim);
         self.outbox.entry(part).or_default()
     }
 
@@ -142,14 +142,13 @@ impl Keeper {
     /// engine has no queue, renewing a waiting claim tries to acquire it, which may take long; such
     /// claims get calls of their own, so that no holder's renewal waits for them.
     fn batches(&self, claims: Vec<ClaimRef>) -> Vec<Vec<ClaimRef>> {
-        let engine = &self.core.engine;
-        let separate_waiting = !engine.promises().queue;
+        let separate_waiting = !self.core.engine.promises().queue;
         let mut parts: BTreeMap<(u32, bool), Vec<ClaimRef>> = BTreeMap::new();
         let table = separate_waiting.then(|| self.core.lock());
         for claim in claims {
             let entry = table.as_ref().and_then(|table| table.get(claim.id));
             let waits = entry.is_some_and(|entry| matches!(entry.phase, Phase::Waiting { .. }));
-            let part = engine.part_of(claim.parts.first_name());
+            let part = self.core.partition_of(&claim);
             parts.entry((part, waits)).or_default().push(claim);
         }
         drop(table);
@@ -237,6 +236,12 @@ impl Keeper {
 }
 
 impl Core {
+    /// The part of the store that keeps a claim; 0 if the store has no parts.
+    fn partition_of(&self, claim: &ClaimRef) -> u32 {
+        let name = claim.parts.first_name();
+        self.engine.partitions().map_or(0, |partitions| partitions.partition_of(name))
+    }
+
     fn call_ended(&self, about: Batch, reply: Option<Reply>) {
         match (about, reply) {
             (Batch::Renew { claims, sent }, Some(Reply::Renewed(Ok(answers))))

@@ -15,7 +15,7 @@ use tokio::task::coop::unconstrained;
 use super::Core;
 use super::entry::{EndReason, Entry, Phase};
 use super::inherited::forked_error;
-use crate::contract::{Attendant, ClaimId, Engine, SessionId, Verb};
+use crate::contract::{ClaimId, Engine, InlineWait, SessionId, Verb};
 use crate::process::{blocking, is_blocked};
 use crate::session::Hold;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -139,6 +139,11 @@ fn poll_entry(
     Poll::Pending
 }
 
+/// Returns how a blocked thread can wait inside the engine, if it can.
+fn inline_wait(engine: &dyn Engine) -> Option<&dyn InlineWait> {
+    engine.local()?.inline_wait()
+}
+
 thread_local! {
     /// The engine whose signals the future on this thread waits for.
     static AWAITED: RefCell<Awaited> = const { RefCell::new(None) };
@@ -147,7 +152,7 @@ thread_local! {
 /// Notes that the future on this thread waits for a signal of this session. A thread that is
 /// blocked on the future can then wait inside the engine, where the signal arrives.
 fn await_signal(core: &Core) {
-    if is_blocked() && core.engine.attendant().is_some() {
+    if is_blocked() && inline_wait(&*core.engine).is_some() {
         AWAITED.set(Some((Arc::clone(&core.engine), core.id)));
     }
 }
@@ -189,7 +194,7 @@ struct Sleeper {
     /// the thread too and consume it.
     woken: AtomicBool,
     /// Where the thread waits, if that is inside an engine.
-    attends: Mutex<Awaited>,
+    waits_in: Mutex<Awaited>,
 }
 
 /// An engine and the session whose signals are waited for.
@@ -197,38 +202,39 @@ type Awaited = Option<(Arc<dyn Engine>, SessionId)>;
 
 impl Sleeper {
     fn new() -> Self {
-        let (woken, attends) = (AtomicBool::new(false), Mutex::new(None));
-        Self { thread: thread::current(), woken, attends }
+        let (woken, waits_in) = (AtomicBool::new(false), Mutex::new(None));
+        Self { thread: thread::current(), woken, waits_in }
     }
 
     /// Sleeps until woken: inside the engine if the future waits for a signal of one that offers
     /// that, otherwise by parking the thread.
     fn sleep(&self, awaited: &Awaited) {
         while !self.woken.swap(false, Ordering::SeqCst) {
-            let attended = awaited.as_ref().is_some_and(|(engine, session)| {
-                engine.attendant().is_some_and(|attendant| self.attend(engine, attendant, *session))
+            let waited = awaited.as_ref().is_some_and(|(engine, session)| {
+                inline_wait(&**engine).is_some_and(|inline| self.wait_in(engine, inline, *session))
             });
-            if !attended {
+            if !waited {
                 thread::park();
             }
         }
     }
 
-    fn attend(
+    /// Waits inside the engine. Returns `false` at once if another thread does so already.
+    fn wait_in(
         &self,
         engine: &Arc<dyn Engine>,
-        attendant: &dyn Attendant,
+        inline: &dyn InlineWait,
         session: SessionId,
     ) -> bool {
-        *self.attends() = Some((Arc::clone(engine), session));
+        *self.waits_in() = Some((Arc::clone(engine), session));
         // From now on a waker interrupts the wait; an earlier one has set `woken`.
-        let attended = attendant.attend(session, &|| !self.woken.load(Ordering::SeqCst));
-        *self.attends() = None;
-        attended
+        let waited = inline.wait(session, &|| !self.woken.load(Ordering::SeqCst));
+        *self.waits_in() = None;
+        waited
     }
 
-    fn attends(&self) -> MutexGuard<'_, Awaited> {
-        self.attends.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waits_in(&self) -> MutexGuard<'_, Awaited> {
+        self.waits_in.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -239,11 +245,11 @@ impl Wake for Sleeper {
             // Woken by the wait inside the engine itself, which checks `woken` when it returns.
             return;
         }
-        let attends = self.attends().clone();
-        if let Some((engine, session)) = attends
-            && let Some(attendant) = engine.attendant()
+        let waits_in = self.waits_in().clone();
+        if let Some((engine, session)) = waits_in
+            && let Some(inline) = inline_wait(&*engine)
         {
-            attendant.interrupt(session);
+            inline.interrupt(session);
         }
         self.thread.unpark();
     }

@@ -9,9 +9,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Lineage,
-    OwnerId, Part, Parts, Patience, Pending, Promises, Query, Raised, Release, Released, Renewed,
-    SessionId, Snapshot, Verdict,
+    About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, Fence,
+    FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Snapshot,
+    Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
@@ -180,18 +181,44 @@ impl Engine for Meddler {
         self.call(self.inner.evict(eviction))
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        self.call(self.inner.raise_fences(to))
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         if !self.deaf.load(Ordering::SeqCst) {
             self.inner.listen(session, ear);
         }
     }
 
-    fn cells(&self) -> &dyn Cells {
+    fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells()
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        Some(self)
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        self.inner.replication()
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        self.inner.partitions()
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        self.inner.diagnostics()
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        self.inner.ownership_proof()
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        self.inner.local()
+    }
+}
+
+impl FenceFloor for Meddler {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        self.call(self.inner.fence_floor().expect("the memory engine has one").raise_fences(to))
     }
 }
 

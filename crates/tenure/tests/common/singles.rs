@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Evicted, Eviction, Fence, Pending, Promises, Query,
-    Raised, Release, Released, Renewed, SessionId, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
+    SessionId, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;
@@ -87,15 +88,35 @@ impl Engine for SinglesEngine {
         self.0.evict(eviction)
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        self.0.raise_fences(to)
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         self.0.listen(session, ear);
     }
 
-    fn cells(&self) -> &dyn Cells {
+    fn cells(&self) -> Option<&dyn Cells> {
         self.0.cells()
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        self.0.fence_floor()
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        self.0.replication()
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        self.0.partitions()
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        self.0.diagnostics()
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        self.0.ownership_proof()
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        self.0.local()
     }
 }

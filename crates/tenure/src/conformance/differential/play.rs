@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::program::{Kind, NAMES, PARENTS, PERMITS, Program, SESSIONS, Step};
 use crate::conformance::harness::Harness;
-use crate::conformance::world::{Ask, Raw, World, name};
+use crate::conformance::world::{Ask, Raw, World, floor_of, name};
 use crate::contract::{
     Arrival, Claim, ClaimId, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Page, Part,
     Patience, Query, Queued, Raised, Refusal, Release, Renewed, Signal, SlotView, Verdict,
@@ -242,7 +242,9 @@ impl Duel {
     fn raise(&mut self, by: u64) -> Result<(), String> {
         let ask = |to: u64| {
             let engine = Arc::clone(self.raws[0].engine());
-            let raised = self.world.now(async move { engine.raise_fences(Fence::new(to)).await });
+            let raised = self
+                .world
+                .now(async move { floor_of(&*engine).raise_fences(Fence::new(to)).await });
             raised.map_err(|error| error.to_string())
         };
         let above = |raised: Raised| match raised {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ask, Raw, Waiting, World, list, name};
+use super::{Ask, Raw, Waiting, World, cells_of, list, name};
 use crate::contract::{
     Cell, Engine, Error, ErrorKind, Expect, Fence, Name, Page, Pattern, Put, PutVerdict, Query,
     Version,
@@ -43,13 +43,13 @@ impl<'a> Shelf<'a> {
     #[track_caller]
     fn get(&self, name: &str) -> Option<Cell> {
         let (engine, name) = (self.engine(), super::name(name));
-        self.world.now(async move { engine.cells().get(&name).await }).unwrap()
+        self.world.now(async move { cells_of(&*engine).get(&name).await }).unwrap()
     }
 
     #[track_caller]
     fn put(&self, put: Put) -> PutVerdict {
         let engine = self.engine();
-        self.world.now(async move { engine.cells().put(&put).await }).unwrap()
+        self.world.now(async move { cells_of(&*engine).put(&put).await }).unwrap()
     }
 
     /// Writes what must be written.
@@ -64,20 +64,20 @@ impl<'a> Shelf<'a> {
     #[track_caller]
     fn refused(&self, put: Put) -> Error {
         let engine = self.engine();
-        self.world.now(async move { engine.cells().put(&put).await }).unwrap_err()
+        self.world.now(async move { cells_of(&*engine).put(&put).await }).unwrap_err()
     }
 
     #[track_caller]
     fn remove(&self, name: &str, expect: Expect) -> PutVerdict {
         let (engine, name) = (self.engine(), super::name(name));
-        self.world.now(async move { engine.cells().remove(&name, expect).await }).unwrap()
+        self.world.now(async move { cells_of(&*engine).remove(&name, expect).await }).unwrap()
     }
 
     #[track_caller]
     fn list(&self, pattern: &str, after: Option<&str>, limit: usize) -> Vec<(Name, Cell)> {
         let (engine, pattern) = (self.engine(), Pattern::new(pattern));
         let after = after.map(super::name);
-        let listing = async move { engine.cells().list(&pattern, after.as_ref(), limit).await };
+        let listing = async move { cells_of(&*engine).list(&pattern, after.as_ref(), limit).await };
         self.world.now(listing).unwrap()
     }
 
@@ -218,7 +218,7 @@ fn of_many_at_once_only_one_wins(world: &World) {
         let race = |(n, writer): (usize, &Raw)| {
             let (engine, put) = (Arc::clone(writer.engine()), put(&format!("{round}-{n}")));
             let put = put.expect(Expect::Version(version));
-            Waiting::start(async move { engine.cells().put(&put).await })
+            Waiting::start(async move { cells_of(&*engine).put(&put).await })
         };
         let race: Vec<_> = writers.iter().enumerate().map(race).collect();
         let verdicts: Vec<_> =

@@ -1,6 +1,6 @@
 //! Fencing: the fences of one name strictly grow, and whoever lost its lock has none.
 
-use super::{Ask, World, child_of, fence, list, name, owner};
+use super::{Ask, World, cells_of, child_of, fence, list, name, owner};
 use crate::contract::{Cell, ErrorKind, Expect, Fence, Grant, Part, Put, PutVerdict};
 use crate::limits;
 
@@ -191,14 +191,14 @@ fn a_cell_refuses_the_fence_of_an_earlier_holder(world: &World) {
     let put = |text: &str, fence: Fence| {
         let (engine, put) = (raw.engine().clone(), Put::new(name("state"), text).fenced(fence));
         assert_eq!(put.expect, Expect::Fence(fence));
-        world.now(async move { engine.cells().put(&put).await }).unwrap()
+        world.now(async move { cells_of(&*engine).put(&put).await }).unwrap()
     };
     assert!(matches!(put("first", fence(&old)), PutVerdict::Done(_)), "not overtaken yet");
     assert!(matches!(put("second", fence(&new)), PutVerdict::Done(_)));
     assert_eq!(put("late", fence(&old)), PutVerdict::Stale(fence(&new)));
     assert!(matches!(put("third", fence(&new)), PutVerdict::Done(_)), "the same fence again");
     let engine = raw.engine().clone();
-    let cell = world.now(async move { engine.cells().get(&name("state")).await }).unwrap();
+    let cell = world.now(async move { cells_of(&*engine).get(&name("state")).await }).unwrap();
     let Some(Cell { value, fence: seen, .. }) = cell else { panic!("it was written") };
     assert_eq!((value, seen), (b"third".to_vec(), Some(fence(&new))));
 }

@@ -1,7 +1,7 @@
 //! Raised fences: every grant after a raise has a fence above the number, and a raise that would
 //! lower anything is refused.
 
-use super::{Ask, Raw, Waiting, World, fence, list};
+use super::{Ask, Raw, Waiting, World, fence, floor_of, list};
 use crate::contract::{ErrorKind, Fence, Raised};
 use crate::limits;
 
@@ -20,7 +20,7 @@ const FAR: u64 = 1_000_000_000_000;
 
 fn raise(world: &World, raw: &Raw, to: u64) -> Raised {
     let engine = raw.engine().clone();
-    let raised = world.now(async move { engine.raise_fences(Fence::new(to)).await });
+    let raised = world.now(async move { floor_of(&*engine).raise_fences(Fence::new(to)).await });
     raised.expect("the store answers")
 }
 
@@ -123,7 +123,8 @@ fn grants_beside_a_raise_never_fall(world: &World) {
         });
         let mut sent: Vec<_> = sent.collect();
         let engine = raws[0].engine().clone();
-        let raised = Waiting::start(async move { engine.raise_fences(Fence::new(to)).await });
+        let raised =
+            Waiting::start(async move { floor_of(&*engine).raise_fences(Fence::new(to)).await });
         let raised = raised.done(world.stage()).expect("the store answers");
         for sent in sent.drain(..) {
             sent.done(world.stage()).expect("the store answers");

@@ -1,7 +1,7 @@
 //! Inspection: what can be seen is what is so, exactly, and looking changes nothing.
 
 use super::{Ask, World, fence, list, name, owner};
-use crate::contract::{Claim, Label, Name, Page, Pattern, Query, SlotView, Snapshot};
+use crate::contract::{Claim, Engine, Label, Name, Page, Pattern, Query, SlotView, Snapshot};
 use crate::limits;
 
 list! { Inspection:
@@ -19,6 +19,7 @@ list! { Inspection:
     reach_follows_waits_over_several_slots cites [11] needs [Queue];
     reach_of_an_owner_that_waits_for_nothing_is_empty cites [11] needs [Queue];
     a_snapshot_tells_what_each_session_holds_and_waits_for cites [1] needs [Queue];
+    what_is_promised_is_there_through_a_wrapper_too cites [10] needs [];
 }
 
 fn a_holder_is_shown_with_all_that_is_known_of_it(world: &World) {
@@ -36,6 +37,20 @@ fn a_holder_is_shown_with_all_that_is_known_of_it(world: &World) {
     assert!(!holder.expires_in.is_zero() && holder.expires_in < world.lease() * 5 / 4);
     drop(guard);
     world.until("nobody is shown", || world.slot("a").is_none_or(|slot| slot.holders.is_empty()));
+}
+
+/// A wrapper around an engine once lost one of its optional methods in silence, so that bad links on
+/// a cluster were never tested with batches by node.
+fn what_is_promised_is_there_through_a_wrapper_too(world: &World) {
+    let (actor, engine) = (world.actor(), world.stage().client());
+    let (promises, link) = (engine.promises(), &actor.link);
+    assert_eq!(promises.cells, link.cells().is_some());
+    assert_eq!(promises.fence_floor, link.fence_floor().is_some());
+    assert_eq!(promises.replicas, link.replication().is_some());
+    assert_eq!(engine.partitions().is_some(), link.partitions().is_some());
+    assert_eq!(engine.diagnostics().is_some(), link.diagnostics().is_some());
+    assert_eq!(engine.ownership_proof().is_some(), link.ownership_proof().is_some());
+    assert_eq!(engine.local().is_some(), link.local().is_some());
 }
 
 fn the_line_is_shown_in_its_order(world: &World) {

@@ -28,7 +28,7 @@ use super::link::Trouble;
 use super::raw::{Ask, Raw};
 use super::registry::{Group, Need, Scenario};
 use super::waiting::Waiting;
-use super::world::{Actor, World, name};
+use super::world::{Actor, World, cells_of, floor_of, name};
 use crate::contract::{Fence, Grant, Lineage, OwnerId};
 
 /// All lists.

@@ -33,7 +33,6 @@ mod short;
 mod store;
 mod txn;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::cells::EmbeddedCells;
@@ -44,9 +43,10 @@ use self::shelf::Pages;
 use self::store::{Address, Appetite, Done, WAIT};
 use super::{Terms, max_lease};
 use crate::contract::{
-    Attendant, Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fence, Fencing,
-    IdMap, Loss, Name, Page, Pending, Promises, Query, Raised, Refusal, Release, Released, Renewed,
-    SessionId, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, IdMap, LocalSessions, Loss, Name, OwnershipProof, Page, Partitions, Pending, Promises,
+    Query, Raised, Refusal, Release, Released, Renewed, Replication, SessionId, Snapshot, Survives,
+    Verb, Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -399,18 +399,6 @@ impl Engine for EmbeddedEngine {
         })
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
-        // The step writes the reserve of fences to the disk before it is done.
-        let raised = self.sessions.disk_helper().run(move || {
-            let step = |ledger: &mut Ledger<Pages<'_, '_>>, _| ledger.raise_fences(to);
-            let (namespace, clock) = (scope.namespace, &*scope.clock);
-            let done = sessions.store().step(namespace, clock, Appetite::Takes, WAIT, step);
-            done.map(|(raised, _)| raised)
-        });
-        Box::pin(async move { raised.await.map_err(|error| error.during(Verb::RaiseFences)) })
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         match self.sessions.join(session, ear) {
             Ok(()) => {
@@ -428,16 +416,46 @@ impl Engine for EmbeddedEngine {
         }
     }
 
-    fn cells(&self) -> &dyn Cells {
-        &self.cells
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(&self.cells)
     }
 
-    fn attendant(&self) -> Option<&dyn Attendant> {
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        Some(self)
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        None
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        None
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        None
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        None
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
         Some(&*self.sessions)
     }
+}
 
-    fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
-        self.sessions.liveness_file(session)
+impl FenceFloor for EmbeddedEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        // The step writes the reserve of fences to the disk before it is done.
+        let raised = self.sessions.disk_helper().run(move || {
+            let step = |ledger: &mut Ledger<Pages<'_, '_>>, _| ledger.raise_fences(to);
+            let (namespace, clock) = (scope.namespace, &*scope.clock);
+            let done = sessions.store().step(namespace, clock, Appetite::Takes, WAIT, step);
+            done.map(|(raised, _)| raised)
+        });
+        Box::pin(async move { raised.await.map_err(|error| error.during(Verb::RaiseFences)) })
     }
 }
 

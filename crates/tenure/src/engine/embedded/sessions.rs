@@ -16,7 +16,7 @@ use super::post::{self, Letterbox, Postman, Sent};
 use super::refusals::forked;
 use super::shelf::Pages;
 use super::store::{Address, Appetite, Store, WAIT};
-use crate::contract::{Attendant, Ear, Error, IdMap, SessionId, Signal};
+use crate::contract::{Ear, Error, IdMap, InlineWait, LocalSessions, SessionId, Signal};
 use crate::ledger::Ledger;
 use crate::time::{Clock, SystemClock};
 
@@ -155,10 +155,6 @@ impl Sessions {
 
     pub(super) fn is_own(&self, session: SessionId) -> bool {
         self.own().contains_key(&session)
-    }
-
-    pub(super) fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
-        self.own().get(&session).map(|own| own.alive.path().to_owned())
     }
 
     /// Reads what has come for the session that the lookout knows by this number.
@@ -366,8 +362,18 @@ impl Sessions {
     }
 }
 
-impl Attendant for Sessions {
-    fn attend(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool {
+impl LocalSessions for Sessions {
+    fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
+        self.own().get(&session).map(|own| own.alive.path().to_owned())
+    }
+
+    fn inline_wait(&self) -> Option<&dyn InlineWait> {
+        Some(self)
+    }
+}
+
+impl InlineWait for Sessions {
+    fn wait(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool {
         let own = self.own();
         let Some(mine) = own.get(&session) else { return false };
         let (letters, watch) = (Arc::clone(&mine.letters), Arc::clone(&mine.watch));

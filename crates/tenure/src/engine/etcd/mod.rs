@@ -69,9 +69,10 @@ use self::watching::{News, Spec, Watcher, Watching};
 use super::Terms;
 use super::runtime::Own;
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
-    Fencing, Finding, Loss, Name, Ownership, Pending, Promises, Query, Raised, Release, Released,
-    Renewed, SessionId, Signal, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
+    Fence, FenceFloor, Fencing, Finding, LocalSessions, Loss, Name, Ownership, OwnershipProof,
+    Partitions, Pending, Promises, Query, Raised, Release, Released, Renewed, Replication,
+    SessionId, Signal, Snapshot, Survives, Verb, Verdict, Wake,
 };
 use crate::ledger::Now;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -407,11 +408,6 @@ impl Engine for EtcdEngine {
         })
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        let inner = Arc::clone(&self.inner);
-        Box::pin(self.run(Verb::RaiseFences, async move { inner.raise_fences(to).await }))
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let mut ears = self.inner.ears();
         if let Some((_, old)) = ears.ears.remove(&session) {
@@ -423,17 +419,52 @@ impl Engine for EtcdEngine {
         ears.by_watch.insert(watch, session);
     }
 
-    fn cells(&self) -> &dyn Cells {
-        self
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
     }
 
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        Some(self)
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        None
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        None
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        Some(self)
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        Some(self)
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        None
+    }
+}
+
+impl FenceFloor for EtcdEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(self.run(Verb::RaiseFences, async move { inner.raise_fences(to).await }))
+    }
+}
+
+impl Diagnostics for EtcdEngine {
     fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(async move {
             let inner = Arc::clone(&self.inner);
             self.inner.tasks.run(async move { Ok(inner.doctor().await) }).await
         })
     }
+}
 
+impl OwnershipProof for EtcdEngine {
     fn ownership<'a>(&'a self, name: &'a Name, claim: ClaimId) -> Pending<'a, Option<Ownership>> {
         let (inner, name) = (Arc::clone(&self.inner), name.clone());
         Box::pin(self.run(Verb::Inspect, async move {

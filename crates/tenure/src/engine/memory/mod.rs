@@ -13,9 +13,10 @@ use std::time::Duration;
 use self::cells::MemoryCells;
 use super::{Terms, max_lease};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fence, Fencing, IdMap, Name,
-    Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal,
-    Snapshot, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, IdMap, LocalSessions, Name, Namespace, OwnershipProof, Partitions, Pending, Promises,
+    Query, Raised, Release, Released, Renewed, Replication, SessionId, Signal, Snapshot, Verb,
+    Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -127,18 +128,44 @@ impl Engine for MemoryEngine {
         Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.evict(eviction, now))) })
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        Box::pin(async move { Ok(self.inner.step(|ledger, _| ledger.raise_fences(to))) })
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let mut ears = self.inner.ears.write().unwrap_or_else(PoisonError::into_inner);
         ears.retain(|_, ear| ear.strong_count() > 0);
         ears.insert(session, ear);
     }
 
-    fn cells(&self) -> &dyn Cells {
-        &self.inner.cells
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(&self.inner.cells)
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        Some(self)
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        None
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        None
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        None
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        None
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        None
+    }
+}
+
+impl FenceFloor for MemoryEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, _| ledger.raise_fences(to))) })
     }
 }
 

@@ -59,9 +59,10 @@ use self::unsent::Unsent;
 use super::Terms;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
-    Fencing, Finding, Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed,
-    SessionId, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
+    Fence, FenceFloor, Fencing, Finding, LocalSessions, Namespace, OwnershipProof, Partitions,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Snapshot,
+    Survives, Verb, Verdict, Wake,
 };
 use crate::limits;
 
@@ -427,19 +428,11 @@ impl Engine for PostgresEngine {
         Box::pin(async move { self.look(query).await })
     }
 
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(async move { self.ask_the_server().await })
-    }
-
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
         Box::pin(async move {
             let answer = self.put_out(eviction).await;
             answer.map_err(|error| error.on(&eviction.name))
         })
-    }
-
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        Box::pin(self.lift_sequence(to))
     }
 
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
@@ -452,7 +445,43 @@ impl Engine for PostgresEngine {
         listener.listen(session);
     }
 
-    fn cells(&self) -> &dyn Cells {
-        self
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        Some(self)
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        None
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        None
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        Some(self)
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        None
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        None
+    }
+}
+
+impl FenceFloor for PostgresEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(self.lift_sequence(to))
+    }
+}
+
+impl Diagnostics for PostgresEngine {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(async move { self.ask_the_server().await })
     }
 }

@@ -64,9 +64,10 @@ use self::wire::{Home, Reply, Wire};
 use super::Terms;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, Evicted, Eviction, Fence, Fencing,
-    Finding, Name, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
-    Signal, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Confirmed, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence,
+    FenceFloor, Fencing, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending,
+    Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Signal, Snapshot,
+    Survives, Verb, Verdict, Wake,
 };
 use crate::time::Clock;
 
@@ -381,18 +382,6 @@ impl Engine for RedisEngine {
         })
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        Box::pin(async move {
-            let (script, to) = (&self.inner.manner.scripts().raise_fences, to.get().to_string());
-            let value = self.run(Verb::RaiseFences, script, &[], &[to.as_bytes()]).await?;
-            answers::raised(&value)
-        })
-    }
-
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(async move { self.ask_the_server().await })
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let (wire, keys) = (self.inner.lanes.hearing().wire(), &self.inner.keys);
         for gone in self.inner.reception.gone() {
@@ -411,6 +400,46 @@ impl Engine for RedisEngine {
         wire.subscribe(keys.channel(session).as_bytes(), reply);
     }
 
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        Some(self)
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        Some(self)
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        None
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        Some(self)
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        None
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        None
+    }
+}
+
+impl FenceFloor for RedisEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(async move {
+            let (script, to) = (&self.inner.manner.scripts().raise_fences, to.get().to_string());
+            let value = self.run(Verb::RaiseFences, script, &[], &[to.as_bytes()]).await?;
+            answers::raised(&value)
+        })
+    }
+}
+
+impl Replication for RedisEngine {
     fn confirm<'a>(
         &'a self,
         claim: &'a ClaimRef,
@@ -422,9 +451,11 @@ impl Engine for RedisEngine {
             confirmed.map_err(|trouble| to_error(trouble, Verb::Renew))
         })
     }
+}
 
-    fn cells(&self) -> &dyn Cells {
-        self
+impl Diagnostics for RedisEngine {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(async move { self.ask_the_server().await })
     }
 }
 

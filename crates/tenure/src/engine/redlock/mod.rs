@@ -62,9 +62,10 @@ use super::redis::trouble::Trouble;
 use super::redis::wire::Reply;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence, Fencing,
-    Finding, Loss, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
-    Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
+    FenceFloor, Fencing, Finding, LocalSessions, Loss, OwnershipProof, Partitions, Pending,
+    Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Snapshot,
+    Survives, Verb, Verdict, Wake,
 };
 
 /// What the quorum engine promises.
@@ -365,17 +366,6 @@ impl Engine for RedlockEngine {
         })
     }
 
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        Box::pin(async move {
-            let raised = self.quorum.raise_fences(self.quorum.lane(), to).await;
-            raised.map_err(|error| error.during(Verb::RaiseFences))
-        })
-    }
-
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(async move { Ok(self.quorum.ask_the_nodes().await) })
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let quorum = &self.quorum;
         quorum.hints.listen(session, ear);
@@ -386,7 +376,46 @@ impl Engine for RedlockEngine {
         }
     }
 
-    fn cells(&self) -> &dyn Cells {
-        &refusals::NoCells
+    fn cells(&self) -> Option<&dyn Cells> {
+        None
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        Some(self)
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        None
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        None
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        Some(self)
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        None
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        None
+    }
+}
+
+impl FenceFloor for RedlockEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        Box::pin(async move {
+            let raised = self.quorum.raise_fences(self.quorum.lane(), to).await;
+            raised.map_err(|error| error.during(Verb::RaiseFences))
+        })
+    }
+}
+
+impl Diagnostics for RedlockEngine {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(async move { Ok(self.quorum.ask_the_nodes().await) })
     }
 }

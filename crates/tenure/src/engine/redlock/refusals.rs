@@ -1,9 +1,6 @@
 //! What a quorum does not do, and who does. Knows words.
 
-use crate::contract::{
-    Cell, Cells, Claim, Error, ErrorKind, Expect, HolderView, Name, Part, Pattern, Pending, Put,
-    PutVerdict, Shape, Verb,
-};
+use crate::contract::{Claim, Error, ErrorKind, HolderView, Part, Shape, Verb};
 
 /// Where the rest is promised.
 const ELSEWHERE: &str = "use one store that all agree on: redis://, or embedded: on one host";
@@ -39,36 +36,4 @@ pub(super) fn reentry(holder: &HolderView) -> Error {
     Error::new(ErrorKind::Unsupported, what)
         .during(Verb::Claim)
         .with_help("take it once, in the outermost process; redis:// and embedded: re-enter")
-}
-
-/// The cells of a quorum: none.
-pub(super) struct NoCells;
-
-fn none<T: Send + 'static>() -> Pending<'static, T> {
-    let what = "a quorum keeps no cells: values need one order of all writes";
-    let error = Error::new(ErrorKind::Unsupported, what).during(Verb::Cell).with_help(ELSEWHERE);
-    Box::pin(std::future::ready(Err(error)))
-}
-
-impl Cells for NoCells {
-    fn get<'a>(&'a self, _name: &'a Name) -> Pending<'a, Option<Cell>> {
-        none()
-    }
-
-    fn put<'a>(&'a self, _put: &'a Put) -> Pending<'a, PutVerdict> {
-        none()
-    }
-
-    fn remove<'a>(&'a self, _name: &'a Name, _expect: Expect) -> Pending<'a, PutVerdict> {
-        none()
-    }
-
-    fn list<'a>(
-        &'a self,
-        _pattern: &'a Pattern,
-        _after: Option<&'a Name>,
-        _limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
-        none()
-    }
 }

@@ -50,9 +50,9 @@ use super::trouble::Trouble;
 use super::wire::Reply;
 use super::{answers, to_error};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
-    Finding, Name, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
-    Snapshot, Verb, Verdict,
+    Cells, Claim, ClaimRef, Confirmed, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted,
+    Eviction, FenceFloor, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending,
+    Promises, Query, Release, Released, Renewed, Replication, SessionId, Snapshot, Verb, Verdict,
 };
 use crate::engine::Terms;
 use crate::engine::runtime::{Callers, Own};
@@ -362,16 +362,42 @@ impl Engine for ClusterEngine {
         })
     }
 
-    fn raise_fences(&self, _: Fence) -> Pending<'_, Raised> {
-        Box::pin(std::future::ready(Err(PROMISES.lacks("a floor of fences"))))
-    }
-
     fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
         let gone = self.inner.reception.gone();
         self.leave(self.inner.hearing.end(&gone));
         self.inner.reception.listen(session, ear);
     }
 
+    fn cells(&self) -> Option<&dyn Cells> {
+        Some(self)
+    }
+
+    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
+        None
+    }
+
+    fn replication(&self) -> Option<&dyn Replication> {
+        Some(self)
+    }
+
+    fn partitions(&self) -> Option<&dyn Partitions> {
+        Some(self)
+    }
+
+    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
+        Some(self)
+    }
+
+    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
+        None
+    }
+
+    fn local(&self) -> Option<&dyn LocalSessions> {
+        None
+    }
+}
+
+impl Replication for ClusterEngine {
     fn confirm<'a>(
         &'a self,
         claim: &'a ClaimRef,
@@ -383,12 +409,10 @@ impl Engine for ClusterEngine {
             confirmed.map_err(|trouble| to_error(trouble, Verb::Renew))
         })
     }
+}
 
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(async move { self.ask_all_nodes().await })
-    }
-
-    fn part_of(&self, name: &Name) -> u32 {
+impl Partitions for ClusterEngine {
+    fn partition_of(&self, name: &Name) -> u32 {
         let slot = self.inner.slot(name);
         let restless = self.inner.restless.lock().unwrap_or_else(PoisonError::into_inner);
         if restless.contains(&slot) {
@@ -398,8 +422,10 @@ impl Engine for ClusterEngine {
         let map = self.inner.map.read().unwrap_or_else(PoisonError::into_inner);
         u32::from(SLOTS) + u32::from(map.keeper_number(slot))
     }
+}
 
-    fn cells(&self) -> &dyn Cells {
-        self
+impl Diagnostics for ClusterEngine {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(async move { self.ask_all_nodes().await })
     }
 }

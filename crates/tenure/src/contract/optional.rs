@@ -1,0 +1,84 @@
+//! What only some engines have, each as an object that [`Engine`](super::Engine) returns or not.
+//!
+//! Engines are wrapped: by links that lose calls, by counters, by whatever a user writes. A method
+//! with a default body is lost in silence by a wrapper that does not forward it. These accessors
+//! have no default, so a wrapper that forgets one does not compile, and `None` is an answer.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Pending;
+use super::claim::ClaimRef;
+use super::doctor::Finding;
+use super::ids::{ClaimId, SessionId};
+use super::name::Name;
+use super::ownership::Ownership;
+use super::verdict::{Confirmed, Fence, Raised};
+
+/// A floor under the fences of a namespace, for moves between stores. Promised as
+/// [`Promises::fence_floor`](super::Promises::fence_floor).
+pub trait FenceFloor: Send + Sync {
+    /// Raises the floor: every later grant, of any name and also of a claim that waits already, has
+    /// a fence above `to`, which is at most [`limits::FENCE_FLOOR`](crate::limits::FENCE_FLOOR).
+    /// Holds keep the fence they have, and re-entries into them share it. Refused, and nothing
+    /// changed, unless `to` is above the largest fence of the namespace, or above a bound of it where
+    /// the store knows only that; so with 0 it only returns how far fences have got.
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised>;
+}
+
+/// Replicas that can confirm a grant. Promised as
+/// [`Promises::replicas`](super::Promises::replicas).
+pub trait Replication: Send + Sync {
+    /// Renews a claim and returns how many of the store's replicas have it: once this many do, or
+    /// after `within`.
+    fn confirm<'a>(
+        &'a self,
+        claim: &'a ClaimRef,
+        replicas: u32,
+        within: Duration,
+    ) -> Pending<'a, Confirmed>;
+}
+
+/// A store whose parts fail independently of each other, such as the nodes of a cluster.
+pub trait Partitions: Send + Sync {
+    /// Returns the number of the part that keeps a name. The session puts claims of different parts
+    /// into different calls, so that an outage of one costs no lock of another.
+    fn partition_of(&self, name: &Name) -> u32;
+}
+
+/// A store that can be examined as an operator would.
+pub trait Diagnostics: Send + Sync {
+    /// Returns what the store is, how it is configured, and what that means for locks. Changes
+    /// nothing. What cannot be seen is a finding, not an error.
+    fn doctor(&self) -> Pending<'_, Vec<Finding>>;
+}
+
+/// A store with transactions in which a grant can be checked.
+pub trait OwnershipProof: Send + Sync {
+    /// Returns where the grant is in the store, for a comparison in the user's own transaction;
+    /// `None` if the claim does not hold the name.
+    fn ownership<'a>(&'a self, name: &'a Name, claim: ClaimId) -> Pending<'a, Option<Ownership>>;
+}
+
+/// An engine whose sessions are processes of this host.
+pub trait LocalSessions: Send + Sync {
+    /// Returns the file whose lock shows that the session lives.
+    ///
+    /// A process that acts on behalf of the session holds a shared record lock (`fcntl`) on it too:
+    /// the session counts as dead when the last such lock is gone.
+    fn liveness_file(&self, session: SessionId) -> Option<PathBuf>;
+
+    /// Returns how a thread that is blocked anyway can receive signals itself, if it can.
+    fn inline_wait(&self) -> Option<&dyn InlineWait>;
+}
+
+/// Lets a blocked caller wait where signals arrive: one thread less to wake for a hand-off.
+pub trait InlineWait: Send + Sync {
+    /// Waits on this thread until a signal of the session was delivered or the wait is interrupted.
+    /// Does not wait if `wanted` returns false, which is asked once an interruption can be noticed.
+    /// Returns `false` at once if another thread waits for the session already.
+    fn wait(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool;
+
+    /// Interrupts the thread that waits for the session.
+    fn interrupt(&self, session: SessionId);
+}
