@@ -65,14 +65,22 @@ impl Cluster {
     }
 
     /// One cluster for the whole process, started when first asked for. Those who share it do it no
-    /// harm.
+    /// harm, so a node that is silent has only to wait for the machine: it counts as down after a
+    /// minute.
     ///
     /// # Panics
     /// As [`start`](Self::start).
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
+        SHARED.get_or_init(|| {
+            let cluster = Self::start();
+            // Not from the start: nodes that meet would gossip less often.
+            for node in &cluster.nodes {
+                done(node, &["CONFIG", "SET", "cluster-node-timeout", "60000"]);
+            }
+            cluster
+        })
     }
 
     /// `redis+cluster://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT`: the nodes that were masters

@@ -128,14 +128,15 @@ impl Sentinels {
     }
 
     /// One set without replicas for the whole process, started when first asked for. Those who
-    /// share it do it no harm.
+    /// share it do it no harm, so a primary that is silent has only to wait for the machine: it
+    /// counts as down after a minute.
     ///
     /// # Panics
     /// As [`start`](Self::start).
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Sentinels> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start(0))
+        SHARED.get_or_init(|| Self::builder().sentinel("down-after-milliseconds", "60000").start())
     }
 
     /// `redis+sentinel://127.0.0.1:PORT,127.0.0.1:PORT,127.0.0.1:PORT/mymaster`, without a user.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tenure::contract::{Engine, short};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
-use tenure::{Builder, Namespace, Tenure, limits};
+use tenure::{Builder, Error, Namespace, Tenure, limits};
 
 use crate::args::{LockArgs, Shared};
 use crate::config::Config;
@@ -157,9 +157,13 @@ impl Settings {
         }
         let (began, mut tries) = (Instant::now(), 1);
         loop {
-            // When a hundred processes start at once, the door may be too narrow for a moment.
+            // When a hundred processes start at once, the door may be too narrow for a moment. A
+            // store that was given the time of a call and did not answer has had its chance.
+            let again = tries < limits::CLAIM_TRIES;
+            let again =
+                |error: &Error| again && error.is_transient() && began.elapsed() < limits::CALL;
             match engine::connect(&self.url, terms.clone()).await {
-                Err(error) if error.is_transient() && tries < limits::CLAIM_TRIES => {
+                Err(error) if again(&error) => {
                     std::thread::sleep(Duration::from_millis(20 << tries));
                     tries += 1;
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use servers::{Cluster, Redis, Reply};
+use servers::{Cluster, Proxy, Redis, Reply};
 use tenure::contract::{Expect, Name, Page, Pattern, Put, PutVerdict, Query};
 use tenure::{ErrorKind, Tenure};
 
@@ -35,6 +35,22 @@ async fn names_with_braces_and_odd_characters_are_locked_waited_for_and_handed_o
         assert!(guard.fence().unwrap() > fence, "{name}");
         guard.release().await.unwrap();
     }
+}
+
+/// A node had 0.4 s for a handshake and an answer: over a slow link, or on a busy host, all of them
+/// counted as absent, and connecting failed for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_answer_late_are_waited_for() {
+    let slow = |node: &Redis| {
+        let proxy = Proxy::to(("127.0.0.1", node.port()));
+        // A handshake and an answer: two round trips.
+        proxy.delay(Duration::from_millis(125), Duration::from_millis(125));
+        proxy
+    };
+    let proxies: Vec<Proxy> = Cluster::shared().nodes().iter().map(slow).collect();
+    let hosts: Vec<_> = proxies.iter().map(|one| format!("127.0.0.1:{}", one.port())).collect();
+    let tenure = connect(&format!("redis+cluster://{}", hosts.join(",")), "late").await;
+    tenure.mutex("a").unwrap().lock().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

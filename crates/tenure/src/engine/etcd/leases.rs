@@ -302,7 +302,12 @@ impl Leases {
                 .await
             {
                 // A stream that broke while it was idle says nothing about the lease.
-                Err(Trouble::Away(_) | Trouble::Unreached(_) | Trouble::Refused(_)) => {}
+                Err(
+                    Trouble::Away(_)
+                    | Trouble::Unreached(_)
+                    | Trouble::Stranger(_)
+                    | Trouble::Refused(_),
+                ) => {}
                 answered => return answered,
             }
         }

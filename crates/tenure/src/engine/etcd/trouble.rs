@@ -21,6 +21,8 @@ pub(super) enum Trouble {
     Silence(Duration),
     /// The member could not be reached or cannot serve now, and may have acted before that.
     Away(String),
+    /// What is there does not speak HTTP/2, so it cannot have acted.
+    Stranger(String),
     /// The server refuses, and will refuse again.
     Refused(Error),
     /// What the store holds is older than what we have seen.
@@ -64,6 +66,8 @@ impl Trouble {
                 "this etcd knows no users",
                 "leave user and password out of the URL, or `etcdctl auth enable`",
             ),
+            // The client's words for a frame that is none.
+            _ if said.contains("connection error detected") => Self::Stranger(said),
             _ => Self::Away(said),
         }
     }
@@ -73,18 +77,20 @@ impl Trouble {
         match self {
             Self::Away(said) => Self::Away(format!("{endpoint}: {said}")),
             Self::Unreached(said) => Self::Unreached(format!("{endpoint}: {said}")),
+            Self::Stranger(said) => Self::Stranger(format!("{endpoint}: {said}")),
             other => other,
         }
     }
 
     /// Whether another member may answer better.
     pub(super) fn is_about_the_member(&self) -> bool {
-        matches!(self, Self::Silence(_) | Self::Away(_) | Self::Unreached(_))
+        matches!(self, Self::Silence(_) | Self::Away(_) | Self::Unreached(_) | Self::Stranger(_))
     }
 
     /// The same for people, and for the session.
     pub(super) fn into_error(self) -> Error {
-        let away = "check that a majority of the members is up and reachable";
+        let away = "check that a majority of the members is up and reachable, and that the URL \
+                    names their client ports";
         match self {
             Self::LeaseGone => {
                 Error::new(ErrorKind::Unavailable, "the lease of this session ended in etcd")
@@ -103,6 +109,12 @@ impl Trouble {
                     .with_help(away)
                     .effect_unknown()
             }
+            // Another member may be one, so this may pass.
+            Self::Stranger(said) => Error::new(
+                ErrorKind::Unavailable,
+                format!("a server of the URL does not speak etcd's protocol (gRPC): {said}"),
+            )
+            .with_help("check hosts and ports of the URL: they are etcd's client ports"),
             Self::Refused(error) | Self::Restored(error) => error,
         }
     }

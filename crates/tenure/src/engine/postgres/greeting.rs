@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Connection, Socket};
 
 use super::call::Call;
+use super::dial::{self, Dialled};
 use super::ears::Ears;
 use super::location::{Durability, Location};
 use super::ready::{Manner, Ready};
 use super::schema;
-use super::tls::{Encrypted, Tls};
+use super::tls::Tls;
 use super::trouble::{self, Sent};
 use crate::contract::{Error, ErrorKind, Namespace};
 use crate::engine::max_lease;
@@ -85,19 +86,9 @@ impl Setup {
         self.pooled.get_or_init(|| true);
     }
 
-    /// Connects, and says nothing yet.
-    pub(super) async fn dial(&self) -> Result<(Client, Connection<Socket, Encrypted>), Error> {
-        let config = self.location.config()?;
-        config.connect(self.tls.clone()).await.map_err(|error| {
-            let known = error.as_db_error().is_some();
-            let cause = trouble::to_error(&error, Sent::No);
-            if known {
-                return cause;
-            }
-            let what = format!("no connection to {}: {}", self.location, chain(&error));
-            Error::new(ErrorKind::Unavailable, what)
-                .with_help("check that the server runs, can be reached and takes writes")
-        })
+    /// Connects, and says nothing yet. Has time limits of its own, one for each host.
+    pub(super) async fn dial(&self) -> Result<Dialled, Error> {
+        dial::dial(&self.location, &self.tls).await
     }
 
     /// Says what has to be said, and makes a connection ready for calls.
@@ -269,12 +260,4 @@ pub(super) async fn backend(client: &Client) -> Result<u32, Error> {
     let rows = client.query_typed("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
     let pid: i32 = rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(failed)?;
     Ok(u32::try_from(pid).unwrap_or_default())
-}
-
-/// An error with its causes: the client keeps them out of its own words.
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }

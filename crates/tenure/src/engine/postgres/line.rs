@@ -16,7 +16,7 @@ use super::ready::{Ready, watch as watch_over};
 use super::tls::Encrypted;
 use crate::contract::{Error, ErrorKind};
 
-/// How long all of a greeting may take; a schema may have to be made.
+/// How long all of a greeting may take once the handshake is done; a schema may have to be made.
 const GREETING: Duration = Duration::from_secs(20);
 
 type Outcome = Result<Arc<Ready>, Error>;
@@ -108,8 +108,8 @@ impl Line {
 }
 
 async fn attempt(setup: &Setup) -> Outcome {
+    let (client, connection) = setup.dial().await?;
     let greeted = async {
-        let (client, connection) = setup.dial().await?;
         // It has to be driven while it is greeted; whether it is still good is known only then.
         let (tell, known) = tokio::sync::oneshot::channel::<Weak<Ready>>();
         tokio::spawn(drive(connection, known, setup.patience()));

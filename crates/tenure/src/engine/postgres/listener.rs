@@ -141,8 +141,8 @@ async fn run(
 
 /// Connects and listens for all sessions. The second is done when the connection ends.
 async fn open(setup: &Arc<Setup>) -> Result<(Client, oneshot::Receiver<()>), Error> {
+    let (client, connection) = setup.dial().await?;
     let opening = async {
-        let (client, connection) = setup.dial().await?;
         let (tell, ended) = oneshot::channel();
         let hearing = Arc::clone(setup);
         tokio::spawn(async move {

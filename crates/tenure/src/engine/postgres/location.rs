@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use crate::contract::{Error, ErrorKind};
 use crate::limits;
+use crate::sync::random_bytes;
 
 /// Where a password is, for programs that do not want it in a URL.
 const PASSWORD_FILE: &str = "TENURE_PASSWORD_FILE";
@@ -25,6 +26,9 @@ const UNHEARD: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// How often it then asks.
 const PROBE: Duration = Duration::from_secs(1);
+/// How long one host may take to connect and log in, where the URL has no `connect_timeout`. Longer
+/// than a call: a server that many clients come to at once starts a process for each.
+const HANDSHAKE: Duration = limits::CALL.saturating_mul(2);
 /// Longest name of a schema: longer ones are cut off by the server.
 const IDENTIFIER: usize = 63;
 
@@ -52,6 +56,8 @@ impl Durability {
 pub(super) struct Location {
     config: Config,
     password_file: Option<PathBuf>,
+    /// How long one host may take to connect and log in.
+    pub(super) handshake: Duration,
     pub(super) schema: String,
     pub(super) durability: Durability,
     /// Whom to trust; the system's roots if not given.
@@ -69,17 +75,22 @@ impl Location {
         read(url, std::env::var_os(PASSWORD_FILE))
     }
 
-    /// How to connect. The password file is read each time, so that a password can be changed
-    /// under a running program.
+    /// How to connect to each host, in the order in which hosts are to be tried. The password file
+    /// is read each time, so that a password can be changed under a running program.
     ///
     /// # Errors
     /// If the password is in a file that cannot be read.
-    pub(super) fn config(&self) -> Result<Config, Error> {
+    pub(super) fn hosts(&self) -> Result<Vec<Config>, Error> {
         let mut config = self.config.clone();
         if let Some(path) = &self.password_file {
             config.password(password_in(path)?);
         }
-        Ok(config)
+        let count = config.get_hosts().len().max(config.get_hostaddrs().len());
+        let mut hosts: Vec<Config> = (0..count).map(|at| only(&config, at)).collect();
+        if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
+            hosts.rotate_left(usize::from(random_bytes()[0]) % count);
+        }
+        Ok(hosts)
     }
 
     /// Whether TLS may be spoken.
@@ -123,6 +134,34 @@ impl fmt::Debug for Location {
     }
 }
 
+/// The same for one of several hosts alone. The client would try them in turn by itself, but spends
+/// the whole time limit on the first that takes connections and says nothing.
+fn only(all: &Config, at: usize) -> Config {
+    let mut one = Config::new();
+    match all.get_hosts().get(at) {
+        Some(Host::Tcp(host)) => _ = one.host(host),
+        Some(Host::Unix(path)) => _ = one.host_path(path),
+        None => {}
+    }
+    all.get_hostaddrs().get(at).map(|address| one.hostaddr(*address));
+    let ports = all.get_ports();
+    ports.get(at).or(ports.first()).map(|port| one.port(*port));
+    all.get_user().map(|user| one.user(user));
+    all.get_password().map(|password| one.password(password));
+    all.get_dbname().map(|name| one.dbname(name));
+    all.get_options().map(|options| one.options(options));
+    all.get_application_name().map(|name| one.application_name(name));
+    all.get_connect_timeout().map(|limit| one.connect_timeout(*limit));
+    all.get_tcp_user_timeout().map(|limit| one.tcp_user_timeout(*limit));
+    all.get_keepalives_interval().map(|pause| one.keepalives_interval(pause));
+    all.get_keepalives_retries().map(|count| one.keepalives_retries(count));
+    one.keepalives(all.get_keepalives()).keepalives_idle(all.get_keepalives_idle());
+    one.ssl_mode(all.get_ssl_mode()).ssl_negotiation(all.get_ssl_negotiation());
+    one.channel_binding(all.get_channel_binding());
+    one.target_session_attrs(all.get_target_session_attrs());
+    one
+}
+
 fn password_in(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
@@ -158,10 +197,12 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
         // Nobody listens between two processes of a host; between hosts anybody may.
         config.ssl_mode(if near { SslMode::Disable } else { SslMode::Require });
     }
+    let handshake = config.get_connect_timeout().copied().unwrap_or(HANDSHAKE);
     furnish(&mut config);
     Ok(Location {
         config,
         password_file: file,
+        handshake,
         schema: ours.schema.unwrap_or_else(|| "tenure".to_owned()),
         durability: ours.durability.unwrap_or(Durability::Commit),
         ca: ours.ca,
@@ -312,6 +353,26 @@ mod tests {
     }
 
     #[test]
+    fn each_host_is_tried_with_all_that_the_url_says_of_connections() {
+        let all = "user=u password=p dbname=d options='-c a=b' application_name=n sslmode=require \
+                   connect_timeout=3 tcp_user_timeout=4 keepalives_idle=5 keepalives_interval=6 \
+                   keepalives_retries=7 target_session_attrs=read-write channel_binding=disable \
+                   sslnegotiation=direct";
+        let hosts = [("one", 1), ("/two", 2)];
+        let both: Config = format!("host=one,/two port=1,2 {all}").parse().unwrap();
+        for (at, (host, port)) in hosts.into_iter().enumerate() {
+            let alone: Config = format!("host={host} port={port} {all}").parse().unwrap();
+            assert_eq!(only(&both, at), alone);
+        }
+        let shared: Config = "hostaddr=127.0.0.1,127.0.0.2 port=7 keepalives=0".parse().unwrap();
+        let second: Config = "hostaddr=127.0.0.2 port=7 keepalives=0".parse().unwrap();
+        assert_eq!(only(&shared, 1), second);
+        let limit = |url: &str| at(url).handshake;
+        assert_eq!(limit("postgres://h/d?connect_timeout=3"), Duration::from_secs(3));
+        assert_eq!(limit("postgres://h/d"), HANDSHAKE);
+    }
+
+    #[test]
     fn other_hosts_are_spoken_to_in_tls_unless_the_url_says_otherwise() {
         for (url, mode) in [
             ("postgres://h/d", SslMode::Require),
@@ -361,14 +422,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
         let location = at(&format!("postgres://u@h/d?password_file={}", path.display()));
-        assert_eq!(location.config().unwrap_err().kind(), ErrorKind::InvalidOption);
+        assert_eq!(location.hosts().unwrap_err().kind(), ErrorKind::InvalidOption);
         for (text, password) in [("one\n", "one"), ("two\r\n", "two"), (" three \n\n", " three \n")]
         {
             std::fs::write(&path, text).unwrap();
-            let config = location.config().unwrap();
-            assert_eq!(config.get_password(), Some(password.as_bytes()));
+            let hosts = location.hosts().unwrap();
+            assert_eq!(hosts[0].get_password(), Some(password.as_bytes()));
         }
         let from_env = read("postgres://h/d", Some(path.into())).unwrap();
-        assert_eq!(from_env.config().unwrap().get_password(), Some(&b" three \n"[..]));
+        assert_eq!(from_env.hosts().unwrap()[0].get_password(), Some(&b" three \n"[..]));
     }
 }

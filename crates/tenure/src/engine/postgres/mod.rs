@@ -19,6 +19,7 @@ pub mod beside;
 mod call;
 mod cells;
 mod crowds;
+mod dial;
 mod doctor;
 mod ears;
 mod greeting;

@@ -140,26 +140,24 @@ async fn attempt_here(shared: &Shared) -> Result<Talk, Error> {
     }
 }
 
+/// Finds the server, which has limits of its own, then connects and greets within that of a call.
 async fn attempt(shared: &Shared) -> Result<Talk, Error> {
-    let location = &shared.location;
-    let greeted = async {
-        let found = shared.finder.find().await?;
-        let server = &found.server;
-        shared.line().peer = Some(server.address().clone());
-        let connected = async {
-            let mut talk = Talk::connect(server).await?;
-            greeting::exchange(&mut talk, server, &*shared.greeter).await?;
-            Ok(talk)
-        };
-        let talk = connected.await.map_err(|error| found.explain(&shared.finder, error))?;
-        shared.finder.found();
+    let found = shared.finder.find().await?;
+    let server = &found.server;
+    shared.line().peer = Some(server.address().clone());
+    let connected = async {
+        let mut talk = Talk::connect(server).await?;
+        greeting::exchange(&mut talk, server, &*shared.greeter).await?;
         Ok(talk)
     };
-    timeout(limits::CALL, greeted).await.unwrap_or_else(|_| {
-        let what = format!("no answer from {location} within {:?}", limits::CALL);
+    let connected = timeout(limits::CALL, connected).await.unwrap_or_else(|_| {
+        let what = format!("no answer from {server} within {:?}", limits::CALL);
         Err(Error::new(ErrorKind::Unavailable, what)
-            .with_help("check that the server runs and can be reached"))
-    })
+            .with_help("check that it is a Redis server, that it runs and can be reached"))
+    });
+    let talk = connected.map_err(|error| found.explain(&shared.finder, error))?;
+    shared.finder.found();
+    Ok(talk)
 }
 
 /// Waits before the next attempt, longer each time; shorter if a call waits for it, and not at all

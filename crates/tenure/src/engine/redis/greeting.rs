@@ -6,7 +6,7 @@ use redis::Value;
 use super::answers::text;
 use super::location::Location;
 use super::pack::{Answer, pack};
-use super::talk::{Talk, Why};
+use super::talk::{NOT_RESP, Talk, Why};
 use super::trouble::{Trouble, judged};
 use super::wire::Greeter;
 use crate::contract::{Error, ErrorKind};
@@ -115,8 +115,14 @@ pub(super) async fn ask(
     commands: Vec<Vec<u8>>,
 ) -> Result<Vec<Value>, Error> {
     let lost = |why: Why| {
+        if *why == *NOT_RESP {
+            let what = format!("the server at {location} does not speak Redis's protocol (RESP)");
+            return Error::new(ErrorKind::InvalidOption, what).with_help(
+                "check host and port of the URL; a server that expects TLS needs rediss://",
+            );
+        }
         Error::new(ErrorKind::Unavailable, format!("{location} was lost while greeting it: {why}"))
-            .with_help("check the server's log")
+            .with_help("check the server's log, and that the URL leads to a Redis server")
     };
     talk.say(&commands.concat()).await.map_err(lost)?;
     let mut replies = Vec::with_capacity(commands.len());

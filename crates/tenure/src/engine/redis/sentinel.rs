@@ -1,8 +1,8 @@
 //! Asks sentinels which server is the primary. Knows sentinels, not what is asked of the primary.
 //!
 //! All sentinels that the URL names are asked at once. At the first attempt a majority that agrees
-//! is enough. If an attempt failed before, every sentinel gets its time to answer; if they then
-//! disagree, they are asked again together with the epoch of their configuration, and `vote.rs`
+//! is enough. If an attempt failed before, every sentinel gets its time to answer: the time limit of
+//! a call while none has answered, a short while after the first answer. If they then disagree, they are asked again together with the epoch of their configuration, and `vote.rs`
 //! decides. Nothing that a sentinel says is believed without proof: the server that was chosen has
 //! to be there and to say that it is a primary (`reception.rs` checks it), otherwise the attempt
 //! failed and the next one asks again. `events.rs` hears when the primary changes.
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub(super) use self::events::follow;
 use self::vote::{Peer, Vote};
@@ -31,9 +31,9 @@ use super::wire::Greeter;
 use crate::contract::{Error, ErrorKind};
 use crate::limits;
 
-/// How long a sentinel may take to answer: asking all of them twice still leaves time to reach the
-/// primary within one attempt.
-const PATIENCE: Duration = Duration::from_millis(400);
+/// How long the other sentinels are waited for once one has answered. While none has, each may take
+/// as long as any call: a slow link or a busy host must not look like an absent sentinel.
+const STRAGGLERS: Duration = Duration::from_millis(400);
 
 /// Finds the server of a location, by way of its sentinels if it has any.
 pub(super) struct Finder {
@@ -90,8 +90,8 @@ impl Finder {
         self.location.moved_to(host, *port).map(Some)
     }
 
-    /// What sentinels say, at least one of them. `all` waits for every sentinel, for as long as one
-    /// may take.
+    /// What sentinels say, at least one of them. `all` waits for every sentinel, not only for a
+    /// majority that agrees.
     async fn votes(&self, primary: &str, all: bool) -> Result<Vec<Vote>, Error> {
         let count = self.sentinels.len();
         let enough = |votes: &[Vote]| !all && vote::majority(votes, count).is_some();
@@ -108,7 +108,8 @@ impl Finder {
     }
 
     /// Asks all sentinels at once, with the epochs of their configurations if wanted, until each
-    /// has answered or had its time, or the answers are `enough`. Votes have the order of the URL.
+    /// has answered or had its time, or the answers are `enough`. Votes have the order of the URL;
+    /// failures are those of all sentinels if there is no vote.
     async fn ask_all(
         &self,
         primary: &str,
@@ -119,16 +120,18 @@ impl Finder {
         for (at, sentinel) in self.sentinels.iter().cloned().enumerate() {
             let primary = primary.to_owned();
             asking.spawn(async move {
-                let answer = timeout(PATIENCE, ask_one(&sentinel, &primary, epochs)).await;
-                let late = format!("{sentinel} did not answer within {PATIENCE:?}");
+                let answer = timeout(limits::CALL, ask_one(&sentinel, &primary, epochs)).await;
+                let late = format!("{sentinel} did not answer within {:?}", limits::CALL);
                 (at, answer.unwrap_or_else(|_| Err(unavailable(late))))
             });
         }
         let (mut votes, mut failures) = (Vec::new(), Vec::new());
         let mut order = Vec::new();
-        while let Some(answer) = asking.join_next().await {
+        let mut end = Instant::now() + 2 * limits::CALL;
+        while let Ok(Some(answer)) = timeout_at(end, asking.join_next()).await {
             match answer {
                 Ok((at, Ok(vote))) => {
+                    end = end.min(Instant::now() + STRAGGLERS);
                     let place = order.partition_point(|before| *before < at);
                     order.insert(place, at);
                     votes.insert(place, vote);

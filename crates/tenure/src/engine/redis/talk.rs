@@ -16,6 +16,9 @@ use crate::contract::Error;
 /// How much is read at once: a few hundred replies.
 const ROOM: usize = 32 * 1024;
 
+/// Said of a connection on which something came that is no reply.
+pub(super) const NOT_RESP: &str = "the server does not speak RESP";
+
 /// Why a connection is of no more use, for people.
 pub(super) type Why = Arc<str>;
 
@@ -59,7 +62,7 @@ impl Talk {
             return Ok(None);
         }
         // The parser's own words would repeat what was read; that may be anybody's data.
-        self.codec.decode(&mut self.inbox).map_err(|_| "the server does not speak RESP".into())
+        self.codec.decode(&mut self.inbox).map_err(|_| NOT_RESP.into())
     }
 
     /// Writes some of the bytes.

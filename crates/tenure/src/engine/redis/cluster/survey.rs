@@ -29,13 +29,16 @@ use crate::engine::redis::sentinel::Nobody;
 use crate::engine::redis::talk::Talk;
 use crate::engine::redis::trouble::{Trouble, judged};
 use crate::engine::redis::wire::{Reply, Wire};
+use crate::limits;
 
 /// How many nodes are asked at a time.
 const AT_A_TIME: usize = 3;
 /// How many nodes a survey asks at most while they do not agree.
 const MOST_ASKED: usize = 24;
-/// How long one node may take to say what it knows before the next is asked.
-const PATIENCE: Duration = Duration::from_millis(400);
+/// How long nodes may be silent before others are asked beside them, or are not waited for any more
+/// because others have answered. While none has, each may take as long as any call: a slow link or
+/// a busy host must not look like an absent node.
+const SILENCE: Duration = Duration::from_millis(400);
 /// The pause between two surveys, and the one while a node is out of reach.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
 
@@ -117,20 +120,28 @@ impl Inner {
         let (mut next, mut asking) = (0, JoinSet::new());
         let (mut views, mut failures) = (Vec::new(), Vec::new());
         let mut choice: Option<Choice> = None;
+        let mut at_a_time = AT_A_TIME;
         loop {
-            while asking.len() < AT_A_TIME && next < peers.len().min(MOST_ASKED) {
+            let most = peers.len().min(MOST_ASKED);
+            while asking.len() < at_a_time && next < most {
                 let peer = peers[next].clone();
-                asking.spawn(ask_within(PATIENCE, self.location_of(&peer), peer));
+                asking.spawn(ask_within(limits::CALL, self.location_of(&peer), peer));
                 next += 1;
             }
-            match asking.join_next().await {
-                None => break,
-                Some(Ok(Ok(view))) => views.push(view),
-                Some(Ok(Err(error))) => {
+            match timeout(SILENCE, asking.join_next()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(Ok(view)))) => views.push(view),
+                Ok(Some(Ok(Err(error)))) => {
                     failures.push(error);
                     continue;
                 }
-                Some(Err(_)) => continue,
+                Ok(Some(Err(_))) => continue,
+                Err(_) if next < most => {
+                    at_a_time = asking.len() + AT_A_TIME;
+                    continue;
+                }
+                Err(_) if choice.is_some() && asked == Asked::Enough => break,
+                Err(_) => continue,
             }
             add_new(&mut peers, views.iter().flat_map(|view: &View| view.map.peers()));
             choice = choose(&views, &known);
