@@ -52,7 +52,7 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send +
 /// # Rules for engines
 /// - A verb is one atomic step in the store. Dropping its future at any point leaves the store as
 ///   if the call had been made or as if it had not.
-/// - Every verb that touches a slot first drops what is dead there and serves the line.
+/// - Every verb that touches a slot first drops what is dead there and serves the queue.
 /// - Repeating a living claim by its id renews it and gives the same answer.
 /// - An engine never retries on its own and never waits for a lock: it answers and, later, pushes.
 /// - Signals are delivered from the engine's own thread or from a caller's, never while the engine
@@ -71,7 +71,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Gives claims back or withdraws them. One answer for each, in their order.
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>>;
 
-    /// Looks, without changing anything but what time has ended already.
+    /// Inspects slots. Changes nothing but what time has ended already.
     fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot>;
 
     /// Ends exactly the grant with this fence. Its holder learns the reason.
@@ -113,8 +113,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The store's cells.
     fn cells(&self) -> &dyn Cells;
 
-    /// Looks at the store with the eyes of an operator: what it is, how it is set up, and what that
-    /// means for locks. Changes nothing. What cannot be seen is a finding, not an error.
+    /// Checks the store for an operator: what it is, how it is set up, and what that means for
+    /// locks. Changes nothing. What cannot be seen is a finding, not an error.
     fn doctor(&self) -> Pending<'_, Vec<Finding>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
@@ -144,8 +144,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
 /// Lets a blocked caller wait where the signals arrive: one thread less to wake for a hand-off.
 pub trait Attendant: Send + Sync {
-    /// Waits on this thread until a signal of the session was heard or somebody interrupts, but not
-    /// if `wanted` says, once an interruption can be noticed, that there is nothing to wait for.
+    /// Waits on this thread until a signal of the session was heard or `interrupt` is called, but
+    /// not if `wanted` says, once an interruption can be noticed, that there is nothing to wait for.
     /// Returns at once if another thread attends to the session already: `false`.
     fn attend(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool;
 

@@ -395,7 +395,7 @@ impl<'a> Attempt<'a> {
             let slot = self.core.look_at(name, until).await?;
             // Where there is no line, whoever holds is in the way.
             let waits = |slot: &SlotView| {
-                let stands = slot.line.iter().any(|one| one.claim == self.id());
+                let stands = slot.queue.iter().any(|one| one.claim == self.id());
                 stands || !self.core.engine.promises().queue && !slot.holders.is_empty()
             };
             if slot.as_ref().is_some_and(waits) {
@@ -419,7 +419,7 @@ impl<'a> Attempt<'a> {
         }
         let name = slot.as_ref().map_or(self.claim.parts.first_name(), |slot| &slot.name).clone();
         // Others may have given up since the last heartbeat told us our place.
-        let line = slot.as_ref().map(|slot| &slot.line);
+        let line = slot.as_ref().map(|slot| &slot.queue);
         let at = line.and_then(|line| line.iter().position(|one| one.claim == self.claim.id));
         let place = at.map_or(place, |at| at + 1);
         let trouble = core.lock().get(self.id()).and_then(|entry| entry.trouble().map(Box::from));
