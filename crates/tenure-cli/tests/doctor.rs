@@ -80,7 +80,7 @@ fn a_server_that_evicts_is_refused_and_bad_for_those_who_insist() {
     let url = format!("{}?eviction=allow", place.url());
     let report = Report::of(&place.reached_by(url));
     report.has("memory", "bad", "set maxmemory-policy to noeviction");
-    report.has("lock", "ok", "taken");
+    report.has("lock", "ok", "acquired");
     assert_eq!(report.code, 1);
 }
 
@@ -91,7 +91,7 @@ fn a_user_with_the_least_rights_can_lock_and_hides_the_rest() {
     let report = Report::of(&Place::on(redis).reached_by(url));
     report.has("access", "note", "ACL WHOAMI is refused");
     report.has("persistence", "note", "CONFIG is refused");
-    report.has("lock", "ok", "taken");
+    report.has("lock", "ok", "acquired");
     assert_eq!(report.code, 0);
 }
 
@@ -140,7 +140,7 @@ fn a_clock_that_is_far_off_is_told_and_harms_no_lock() {
     redis.step_clock(std::time::Duration::from_secs(3_600), servers::Direction::Forward);
     let report = Report::of(&Place::on(redis));
     report.has("store clock", "note", "ahead of this host's");
-    report.has("lock", "ok", "taken");
+    report.has("lock", "ok", "acquired");
     assert_eq!(report.code, 0);
 }
 

@@ -122,8 +122,9 @@ fn sets_that_make_no_sense() {
 /// A set has options of its own; a lease on one of its locks was ignored in silence.
 #[test]
 fn options_on_one_lock_of_a_set() {
+    type Set = fn(Mutex) -> Mutex;
     let tenure = World::new().tenure();
-    let options: [(&str, fn(Mutex) -> Mutex); 8] = [
+    let options: [(&str, Set); 8] = [
         ("lease", |lock| lock.lease(secs(1))),
         ("timeout", |lock| lock.timeout(secs(1))),
         ("no_timeout", Mutex::no_timeout),

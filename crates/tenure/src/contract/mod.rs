@@ -145,8 +145,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 /// Lets a blocked caller wait where the signals arrive: one thread less to wake for a hand-off.
 pub trait Attendant: Send + Sync {
     /// Waits on this thread until a signal of the session was heard or `interrupt` is called, but
-    /// not if `wanted` says, once an interruption can be noticed, that there is nothing to wait for.
-    /// Returns at once if another thread attends to the session already: `false`.
+    /// not if `wanted` says, once an interruption can be noticed, that there is nothing to wait
+    /// for. Returns at once if another thread attends to the session already: `false`.
     fn attend(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool;
 
     /// Ends the wait of the thread that attends to the session.
