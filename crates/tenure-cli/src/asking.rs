@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tenure::contract::{SlotView, WaiterView};
-use tenure::{Error, ErrorKind, LockSet, LockSetGuard, Name, Owner, Query, Tenure};
+use tenure::{Error, ErrorKind, HolderView, LockSet, LockSetGuard, Name, Owner, Query, Tenure};
 
 use crate::failure::{self, Failure};
 use crate::interrupts::{Interrupts, Waited};
@@ -37,7 +37,7 @@ impl Asking<'_> {
         &self,
         interrupts: &Interrupts<'_>,
     ) -> Result<Result<LockSetGuard, u8>, Failure> {
-        let asked = ask(self.all()?, self.wanted.patience);
+        let asked = ask(self.tenure, self.all()?, self.wanted.patience);
         let mut asked = pin!(asked);
         let mut line = WaitingLine::new(self.wanted.name(), self.settings);
         let mut look: Option<Look> = None;
@@ -106,7 +106,7 @@ impl Asking<'_> {
             let me = tenure.session_id();
             for name in names {
                 let seen = tenure.inspect(&Query::Slot(name)).await.ok()?;
-                let waits = |slot: &SlotView| slot.line.iter().any(|one| one.session == Some(me));
+                let waits = |slot: &SlotView| slot.queue.iter().any(|one| one.session == Some(me));
                 if let Some(slot) = seen.slots.into_iter().find(waits) {
                     return Some(slot);
                 }
@@ -120,16 +120,30 @@ impl Asking<'_> {
     }
 }
 
-async fn ask(all: LockSet, patience: Patience) -> Result<LockSetGuard, Error> {
+async fn ask(tenure: &Tenure, all: LockSet, patience: Patience) -> Result<LockSetGuard, Error> {
     if patience != Patience::Try {
         return all.lock().await;
     }
-    let name = all.parts().first().map(|part| part.name().clone());
-    all.try_lock().await?.ok_or_else(|| {
-        let error = Error::new(ErrorKind::TimedOut, "it is taken")
-            .with_help("wait for it with --wait, or see who has it with `tenure show`");
-        if let Some(name) = name { error.on(&name) } else { error }
-    })
+    if let Some(guard) = all.try_lock().await? {
+        return Ok(guard);
+    }
+    // The first name that is held explains the refusal. Best effort: the exit code is the same if
+    // the store does not respond, or if the holder has left meanwhile.
+    for part in all.parts() {
+        let holders = tenure.holders(part.name().as_str()).await.unwrap_or_default();
+        if !holders.is_empty() {
+            return Err(taken(part.name(), holders));
+        }
+    }
+    Err(taken(all.parts()[0].name(), Vec::new()))
+}
+
+/// The refusal of a claim that does not wait: the same words from every command.
+pub(crate) fn taken(name: &Name, holders: Vec<HolderView>) -> Error {
+    Error::new(ErrorKind::TimedOut, "it is taken")
+        .on(name)
+        .blocked_by(holders, None)
+        .with_help("wait for it with --wait, or see its queue with `tenure show`")
 }
 
 /// Trouble with our own tools.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tenure::{Error, ErrorKind};
 
-/// The answer is no: nobody holds it, the handle is stale, the name is bad.
+/// The answer is no: the lock is not held, the handle is stale, the name is bad.
 pub(crate) const NO: u8 = 1;
 /// The command makes no sense.
 pub(crate) const USAGE: u8 = 2;
@@ -35,7 +35,7 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// The exit code.
     pub(crate) code: u8,
-    /// Whoever read our output has seen enough.
+    /// The reader of our output has closed the pipe.
     pub(crate) broken_pipe: bool,
 }
 
@@ -55,7 +55,7 @@ impl Failure {
         Self { code: if own { OWN } else { self.code }, ..self }
     }
 
-    /// Uses `code` where the lock was not obtained, which says it all to those who want it quiet.
+    /// Uses `code` where the lock was not obtained; with `--quiet` the code is all that is said.
     pub(crate) fn conflict(self, code: u8, quiet: bool) -> Self {
         if self.code != NOT_OBTAINED {
             return self;

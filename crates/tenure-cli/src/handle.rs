@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Ids are 32 hexadecimal digits; names are percent-encoded, so that no shell and no terminal can
-//! stumble over a handle. Whoever has it can renew and release the claim.
+//! stumble over a handle. It is the right to renew and release the claim.
 
 use std::time::Duration;
 

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 fn exit(done: Result<u8, Failure>) -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
-        // Whoever read our output has seen enough, as `head` does.
+        // The reader has closed the pipe, as `head` does when it has seen enough.
         Err(failure) if failure.broken_pipe => ExitCode::SUCCESS,
         Err(failure) => {
             failure.tell();

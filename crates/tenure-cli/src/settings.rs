@@ -68,7 +68,7 @@ impl Settings {
         Ok((settings, config))
     }
 
-    /// Adds what somebody who takes a lock says of replicas.
+    /// Adds the replicas that a command which takes a lock asks for.
     pub(crate) fn asking_replicas(mut self, lock: &LockArgs) -> Result<Self, Failure> {
         let Some(replicas) = lock.replicas else { return Ok(self) };
         let within = lock.replicas_within.unwrap_or(REPLICAS_WITHIN);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// What `tenure run` and its guardian want to hear of. Signals that whoever started us has set to
+/// The signals that `tenure run` and its guardian read. Signals that the parent process has set to
 /// be ignored (`nohup`) stay ignored: those are never read, and commands inherit it.
 const HEARD: [Signal; 12] = [
     Signal::SIGTERM,

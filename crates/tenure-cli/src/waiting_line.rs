@@ -8,7 +8,7 @@ use tenure::contract::{About, SlotView, WaiterView, short};
 
 use crate::settings::Settings;
 
-/// How long a wait may be before anybody is told, and how often the line is brought up to date.
+/// How long a wait may be before the line is shown, and how often the line is updated.
 const PACE: Duration = Duration::from_secs(1);
 
 /// A line that is written over, only on a terminal.
@@ -29,7 +29,7 @@ impl WaitingLine {
         Self { name: name.to_owned(), began, due, shown: false, verbose: settings.verbose }
     }
 
-    /// When to look next; never if nobody would see it.
+    /// When to inspect next; never if the line would not be shown.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -77,7 +77,7 @@ fn describe(name: &str, slot: Option<&SlotView>, is_me: impl Fn(&WaiterView) -> 
     } else if let Some(closed) = slot.closed_for {
         words.push(format!(": closed for another {} after a crash", short(closed)));
     }
-    let place = slot.line.iter().position(is_me);
+    let place = slot.queue.iter().position(is_me);
     words.extend(place.map(|at| format!(", you are {}", ordinal(at + 1))));
     words.concat()
 }

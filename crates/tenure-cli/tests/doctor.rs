@@ -53,7 +53,7 @@ fn a_server_as_it_comes_is_fine_and_forgets() {
     report.has("persistence", "note", "none: a restart forgets all locks");
     report.has("memory", "ok", "nothing is evicted");
     report.has("replicas", "ok", "primary");
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     report.has("crashes", "ok", "when its lease ends");
     assert_eq!(report.code, 0);
 }
@@ -67,7 +67,7 @@ fn what_is_kept_on_disk_is_told() {
     let redis = Redis::start();
     let url = format!("{}?grace=yes&new=yes", redis.url());
     let report = Report::of(&Place::on(redis).reached_by(url));
-    report.has("persistence", "ok", "nobody comes in for 60.0s");
+    report.has("persistence", "ok", "no grants for 60.0s");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_server_that_evicts_is_refused_and_bad_for_those_who_insist() {
     let url = format!("{}?eviction=allow", place.url());
     let report = Report::of(&place.reached_by(url));
     report.has("memory", "bad", "set maxmemory-policy to noeviction");
-    report.has("lock", "ok", "taken");
+    report.has("lock", "ok", "acquired");
     assert_eq!(report.code, 1);
 }
 
@@ -91,7 +91,7 @@ fn a_user_with_the_least_rights_can_lock_and_hides_the_rest() {
     let report = Report::of(&Place::on(redis).reached_by(url));
     report.has("access", "note", "ACL WHOAMI is refused");
     report.has("persistence", "note", "CONFIG is refused");
-    report.has("lock", "ok", "taken");
+    report.has("lock", "ok", "acquired");
     assert_eq!(report.code, 0);
 }
 
@@ -140,7 +140,7 @@ fn a_clock_that_is_far_off_is_told_and_harms_no_lock() {
     redis.step_clock(std::time::Duration::from_secs(3_600), servers::Direction::Forward);
     let report = Report::of(&Place::on(redis));
     report.has("store clock", "note", "ahead of this host's");
-    report.has("lock", "ok", "taken");
+    report.has("lock", "ok", "acquired");
     assert_eq!(report.code, 0);
 }
 
@@ -161,7 +161,7 @@ fn sentinels_are_asked_one_by_one_and_judged_together() {
     report.has("fail-over", "ok", "silent for 5s");
     report.has("isolation", "note", "min-replicas-to-write is 0");
     report.has("replicas", "note", &format!("127.0.0.1:{replica} online, "));
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     assert_eq!(report.code, 0);
 
     set.sentinels()[0].kill();
@@ -171,7 +171,7 @@ fn sentinels_are_asked_one_by_one_and_judged_together() {
     set.sentinels()[1].kill();
     let report = Report::of(&place);
     report.has("fail-over", "note", "no majority");
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     assert_eq!(report.code, 0);
 }
 
@@ -192,7 +192,7 @@ fn a_sentinel_that_is_out_of_date_is_named_with_what_it_says() {
     report.has("sentinel", "bad", &words);
     report.has("fail-over", "bad", &format!("127.0.0.1:{stale} names 127.0.0.1:{old} (epoch 0); "));
     report.has("fail-over", "bad", &format!("Tenure goes by 127.0.0.1:{new}; "));
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     assert_eq!(report.code, 1);
 }
 
@@ -206,7 +206,7 @@ fn a_cluster_is_looked_at_node_by_node() {
     report.has("replicas", "ok", "every master has one that keeps up");
     report.has("store clock", "ok", "clocks of masters within");
     report.has("fail-over", "note", "begins after 1s of silence (cluster-node-timeout)");
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     assert_eq!(report.code, 0);
 
     for node in cluster.nodes() {
@@ -264,7 +264,7 @@ fn an_etcd_is_looked_at_member_by_member() {
     report.has("latency", "", "a call");
     report.has("store clock", "ok", "monotonic");
     report.has("space", "ok", "MiB");
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     report.has("fences", "ok", "always grow");
     assert_eq!(report.code, 0);
 
@@ -277,7 +277,7 @@ fn an_etcd_is_looked_at_member_by_member() {
     let report = Report::of(&place);
     let address = format!("127.0.0.1:{}", etcd.port(follower));
     report.has("members", "note", &format!("1 of 3 do not answer: http://{address}"));
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     assert_eq!(report.code, 0);
 }
 

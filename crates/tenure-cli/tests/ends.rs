@@ -146,7 +146,7 @@ fn a_signal_ends_what_still_connects_to_a_silent_server() {
 }
 
 #[test]
-fn a_waiting_acquire_for_one_of_many_that_is_killed_keeps_nobody_waiting() {
+fn a_waiting_acquire_for_one_of_many_that_is_killed_blocks_no_other_waiter() {
     let place = Place::embedded();
     let slots = ["--slots", "1"];
     let arguments = ["run", "x", "--slots", "1", "-c", CUED];

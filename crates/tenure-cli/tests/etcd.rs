@@ -48,7 +48,7 @@ fn url(etcd: &Etcd, login: &str, password: &str) -> String {
 }
 
 #[test]
-fn every_command_works_with_certificates_and_a_password_that_nobody_sees() {
+fn every_command_works_with_certificates_and_a_password_that_are_never_shown() {
     let etcd = Etcd::builder().tls().root_password(CANARY).start();
     let (right, file) = (url(&etcd, "root", CANARY), url(&etcd, "root", ""));
     let mut place = Place::in_cluster(etcd);
@@ -193,7 +193,11 @@ fn a_restored_backup_is_refused_until_it_is_accepted() {
     assert!(!place.file("ran").exists());
     let accepting = format!("{}?restored=accept", place.url());
     assert_eq!(place.code(&["run", "x", "--url", &accepting, "--", "true"]), 0);
-    assert_eq!(place.code(&["run", "x", "--", "true"]), 0, "everybody may come by now");
+    assert_eq!(
+        place.code(&["run", "x", "--", "true"]),
+        0,
+        "the restored store was accepted for all clients"
+    );
 }
 
 #[test]

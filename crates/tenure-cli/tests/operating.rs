@@ -11,7 +11,7 @@ common::on_stores!(
         grants_go_on_above_a_number,
         a_number_that_raises_nothing_is_refused,
         a_number_out_of_range_makes_no_sense,
-        the_longest_lease_changes_when_nobody_is_there,
+        the_longest_lease_changes_when_no_client_is_connected,
     ]
 );
 
@@ -57,7 +57,7 @@ fn a_number_out_of_range_makes_no_sense(place: &Place) {
     }
 }
 
-fn the_longest_lease_changes_when_nobody_is_there(place: &Place) {
+fn the_longest_lease_changes_when_no_client_is_connected(place: &Place) {
     let mut holder = place.start(&["hold", "x", "--max-lease", "60s", "--json"]);
     holder.line();
     let other = ["ls", "--max-lease", "40s"];
@@ -71,6 +71,6 @@ fn the_longest_lease_changes_when_nobody_is_there(place: &Place) {
     holder.signal(Signal::TERM);
     assert_eq!(holder.ends(), 0);
     eventually("the store has noticed that it is gone", || place.code(&other) == 0);
-    // Nobody is left again, so the next one changes it back.
+    // No client is left again, so the next one changes it back.
     eventually("that one is gone, too", || place.code(&["ls", "--max-lease", "60s"]) == 0);
 }

@@ -48,7 +48,7 @@ fn a_durable_server_is_fine() {
     report.has("durability", "ok", "on disk before it is given");
     report.has("store clock", "ok", "of this host's");
     report.has("connections", "ok", "are taken");
-    report.has("lock", "ok", "taken and given back");
+    report.has("lock", "ok", "acquired and released");
     assert!(stdout(&place.run(&["doctor"])).contains("a round trip takes"));
     assert_eq!(report.code, 0);
 }
@@ -60,7 +60,7 @@ fn a_pooler_a_clock_and_a_server_that_syncs_nothing_are_told() {
     let bouncer = PgBouncer::before(&server, 5);
     let url = format!("{}?durability=grace", bouncer.url());
     let report = Report::of(&Place::on_postgres(server).reached_by(url));
-    report.has("pooler", "note", "whoever waits asks");
+    report.has("pooler", "note", "waiters poll");
     report.has("store clock", "note", "ahead of this host's");
     report.has("durability", "note", "fsync");
     assert_eq!(report.code, 0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Place, stderr};
 use servers::{Direction, Redis};
 
-/// A place at so many nodes that nobody has used before.
+/// A place at so many unused nodes.
 fn quorum(count: usize) -> (Place, Vec<Redis>) {
     let nodes: Vec<Redis> = (0..count).map(|_| Redis::builder().clock().start()).collect();
     let place = Place::memory().reached_by(url_of(&nodes));
@@ -22,7 +22,7 @@ fn url_of(nodes: &[Redis]) -> String {
 }
 
 #[test]
-fn a_command_runs_alone_and_whoever_waits_follows() {
+fn a_command_runs_alone_and_the_waiter_follows() {
     let (place, _nodes) = quorum(3);
     let mut first = place.start(&["run", "x", "-c", "echo $$; exec sleep 600"]);
     first.line();

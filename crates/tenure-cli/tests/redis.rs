@@ -31,7 +31,7 @@ const COMMANDS: &[&[&str]] = &[
 ];
 
 #[test]
-fn a_run_of_which_nobody_is_left_frees_its_lock_when_its_lease_ends() {
+fn a_run_whose_processes_are_all_gone_frees_its_lock_when_its_lease_ends() {
     let place = Place::redis();
     let mut first = place.start(&["run", "x", "--lease", "2s", "-c", "echo $$; exec sleep 600"]);
     let child = pid(&first.line());

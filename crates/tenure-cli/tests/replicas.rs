@@ -42,7 +42,7 @@ fn a_command_runs_only_once_replicas_have_its_lock() {
     }
     assert!(!place.file("ran").exists());
     replica.cont();
-    // Given back each time, so nobody has to wait for a lease.
+    // Given back each time, so no command has to wait for a lease.
     assert_eq!(place.code(&["run", "x", "--no-wait", "--", "true"]), 0);
 }
 

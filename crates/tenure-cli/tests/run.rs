@@ -27,7 +27,7 @@ common::on_stores!(
         a_signal_that_ends_the_command_reaches_everything_it_started,
         kill_9_of_tenure_ends_the_whole_tree,
         kill_9_of_the_guardian_ends_the_whole_tree_too,
-        a_guardian_that_somebody_stops_goes_on,
+        a_guardian_that_is_stopped_goes_on,
         max_hold_stops_the_command_and_all_it_started_with_124,
         the_signal_that_asks_to_stop_can_be_chosen,
         what_the_command_leaves_running_goes_on_unless_the_group_is_held,
@@ -187,7 +187,7 @@ fn a_signal_that_ends_the_command_reaches_everything_it_started(place: &Place) {
 }
 
 /// A shell that starts a pipeline, a background job, a daemon in a session of its own, and a child
-/// that nobody waits for; it prints the number of each.
+/// that is never reaped; it prints the number of each.
 const TREE: &str = "\
     sleep 601 | sleep 602 & echo $!
     setsid sh -c 'echo $$; exec sleep 603' &
@@ -226,7 +226,7 @@ fn kill_9_of_the_guardian_ends_the_whole_tree_too(place: &Place) {
     assert!(!pids.iter().any(|pid| alive(pid)), "the tree is gone before tenure is");
 }
 
-fn a_guardian_that_somebody_stops_goes_on(place: &Place) {
+fn a_guardian_that_is_stopped_goes_on(place: &Place) {
     let mut running = place.start(&["run", "x", "-c", "echo ready; sleep 0.5; exit 3"]);
     assert_eq!(running.line(), "ready");
     rustix::process::kill_process(running.guardian(), Signal::STOP).unwrap();

@@ -14,6 +14,7 @@ common::on_stores!(
     [
         a_second_run_waits_for_the_first,
         a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs,
+        every_command_that_does_not_wait_words_a_refusal_alike,
         waiting_ends_with_a_signal_and_leaves_the_line,
         readers_share_and_a_writer_is_alone,
         slots_let_so_many_in_and_no_more,
@@ -25,16 +26,16 @@ common::on_stores!(
         break_releases_exactly_that_grant_and_its_holder_learns_the_reason,
         on_lost_decides_what_becomes_of_the_command,
         hold_keeps_a_lock_until_a_signal_comes,
-        a_handle_is_renewed_and_released_by_whoever_has_it,
-        a_handle_that_nobody_renews_ends_with_its_lease,
+        a_handle_is_the_right_to_renew_and_release,
+        a_handle_that_is_not_renewed_ends_with_its_lease,
         acquire_waits_in_line_and_exports_what_a_script_needs,
         the_owner_of_a_handle_is_entered_by_what_the_script_runs,
         wait_returns_when_the_lock_is_free_and_takes_nothing,
         ls_shows_who_holds_and_who_waits,
         watch_tells_what_happens,
-        somebody_at_a_terminal_sees_what_they_wait_for,
-        somebody_at_a_terminal_is_asked_before_a_lock_is_broken,
-        nobody_else_sees_a_waiting_line,
+        a_wait_at_a_terminal_shows_the_holder_and_the_place,
+        force_release_at_a_terminal_names_the_holder_and_asks,
+        a_wait_without_a_terminal_prints_nothing,
         a_store_that_cannot_be_reached_gives_69,
         a_holder_that_ends_at_once_leaves_nothing_behind,
         a_command_ends_when_the_store_is_gone,
@@ -64,6 +65,30 @@ fn a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs(place: &Place
     let output = place.run(&["run", "x", "-w", "3", "--", "true"]);
     let who = format!(":{} 'sh'", holder.child.id());
     assert!(stderr(&output).contains(&who), "{}", stderr(&output));
+}
+
+/// `run -n` and `hold -n` did not name the holder, and `acquire -n` did not say what to do.
+fn every_command_that_does_not_wait_words_a_refusal_alike(place: &Place) {
+    let holder = place.held("x");
+    for also in [&[][..], &["--also", "y"], &["--also", "a"]] {
+        let refusal = |command: &str, rest: &[&str]| {
+            let output = place.run(&[&[command, "x", "-n"], also, rest].concat());
+            assert_eq!(output.status.code(), Some(75), "{output:?}");
+            // How long it has been held is another number each time.
+            let said = stderr(&output);
+            let (before, after) = said.split_once(" for ").expect(&said);
+            (before.to_owned(), after.split_once("fence").expect(&said).1.to_owned())
+        };
+        let (before, after) = refusal("run", &["--", "true"]);
+        assert!(before.starts_with("tenure: \"x\": it is taken; held by "), "{before}");
+        assert!(before.ends_with(&format!(":{} 'sh'", holder.child.id())), "{before}");
+        assert!(
+            after.ends_with("; wait for it with --wait, or see its queue with `tenure show`\n")
+        );
+        for command in ["acquire", "hold"] {
+            assert_eq!(refusal(command, &[]), (before.clone(), after.clone()), "{command}");
+        }
+    }
 }
 
 fn waiting_ends_with_a_signal_and_leaves_the_line(place: &Place) {
@@ -232,7 +257,7 @@ fn hold_keeps_a_lock_until_a_signal_comes(place: &Place) {
     assert_eq!(holder.ends(), 123);
 }
 
-fn a_handle_is_renewed_and_released_by_whoever_has_it(place: &Place) {
+fn a_handle_is_the_right_to_renew_and_release(place: &Place) {
     for kind in [&[][..], &["--shared"], &["--exclusive"], &["--slots", "1"], &["--also", "y"]] {
         let mut arguments = vec!["acquire", "x"];
         arguments.extend(kind);
@@ -254,7 +279,7 @@ fn a_handle_is_renewed_and_released_by_whoever_has_it(place: &Place) {
     }
 }
 
-fn a_handle_that_nobody_renews_ends_with_its_lease(place: &Place) {
+fn a_handle_that_is_not_renewed_ends_with_its_lease(place: &Place) {
     let handle = place.says(&["acquire", "x", "--lease", "3s"]);
     assert_eq!(place.code(&["run", "x", "-n", "--", "true"]), 75);
     assert_eq!(place.code(&["run", "x", "-w", "30s", "--", "true"]), 0);
@@ -314,7 +339,7 @@ fn wait_returns_when_the_lock_is_free_and_takes_nothing(place: &Place) {
 
 fn ls_shows_who_holds_and_who_waits(place: &Place) {
     let output = place.run(&["ls"]);
-    assert_eq!(stderr(&output), "nobody holds or waits for anything here\n");
+    assert_eq!(stderr(&output), "no locks held, no waiters\n");
     let holder = place.held("account:1");
     let _waiter = place.start(&["run", "account:1", "--", "true"]);
     place.wait_for_line("account:1", 1);
@@ -322,28 +347,34 @@ fn ls_shows_who_holds_and_who_waits(place: &Place) {
 
     let said = place.says(&["ls"]);
     let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].starts_with("NAME       KIND  HOLDER"), "{said}");
-    assert!(lines[1].starts_with("account:1  lock  "), "{said}");
+    assert!(lines[0].starts_with("NAME       KIND  MODE       HOLDER"), "{said}");
+    assert!(lines[1].starts_with("account:1  lock  exclusive  "), "{said}");
     assert!(lines[1].contains(&format!(":{} 'sh'", holder.child.id())), "{said}");
-    assert!(lines[2].starts_with("reports    lock  "), "{said}");
+    assert!(lines[2].starts_with("reports    lock  exclusive  "), "{said}");
     assert_eq!(lines.len(), 3);
+
+    let _reader = place.start(&["run", "config", "--shared", "--", "sleep", "600"]);
+    let _permit = place.start(&["run", "encode", "--slots", "3", "--", "sleep", "600"]);
+    for (name, mode) in [("config", "\tshared\t"), ("encode", "\tpermit\t")] {
+        eventually("it is held", || place.says(&["ls", name, "-o", "plain"]).contains(mode));
+    }
 
     assert_eq!(place.says(&["list", "acc*", "-o", "plain"]).lines().count(), 1);
     assert_eq!(place.says(&["ls", "--waiting", "-o", "plain"]).lines().count(), 1);
-    assert_eq!(place.says(&["ls", "--kind", "semaphore", "-o", "plain"]), "");
+    assert_eq!(place.says(&["ls", "--kind", "semaphore", "-o", "plain"]).lines().count(), 1);
     assert!(place.says(&["ls", "--sort", "age", "-o", "plain"]).starts_with("account:1\t"));
-    assert_eq!(place.says(&["ls", "-o", "ndjson"]).lines().count(), 2);
+    assert_eq!(place.says(&["ls", "-o", "ndjson"]).lines().count(), 4);
 
     let locks = place.says_json(&["ls", "--json"]);
     assert_eq!(locks["schema_version"], 1);
     assert_eq!(locks["locks"][0]["name"], "account:1");
-    assert_eq!(locks["locks"][0]["line"][0]["place"], 1);
+    assert_eq!(locks["locks"][0]["queue"][0]["place"], 1);
 
     let said = place.says(&["show", "account:1"]);
-    assert!(said.contains("line, next first"), "{said}");
+    assert!(said.contains("queue, next first"), "{said}");
 
     let sessions = place.says_json(&["sessions", "--json"]);
-    assert_eq!(sessions["sessions"].as_array().unwrap().len(), 3);
+    assert_eq!(sessions["sessions"].as_array().unwrap().len(), 5);
     let id = sessions["sessions"][0]["session"].as_str().unwrap();
     assert_eq!(place.says(&["sessions", id, "-o", "plain"]).lines().count(), 1);
     assert_eq!(place.code(&["sessions", "no-such"]), 1);
@@ -366,7 +397,7 @@ fn watch_tells_what_happens(place: &Place) {
     assert_eq!(event(&mut watch)["event"], "granted");
 }
 
-fn somebody_at_a_terminal_sees_what_they_wait_for(place: &Place) {
+fn a_wait_at_a_terminal_shows_the_holder_and_the_place(place: &Place) {
     let holder = place.held("reports");
     let mut terminal = Terminal::new(place);
     terminal.line("tenure run reports -- echo finally; echo code $?");
@@ -380,13 +411,15 @@ fn somebody_at_a_terminal_sees_what_they_wait_for(place: &Place) {
     terminal.expect("code 0");
 }
 
-fn somebody_at_a_terminal_is_asked_before_a_lock_is_broken(place: &Place) {
+fn force_release_at_a_terminal_names_the_holder_and_asks(place: &Place) {
     let mut holder = place.held("x");
     let fence = fence_of(place, "x");
     let mut terminal = Terminal::new(place);
     let line = format!("tenure force-release x --fence {fence} --reason test");
     terminal.line(&line);
-    terminal.expect("[y/N] ");
+    terminal.expect("release x by force, held by ");
+    let said = terminal.expect("? [y/N] ");
+    assert!(said.contains(&format!(":{} 'sh'", holder.child.id())), "{said}");
     terminal.line("n");
     terminal.expect("nothing was released");
     terminal.line(&line);
@@ -396,7 +429,7 @@ fn somebody_at_a_terminal_is_asked_before_a_lock_is_broken(place: &Place) {
     assert_eq!(holder.ends(), 123);
 }
 
-fn nobody_else_sees_a_waiting_line(place: &Place) {
+fn a_wait_without_a_terminal_prints_nothing(place: &Place) {
     let mut holder = place.held("x");
     let waiter =
         place.tenure(&["run", "x", "--", "true"]).stderr(std::process::Stdio::piped()).spawn();

@@ -64,16 +64,20 @@ keys! {
 /// end another statement of it.
 ///
 /// # Fairness
-/// The server's: whoever waits for a row comes in turn, with exceptions.
+/// The server's: waiters for a row are mostly served in their order.
 ///
 /// # Examples
 /// ```no_run
-/// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn
-/// std::error::Error>> { use std::time::Duration; use tenure_postgres::lock_rows;
+/// # use std::error::Error;
+/// # use tokio_postgres::Client;
+/// # async fn example(client: &mut Client) -> Result<(), Box<dyn Error>> {
+/// use std::time::Duration;
 ///
-/// let transaction = client.transaction().await?;
-/// let found = lock_rows(&transaction, "account", "id", &[17_i64, 4],
-/// Duration::from_secs(2)).await?; assert_eq!(found, [4, 17]);
+/// use tenure_postgres::lock_rows;
+///
+/// let (transaction, limit) = (client.transaction().await?, Duration::from_secs(2));
+/// let found = lock_rows(&transaction, "account", "id", &[17_i64, 4], limit).await?;
+/// assert_eq!(found, [4, 17]);
 /// # Ok(()) }
 /// ```
 pub async fn lock_rows<K: RowKey>(

@@ -7,7 +7,7 @@
 //! # tenure::block_on(async {
 //! let tenure = Tenure::connect("memory:").await?;
 //! let guard = tenure.mutex("reports")?.lock().await?;
-//! println!("exactly one of us is here, with fence {}", guard.fence()?);
+//! println!("the only holder, with fence {}", guard.fence()?);
 //! guard.release().await?;
 //! # Ok::<(), tenure::Error>(()) }).unwrap();
 //! ```
@@ -22,6 +22,11 @@
 //! | several locks at once, all or nothing | [`Tenure::lock_set`] |
 //! | one coarse lock for many names | [`Tenure::family`] |
 //! | to lock again further down the same flow of control | [`scope`] |
+//! | work that must stop when the lock is lost | [`Mutex::run`] |
+//! | to wait for two seconds, else `None` | [`Mutex::try_lock_for`] |
+//! | to see holders and waiters | [`Tenure::inspect`], [`Tenure::holders`] |
+//! | to release a lock by force | [`Tenure::force_release`] |
+//! | a small versioned value with compare-and-set | [`Tenure::cells`] |
 //! | no async runtime | the `blocking_` form of each method: [`Tenure::blocking_connect`] |
 //!
 //! # Coming from `tokio::sync`
@@ -61,7 +66,7 @@
 //! # Cancel safety
 //!
 //! Every future may be dropped at any point. A waiting claim is withdrawn; one that was granted
-//! meanwhile is given back in the background; the lease is the backstop.
+//! meanwhile is released in the background; the lease is the backstop.
 //!
 //! # Features
 //!
@@ -80,14 +85,15 @@
 pub mod conformance;
 pub mod contract;
 pub mod engine;
-// Not part of the API: the rules that engines share, for the project's own tests.
-#[doc(hidden)]
-pub mod ledger;
-// Not part of the API: the numbers may change. The command and the tests read them.
+mod ledger;
+// Public, because an engine of another crate has to keep to the same limits as the conformance
+// suite, and for the crates `tenure-cli` (defaults), `tenure-postgres` (time limit of a call) and
+// `tenure-bench`. Hidden, because the numbers may change.
 #[doc(hidden)]
 pub mod limits;
 mod primitives;
 mod process;
+// Public for `tests/conformance.rs`, which turns each bug on and expects a scenario to fail.
 #[cfg(feature = "seeded-bugs")]
 #[doc(hidden)]
 pub mod seeded;
@@ -105,8 +111,8 @@ pub use contract::{
 };
 pub use primitives::{
     Builder, CellStore, Family, LockSet, LockSetGuard, LockStatus, Mutex, MutexGuard, Owner,
-    Preset, RwLock, RwLockReadGuard, RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, Tenure,
-    UpgradeError, blocking_scope, scope,
+    Preset, RwLock, RwLockReadGuard, RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart,
+    Tenure, UpgradeError, blocking_scope, scope,
 };
 pub use session::{Closed, Event, Lost, Witness, block_on};
 

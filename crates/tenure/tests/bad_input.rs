@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use common::{World, millis, now, secs};
 use tenure::block_on;
 use tenure::contract::Promises;
 use tenure::engine::memory::PROMISES;
-use tenure::{Effect, Error, ErrorKind, Fence, Page, Preset, Query, Tenure};
+use tenure::{
+    Effect, Error, ErrorKind, Fence, Label, Mutex, Owner, Page, Part, Preset, Query, Tenure,
+};
 
 /// Checks one refusal: its kind, a part of its text, and that it says what to do.
 #[track_caller]
@@ -107,12 +110,54 @@ fn permits_that_do_not_fit() {
 #[test]
 fn sets_that_make_no_sense() {
     let tenure = World::new().tenure();
-    refused(tenure.lock_set([]), ErrorKind::InvalidOption, "name at least one lock");
+    let none: [Part; 0] = [];
+    refused(tenure.lock_set(none), ErrorKind::InvalidOption, "name at least one lock");
     let many = (0..65).map(|n| tenure.mutex(n.to_string()).unwrap().part());
     refused(tenure.lock_set(many), ErrorKind::Limit, "at most 64 names, this one has 65");
     let (mutex, semaphore) = (tenure.mutex("a").unwrap(), tenure.semaphore("a", 2).unwrap());
     let mixed = tenure.lock_set([mutex.part(), semaphore.part(1).unwrap()]);
     refused(mixed, ErrorKind::Shape, "as a lock and as a semaphore of 2");
+}
+
+/// A set has options of its own; a lease on one of its locks was ignored in silence.
+#[test]
+fn options_on_one_lock_of_a_set() {
+    type Set = fn(Mutex) -> Mutex;
+    let tenure = World::new().tenure();
+    let options: [(&str, Set); 8] = [
+        ("lease", |lock| lock.lease(secs(1))),
+        ("timeout", |lock| lock.timeout(secs(1))),
+        ("no_timeout", Mutex::no_timeout),
+        ("max_hold", |lock| lock.max_hold(secs(1))),
+        ("lock_delay", |lock| lock.lock_delay(secs(1))),
+        ("label", |lock| lock.label("nightly")),
+        ("preset", |lock| lock.preset("batch")),
+        ("owner", |lock| lock.owner(&Owner::new())),
+    ];
+    for (option, set) in options {
+        let part = set(tenure.mutex("a").unwrap()).part();
+        let text = format!("`{option}` was set on one lock of a set, where it has no effect");
+        refused(tenure.lock_set([part.clone()]), ErrorKind::InvalidOption, &text);
+        let help = format!("set it on the whole: lock_set(..)?.{option}(..)");
+        refused(tenure.lock_set([part]), ErrorKind::InvalidOption, &help);
+    }
+    let (rwlock, semaphore) = (tenure.rwlock("b").unwrap(), tenure.semaphore("c", 2).unwrap());
+    let (rwlock, semaphore) = (rwlock.lease(secs(1)), semaphore.label("nightly"));
+    for part in [rwlock.read_part(), rwlock.write_part(), semaphore.part(1).unwrap()] {
+        refused(tenure.lock_set([part]), ErrorKind::InvalidOption, "on one lock of a set");
+    }
+}
+
+#[test]
+fn options_of_a_session_and_of_a_set_count_for_the_whole_set() {
+    let world = World::new();
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let tenure = builder.lease(secs(3)).label("nightly").open(world.engine.clone()).unwrap();
+    let set = tenure.lock_set([tenure.mutex("a").unwrap().part()]).unwrap().lease(secs(1));
+    let guard = now(set.lock()).unwrap();
+    assert!(guard.remaining() <= secs(1));
+    let holders = now(tenure.holders("a")).unwrap();
+    assert_eq!(holders[0].about.label, Some(Label::try_from("nightly").unwrap()));
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn a_slot_shows_holders_and_line_with_place_and_label() {
     world.advance(secs(5));
     let seen = now(tenure.inspect(&Query::Slot(name("a")))).unwrap();
     let slot = &seen.slots[0];
-    let (holder, waiter) = (&slot.holders[0], &slot.line[0]);
+    let (holder, waiter) = (&slot.holders[0], &slot.queue[0]);
     assert_eq!(holder.fence, guard.fence().unwrap());
     assert_eq!(holder.held_for, secs(5));
     assert_eq!(waiter.waited_for, secs(5));
@@ -69,7 +69,7 @@ fn reach_shows_everything_an_owner_waits_for_over_several_slots() {
     assert!(poll_once(zero.as_mut()).is_none() && poll_once(one.as_mut()).is_none());
     let owner = {
         let seen = now(tenure.inspect(&Query::Slot(name("b")))).unwrap();
-        seen.slots[0].line[0].lineage.owner()
+        seen.slots[0].queue[0].lineage.owner()
     };
     let reach = now(tenure.inspect(&Query::Reach(owner))).unwrap();
     let names: Vec<_> = reach.slots.iter().map(|slot| slot.name.as_str()).collect();

@@ -335,7 +335,7 @@ fn a_thread_that_blocks_takes_sets_too() {
         std::thread::yield_now();
     }
     let waits = now(other.inspect(&tenure::Query::Slot("b".parse().unwrap()))).unwrap();
-    assert_eq!(waits.slots[0].line[0].about.label.as_ref().unwrap().as_str(), "pay");
+    assert_eq!(waits.slots[0].queue[0].about.label.as_ref().unwrap().as_str(), "pay");
     drop(busy);
     blocked.join().unwrap().unwrap();
     world.assert_empty("released");

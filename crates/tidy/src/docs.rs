@@ -1,13 +1,16 @@
-//! Whether every public async function of the library answers the questions its users have.
+//! Whether every public async function of the libraries has the headings that its users look for.
 
 use crate::is_test_file;
 use crate::source::{Function, code_only, functions, line_of, without_tests, words};
+
+/// The crates whose API is documented for users.
+const LIBRARIES: [&str; 2] = ["crates/tenure/src/", "crates/tenure-postgres/src/"];
 
 /// Complains about public async functions whose docs lack `# Cancel safety`, or `# Errors` where
 /// they return a `Result`.
 #[must_use]
 pub fn async_headings(path: &str, text: &str) -> Vec<String> {
-    if !path.starts_with("crates/tenure/src/") || is_test_file(path) {
+    if !LIBRARIES.iter().any(|library| path.starts_with(library)) || is_test_file(path) {
         return Vec::new();
     }
     let code = without_tests(&code_only(text));
@@ -34,7 +37,7 @@ fn is_public_async(code: &str, function: &Function<'_>) -> bool {
     let line_start = code[..function.at].rfind('\n').map_or(0, |at| at + 1);
     let before = &code[line_start..function.at];
     let is = |wanted: &str| words(before).any(|(_, word)| word == wanted);
-    // `pub(crate)` and its like are nobody's business outside.
+    // `pub(crate)` and its like are not part of the API.
     let is_public = is("pub") && !before.contains("pub(");
     let answer = function.returns();
     let promises_future = words(answer).any(|(_, word)| word == "impl")
@@ -117,5 +120,7 @@ mod tests {
             assert_eq!(silent_on(text), [""; 0], "{text}");
         }
         assert!(async_headings("crates/tenure-cli/src/main.rs", "pub async fn a() {}").is_empty());
+        let other = "crates/tenure-postgres/src/rows.rs";
+        assert_eq!(async_headings(other, "pub async fn a() {}").len(), 1);
     }
 }

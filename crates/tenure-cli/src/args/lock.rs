@@ -49,7 +49,7 @@ pub(crate) struct LockArgs {
     /// Lease, wait, max hold and lock delay by name: financial, cache, batch, or one of your own
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,
-    /// A short text for whoever looks [default: the command's name]
+    /// A label shown in `ls`, `show` and error messages [default: the command's name]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// The exit code if the lock is not obtained
@@ -92,7 +92,7 @@ pub(crate) struct RunArgs {
 /// What happens to the command when the lock is lost.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 pub(crate) enum OnLost {
-    /// --signal, then KILL: in time before anybody else can have the lock, where that is possible
+    /// --signal, then KILL: before the lock can have another holder, where that is possible
     Term,
     /// KILL
     Kill,

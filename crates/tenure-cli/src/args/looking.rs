@@ -1,4 +1,4 @@
-//! The arguments of commands that look, wait for others, or end what others hold.
+//! The arguments of commands that inspect, wait until a lock is free, or release by force.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::values::duration;
 pub(crate) struct LsArgs {
     /// Only names that match: `*` stands for any text, `?` for one character
     pub(crate) pattern: Option<String>,
-    /// Only locks that somebody holds
+    /// Only locks that are held
     #[arg(long)]
     pub(crate) held: bool,
-    /// Only locks that somebody waits for
+    /// Only locks with waiters
     #[arg(long)]
     pub(crate) waiting: bool,
     /// Only locks of this kind
@@ -42,7 +42,7 @@ pub(crate) enum SortArg {
     Name,
     /// Held longest first
     Age,
-    /// Longest line first
+    /// Most waiters first
     Waiting,
 }
 

@@ -100,7 +100,7 @@ Examples:
   eval \"$(tenure acquire deploy --export)\"   sets TENURE_HANDLE and TENURE_FENCE",
         after_help = "\
 Nothing renews the lock by itself: it ends with its lease unless `tenure renew` comes in time.
-Whoever has the handle can renew and release. Prefer `tenure run` where a command can be wrapped.
+The handle is the right to renew and release. Prefer `tenure run` where a command can be wrapped.
 
 Exit codes: 0 it is yours; 75 (or -E) not obtained; 69 the store cannot be reached; 128+N if
 signal N ended it."
@@ -137,7 +137,7 @@ Examples:
   tenure ls --json"
     )]
     Ls(LsArgs),
-    /// Show one lock: its holders, and its line in order. Exit code 1 if nobody holds or waits
+    /// Show one lock: its holders, and its queue in order. Exit code 1 if it has neither
     #[command(
         help_template = HELP,
         before_help = "Examples:\n  tenure show deploy\n  tenure show deploy --json"
@@ -152,8 +152,8 @@ Examples:
   tenure watch 'account:*'
   tenure watch --json | jq .        one JSON object per line, also whenever it is piped",
         after_help = "\
-Built from looking again and again: a lock that is taken and given back between two looks is not
-seen. The locks themselves pay nothing for it."
+Built from repeated inspection: a lock that is acquired and released between two inspections is
+not seen. The locks themselves pay nothing for it."
     )]
     Watch(WatchArgs),
     /// List the processes that hold or wait, and for what
@@ -174,7 +174,7 @@ Examples:
   tenure show deploy                                       see the fence
   tenure force-release deploy --fence 1763258112345678 --reason 'host is gone'",
         after_help = "\
-Exit code 1 if nobody holds the lock with that fence: then it has changed hands, and nothing was
+Exit code 1 if no holder has that fence: then the lock has changed hands, and nothing was
 released."
     )]
     ForceRelease(ForceReleaseArgs),

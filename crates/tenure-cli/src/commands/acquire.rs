@@ -14,10 +14,10 @@ use tenure::contract::{
     About, Claim, ClaimId, Confirmed, Engine, Grant, Label, Patience as Waits, Refusal, Release,
     Renewed, Verb, Verdict, short,
 };
-use tenure::{Effect, Error, ErrorKind, Fence, Owner};
+use tenure::{Effect, Error, ErrorKind, Fence, HolderView, Owner, Query};
 
 use crate::args::{AcquireArgs, OutputArg};
-use crate::asking::{Asking, trouble};
+use crate::asking::{Asking, taken, trouble};
 use crate::config::Config;
 use crate::ending::{Ending, GRACE, Session};
 use crate::failure::{self, Failure};
@@ -29,7 +29,7 @@ use crate::settings::Settings;
 use crate::signals::Signals;
 use crate::wanted::{Kind, Patience, Wanted};
 
-/// How often a ticket that nobody tells asks again, at first and at most.
+/// How often a ticket without a push renews to see whether it was granted, at first and at most.
 const PACE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 
 /// `tenure acquire`.
@@ -67,7 +67,7 @@ pub(super) fn run(
             store.move_out_of_session(&wanted, &owner, &mut claim)?
         }
         (_, Kind::Permit(_)) => store.wait_for(&claim, wanted.patience)?,
-        // Without a line nobody stands in anybody's way, and nobody enters twice either.
+        // Without a queue a session's ticket would be no place to wait in, and no owner re-enters.
         _ if !promises.queue => store.wait_for(&claim, wanted.patience)?,
         _ => store.enter_behind_a_session(settings, &wanted, &owner, &claim)?,
     };
@@ -243,11 +243,26 @@ impl<'a> Store<'a> {
             Ok(Verdict::Granted(grant)) => Ok(grant),
             Ok(Verdict::Queued(_)) => {
                 self.withdraw(claim);
-                return Err(Failure::new(failure::NOT_OBTAINED, "it is taken"));
+                return Err(taken(claim.parts.first_name(), Vec::new()).into());
             }
+            Ok(Verdict::Refused(Refusal::Held { by, .. })) => return Err(self.taken(claim, by)),
             Ok(Verdict::Refused(refusal)) => return Err(refused(claim, refusal)),
             Err(code) => Err(code),
         })
+    }
+
+    /// The refusal of a claim that does not wait: of a set, for the first name that is held. Best
+    /// effort, as the holder may have left meanwhile.
+    fn taken(&self, claim: &Claim, by: Vec<HolderView>) -> Failure {
+        let several = claim.parts.as_slice().len() > 1;
+        for name in claim.parts.names().filter(|_| several) {
+            let query = Query::Slot(name.clone());
+            let seen = self.call(self.engine.inspect(&query)).unwrap_or_default();
+            if let Some(slot) = seen.slots.into_iter().find(|slot| !slot.holders.is_empty()) {
+                return taken(name, slot.holders).into();
+            }
+        }
+        taken(claim.parts.first_name(), by).into()
     }
 
     /// Waits in a session, which is told when its turn comes and leaves no ticket behind if it is
@@ -417,9 +432,6 @@ fn unanswered(waited: Duration) -> Error {
 fn refused(claim: &Claim, refusal: Refusal) -> Failure {
     let name = claim.parts.first_name();
     match refusal {
-        Refusal::Held { by, .. } => {
-            Error::new(ErrorKind::TimedOut, "it is taken").on(name).blocked_by(by, None).into()
-        }
         Refusal::Shape { name, stands } => {
             let next = "use one name for one kind of lock";
             let error = Error::new(ErrorKind::Shape, format!("it is in use as {stands}"));

@@ -25,7 +25,7 @@ pub(super) fn run(shared: &Shared, out: &mut impl Write) -> Result<u8, Failure> 
         Ok((settings, config)) => {
             let (profiles, presets) = config.counts();
             let place = shared.config.clone().or_else(usual_place).unwrap_or_default();
-            let found = if place.exists() { "read" } else { "not there, which is fine" };
+            let found = if place.exists() { "read" } else { "not found (optional)" };
             let what =
                 format!("{}: {found}; {profiles} profiles, {presets} presets", place.display());
             findings.push(Finding::new("config", Health::Fine, what));
@@ -56,8 +56,8 @@ fn inside(tenure: &Tenure, took: Duration, findings: &mut Vec<Finding>) -> Resul
     findings.push(a_lock(tenure)?);
     findings.push(fences(tenure)?);
     findings.push(match promises.wake {
-        Wake::Push => Finding::new("wake-ups", Health::Fine, "waiters are told at once"),
-        Wake::Poll => Finding::new("wake-ups", Health::Note, "waiters ask again and again"),
+        Wake::Push => Finding::new("wake-ups", Health::Fine, "waiters are notified at once"),
+        Wake::Poll => Finding::new("wake-ups", Health::Note, "waiters poll the store"),
     });
     let noticed = match tenure.liveness_file() {
         Some(_) => "a holder that dies is noticed at once",
@@ -109,7 +109,7 @@ fn a_lock(tenure: &Tenure) -> Result<Finding, Failure> {
     let guard = tenure::block_on(tenure.mutex(name)?.timeout(Duration::from_secs(5)).lock())?;
     let fence = guard.fence()?;
     tenure::block_on(guard.release())?;
-    let what = format!("taken and given back in {:.1?}, fence {fence}", began.elapsed());
+    let what = format!("acquired and released in {:.1?}, fence {fence}", began.elapsed());
     Ok(Finding::new("lock", Health::Fine, what))
 }
 

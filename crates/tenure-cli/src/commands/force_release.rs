@@ -28,8 +28,15 @@ fn evict(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let shape = shape(tenure, &args.name)?;
-    if !args.yes && io::stdin().is_terminal() && io::stderr().is_terminal() && !sure(args)? {
+    let (shape, holders) = holders(tenure, &args.name)?;
+    let holds = |holder: &&HolderView| holder.fence == Fence::new(args.fence);
+    // Without such a holder the store's answer says who holds the lock instead.
+    if let Some(holder) = holders.iter().find(holds)
+        && !args.yes
+        && io::stdin().is_terminal()
+        && io::stderr().is_terminal()
+        && !sure(args, holder)?
+    {
         return Err(Failure::new(failure::NO, "nothing was released"));
     }
     let evicted = tenure.force_release(&args.name, Fence::new(args.fence), &args.reason);
@@ -41,23 +48,24 @@ fn evict(
             Ok(0)
         }
         Evicted::NoSuchGrant(holders) => {
-            let message =
-                format!("nobody holds {} with fence {}; {}", args.name, args.fence, now(&holders));
+            let ForceReleaseArgs { name, fence, .. } = args;
+            let message = format!("{name}: no holder with fence {fence}; {}", now(&holders));
             Err(Failure::new(failure::NO, message))
         }
     }
 }
 
-/// The kind of the lock, which names its holders.
-fn shape(tenure: &Tenure, name: &str) -> Result<Shape, Failure> {
+/// The kind of the lock, and its holders.
+fn holders(tenure: &Tenure, name: &str) -> Result<(Shape, Vec<HolderView>), Failure> {
     let query = Query::Slot(Name::try_from(name)?);
     let seen = tenure::block_on(tenure.inspect(&query))?;
-    Ok(seen.slots.first().map_or(Shape::Lock, |slot| slot.shape))
+    let slot = seen.slots.into_iter().next();
+    Ok(slot.map_or((Shape::Lock, Vec::new()), |slot| (slot.shape, slot.holders)))
 }
 
-fn sure(args: &ForceReleaseArgs) -> io::Result<bool> {
+fn sure(args: &ForceReleaseArgs, holder: &HolderView) -> io::Result<bool> {
     let mut stderr = io::stderr();
-    write!(stderr, "release {} from the holder with fence {}? [y/N] ", args.name, args.fence)?;
+    write!(stderr, "release {} by force, held by {holder}? [y/N] ", args.name)?;
     stderr.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;

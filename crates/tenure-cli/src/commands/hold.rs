@@ -85,7 +85,7 @@ fn hold(
     Ok(code)
 }
 
-/// Says what is held, at once: whoever reads it may be waiting for this line.
+/// Says what is held, at once: a script may be waiting for this line.
 fn print(
     wanted: &Wanted,
     held: &LockStatus,

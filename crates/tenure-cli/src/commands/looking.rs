@@ -1,4 +1,4 @@
-//! `ls`, `show` and `sessions`: who holds, who waits. Knows pages of a store, and rows.
+//! `ls`, `show` and `sessions`: holders and waiters, read page by page and printed as rows.
 
 use std::io::Write;
 
@@ -25,12 +25,12 @@ pub(super) fn ls(
         SortArg::Age => slots.sort_by_key(|slot| {
             std::cmp::Reverse(slot.holders.iter().map(|holder| holder.held_for).max())
         }),
-        SortArg::Waiting => slots.sort_by_key(|slot| std::cmp::Reverse(slot.line.len())),
+        SortArg::Waiting => slots.sort_by_key(|slot| std::cmp::Reverse(slot.queue.len())),
     }
     let rows: Vec<LockRow> = slots.iter().map(LockRow::new).collect();
     if rows.is_empty() && matches!(form, OutputArg::Table | OutputArg::Wide) {
         if !settings.quiet {
-            eprintln!("nobody holds or waits for anything here");
+            eprintln!("no locks held, no waiters");
         }
         return Ok(0);
     }
@@ -46,7 +46,7 @@ fn wanted(args: &LsArgs, slot: &SlotView) -> bool {
         };
         kind_of(slot.shape) == word
     });
-    kind && (!args.held || !slot.holders.is_empty()) && (!args.waiting || !slot.line.is_empty())
+    kind && (!args.held || !slot.holders.is_empty()) && (!args.waiting || !slot.queue.is_empty())
 }
 
 /// `tenure show`.
@@ -60,7 +60,7 @@ pub(super) fn show(
     let query = Query::Slot(name);
     let seen = settings.session(|tenure| Ok(tenure::block_on(tenure.inspect(&query))?))?;
     let Some(slot) = seen.slots.first() else {
-        let message = format!("nobody holds or waits for {:?}", args.name);
+        let message = format!("{}: not held, no waiters", args.name);
         return Err(Failure::new(failure::NO, message));
     };
     let row = LockRow::new(slot);
@@ -96,12 +96,12 @@ fn describe(row: &LockRow, out: &mut impl Write) -> std::io::Result<()> {
         ]
     });
     output::table(&head, head.len(), rows, out)?;
-    if row.line.is_empty() {
-        return writeln!(out, "\nnobody waits");
+    if row.queue.is_empty() {
+        return writeln!(out, "\nno waiters");
     }
-    writeln!(out, "\nline, next first")?;
+    writeln!(out, "\nqueue, next first")?;
     let head = ["", "WAITER", "MODE", "WAITED", "SESSION", "CODE"];
-    let rows = row.line.iter().map(|waiter| {
+    let rows = row.queue.iter().map(|waiter| {
         vec![
             waiter.place.to_string(),
             waiter.about.short(),

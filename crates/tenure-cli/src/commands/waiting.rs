@@ -13,7 +13,7 @@ use crate::waiting_line::WaitingLine;
 /// How soon to look again at first, and at most.
 const PACE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
 
-/// Looks until nobody holds the lock.
+/// Inspects until the lock has no holder.
 pub(super) fn run(settings: &Settings, args: &WaitArgs) -> Result<u8, Failure> {
     settings.session(|tenure| until_free(tenure, settings, args))
 }

@@ -81,8 +81,8 @@ fn events(
 
 fn look(locks: impl Iterator<Item = LockRow>) -> Look {
     let mut look = Look::new();
-    for LockRow { name, kind, holders, line, .. } in locks {
-        for waiter in line {
+    for LockRow { name, kind, holders, queue, .. } in locks {
+        for waiter in queue {
             let key = (name.clone(), waiter.about.claim.clone());
             look.insert(key, Seen { kind, fence: None, about: waiter.about });
         }

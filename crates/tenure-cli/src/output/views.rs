@@ -17,7 +17,7 @@ pub(crate) struct LockRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits: Option<u32>,
     pub(crate) holders: Vec<HolderRow>,
-    pub(crate) line: Vec<WaiterRow>,
+    pub(crate) queue: Vec<WaiterRow>,
     /// How much longer the lock stays closed after a crash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) closed_for_ms: Option<u64>,
@@ -45,7 +45,7 @@ pub(crate) struct WaiterRow {
     #[serde(flatten)]
     pub(crate) about: About,
     pub(crate) mode: &'static str,
-    /// Stands ahead of the line, because it or an ancestor holds the lock.
+    /// Stands ahead of the queue, because it or an ancestor holds the lock.
     pub(crate) ahead: bool,
     pub(crate) since: String,
     pub(crate) waited_for_ms: u64,
@@ -84,13 +84,13 @@ impl LockRow {
             Shape::Lock => None,
         };
         let shape = slot.shape;
-        let waiters = slot.line.iter().enumerate();
+        let waiters = slot.queue.iter().enumerate();
         Self {
             name: slot.name.to_string(),
             kind: kind_of(shape),
             permits,
             holders: slot.holders.iter().map(|holder| HolderRow::new(shape, holder)).collect(),
-            line: waiters.map(|(at, one)| WaiterRow::new(shape, at + 1, one)).collect(),
+            queue: waiters.map(|(at, one)| WaiterRow::new(shape, at + 1, one)).collect(),
             closed_for_ms: slot.closed_for.map(millis),
         }
     }
@@ -98,8 +98,8 @@ impl LockRow {
 
 impl Row for LockRow {
     const HEAD: &'static [&'static str] =
-        &["NAME", "KIND", "HOLDER", "HELD", "WAITING", "FENCE", "LEASE", "CODE"];
-    const NARROW: usize = 6;
+        &["NAME", "KIND", "MODE", "HOLDER", "HELD", "WAITING", "FENCE", "LEASE", "CODE"];
+    const NARROW: usize = 7;
 
     fn cells(&self) -> Vec<String> {
         let first = self.holders.first();
@@ -113,9 +113,10 @@ impl Row for LockRow {
         vec![
             self.name.clone(),
             kind,
+            of(|holder| holder.mode.to_owned()),
             of(|holder| holder.about.short()) + &more,
             of(|holder| ago(holder.held_for_ms)),
-            self.line.len().to_string(),
+            self.queue.len().to_string(),
             of(|holder| holder.fence.to_string()),
             of(|holder| ago(holder.expires_in_ms)),
             of(|holder| holder.about.code.clone().unwrap_or_else(|| "-".to_owned())),
@@ -214,7 +215,7 @@ pub(crate) fn kind_of(shape: Shape) -> &'static str {
     }
 }
 
-/// As what somebody holds or waits, as one word.
+/// The mode of a hold or a wait, as one word.
 fn mode_of(shape: Shape, weight: u32) -> &'static str {
     match shape {
         Shape::Lock if weight < limits::FULL_WEIGHT => "shared",

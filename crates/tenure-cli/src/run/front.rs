@@ -147,8 +147,8 @@ impl Front {
         None
     }
 
-    /// The guardian only tidies up and ends. Whoever inherits it will see it off if that takes
-    /// longer than a moment: nobody should have to wait for it.
+    /// The guardian only cleans up and ends. If that takes longer than a moment, its new parent
+    /// reaps it, so that this process need not wait.
     fn see_guardian_off(&self) -> io::Result<()> {
         let until = Instant::now() + Duration::from_millis(2);
         while let Ok(WaitStatus::StillAlive) = waitpid(self.guardian, Some(WaitPidFlag::WNOHANG)) {
@@ -160,8 +160,8 @@ impl Front {
         Ok(())
     }
 
-    /// A guardian that is stopped renews nothing while its command runs on. Whoever wants to
-    /// suspend the command suspends us or the command.
+    /// A guardian that is stopped renews nothing while its command runs on, so it is continued. To
+    /// suspend the command, suspend this process or the command.
     fn let_guardian_go_on(&self) {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
         if let Ok(WaitStatus::Stopped(..)) = waitpid(self.guardian, Some(flags)) {
@@ -169,7 +169,7 @@ impl Front {
         }
     }
 
-    /// Somebody killed the guardian: nothing that it guarded may go on.
+    /// The guardian was killed: nothing that it guarded may go on.
     fn guardian_is_gone(&self) -> u8 {
         end_everything();
         if self.running {
@@ -186,14 +186,14 @@ fn end_everything() {
     loop {
         tree::kill_children();
         match tree::reap() {
-            tree::Reaped::NobodyLeft => return,
+            tree::Reaped::NoChildren => return,
             tree::Reaped::Child(_) => {}
             tree::Reaped::Nothing => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-/// Stops this process, as Ctrl-Z does, until somebody lets it go on.
+/// Stops this process, as Ctrl-Z does, until it is continued.
 fn stop() {
     let _ = kill(Pid::this(), Signal::SIGSTOP);
 }
@@ -225,7 +225,7 @@ fn start_guardian(line: &OwnedFd, name: &str, command: &[OsString]) -> io::Resul
         PosixSpawnFlags::POSIX_SPAWN_SETPGROUP | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
     )?;
     attributes.set_pgroup(Pid::from_raw(0))?;
-    // Whoever started us may ignore SIGCHLD, and then nobody could wait for a command.
+    // Our parent may have set SIGCHLD to be ignored, and then no command could be waited for.
     attributes.set_sigdefault(&[Signal::SIGCHLD].into_iter().collect::<SigSet>())?;
     let words = [OsString::from(ARGV0), name.into(), "--".into()];
     let words = words.iter().chain(command).map(|word| CString::new(word.as_bytes()));

@@ -37,13 +37,13 @@ pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Tells the front the exit code, and whoever reads standard error why.
+/// Sends the exit code to the front, and prints the reason on standard error.
 fn finish(front: &Front, done: Result<u8, Failure>) -> u8 {
     let code = done.unwrap_or_else(|failure| {
         failure.tell();
         failure.code
     });
-    // If the front is gone, nobody needs to know.
+    // If the front is gone, the exit code has no reader.
     let _ = front.send(&ToFront::Exit(code));
     code
 }
@@ -123,7 +123,7 @@ impl Guardian<'_> {
         interrupts: &Interrupts<'_>,
     ) -> Result<Result<LockSetGuard, u8>, Failure> {
         let Request { settings, wanted, rules, .. } = self.request;
-        // The session ends what nobody else ended, so much later than we do that what is left of
+        // The session ends what was not ended before, so much later than we do that what is left of
         // the lease does not look short meanwhile.
         let backstop = wanted.max_hold.map(|most| most + rules.kill_after + wanted.lease);
         Asking { tenure, settings, wanted, owner, began, backstop }.obtain(interrupts)
@@ -182,7 +182,7 @@ impl Guardian<'_> {
         if self.front.send(&granted).is_err() {
             return Ok(Some(failure::OWN));
         }
-        // Only somebody at a terminal can have suspended the front, and then the command must wait
+        // Only a user at a terminal can have suspended the front, and then the command must wait
         // for it. Otherwise we need not: the front takes its lock while the command starts.
         if self.request.group.is_none() {
             return Ok(None);

@@ -51,7 +51,7 @@ pub(crate) fn run(shared: &Shared, args: &RunArgs) -> Result<u8, Failure> {
     front::run(settings, wanted, rules, &command).map_err(Failure::of_run)
 }
 
-/// The name of the program, without its arguments: those may be nobody's business.
+/// The name of the program, without its arguments: those may be secret.
 fn label_of(args: &RunArgs) -> Option<String> {
     let first = |text: &OsString| text.to_string_lossy().split_whitespace().next().map(Into::into);
     let program: OsString = match &args.shell {

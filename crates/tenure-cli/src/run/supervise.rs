@@ -40,7 +40,7 @@ pub(super) struct Supervisor<'a> {
     alone: bool,
     stage: Stage,
     cause: Option<Cause>,
-    /// Nobody reads at the other end any more.
+    /// The other end of the channel is closed.
     front_gone: bool,
     /// The session has told us that the lock is gone.
     lost: bool,
@@ -132,7 +132,7 @@ impl<'a> Supervisor<'a> {
         loop {
             match tree::reap() {
                 Reaped::Nothing => return,
-                Reaped::NobodyLeft => {
+                Reaped::NoChildren => {
                     self.alone = true;
                     return;
                 }
@@ -156,8 +156,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// If the front stopped because the command did, it has to go on with it, whoever let the
-    /// command go on.
+    /// If the front stopped because the command did, it continues when the command is continued,
+    /// by any process.
     fn let_front_go_on(&self) {
         let front = i32::try_from(self.request.front).map(Pid::from_raw);
         if self.request.group.is_some()
@@ -246,7 +246,7 @@ impl<'a> Supervisor<'a> {
         self.request.rules.on_lost == OnLost::Ignore
     }
 
-    /// The lock is gone, and somebody else may have it already.
+    /// The lock is lost, and may have another holder already.
     fn lost(&mut self, loss: &Loss) {
         self.lost = true;
         self.tell_loss(&loss.to_string());
@@ -296,7 +296,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// The group in one step where the command has one of its own; then whoever left it.
+    /// The group in one step where the command has one of its own; then the processes that left it.
     fn signal_tree(&self, signal: Signal) {
         let mut rest = tree::below(Pid::this());
         if self.request.group.is_none() && self.ended.is_none() {

@@ -1,5 +1,4 @@
-//! Everything that a process started, and everything that those started. Knows `/proc`, not why
-//! anybody asks.
+//! The descendants of a process, read from `/proc`.
 //!
 //! A sub-reaper inherits the orphans below it, whatever sessions and groups they moved to. So the
 //! tree below it is complete, and it is gone exactly when the sub-reaper has no children left.
@@ -46,7 +45,7 @@ pub(crate) enum Reaped {
     /// Nothing happened that was not reported before.
     Nothing,
     /// There are no children left, so there is no tree left.
-    NobodyLeft,
+    NoChildren,
 }
 
 /// The next thing that happened to a child.
@@ -57,7 +56,7 @@ pub(crate) fn reap() -> Reaped {
             Ok(WaitStatus::StillAlive) => Reaped::Nothing,
             Ok(status) => Reaped::Child(status),
             Err(Errno::EINTR) => continue,
-            Err(_) => Reaped::NobodyLeft,
+            Err(_) => Reaped::NoChildren,
         };
     }
 }

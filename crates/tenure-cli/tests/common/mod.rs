@@ -126,7 +126,7 @@ impl Place {
         self.postgres.as_ref().expect("a place with a database server")
     }
 
-    /// Takes the store away from whoever uses it now or later.
+    /// Takes the store away from present and later clients.
     pub(crate) fn lose_store(&self) {
         if let Some(redis) = &self.redis {
             redis.kill();
@@ -140,7 +140,7 @@ impl Place {
             postgres.kill();
             return;
         }
-        // If nobody has opened it yet, there is nothing to move.
+        // If no client has opened it yet, there is nothing to move.
         let _ = std::fs::rename(self.file("store"), self.file("elsewhere"));
         self.write("store", "a file where the directory should be");
     }
@@ -235,7 +235,7 @@ impl Place {
     pub(crate) fn waiting(&self, name: &str) -> usize {
         let output = self.run(&["show", name, "--json"]);
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        shown["line"].as_array().map_or(0, Vec::len)
+        shown["queue"].as_array().map_or(0, Vec::len)
     }
 
     /// Waits until so many wait for a lock.

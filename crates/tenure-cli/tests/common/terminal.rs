@@ -1,4 +1,4 @@
-//! A pseudo-terminal with a shell on it, as somebody at a keyboard has it.
+//! A pseudo-terminal with an interactive shell on it.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -24,9 +24,10 @@ use tenure::limits;
 
 /// How many connections at most, unless told otherwise.
 const CONNECTIONS: usize = 8;
-/// How often is asked where all connections are in use and nobody can wait in the server's line.
+/// Pause between two attempts where all connections are in use, so that none can wait in the
+/// server's queue.
 const POLL: Duration = Duration::from_millis(50);
-/// How often we look for connections that nobody needs any more.
+/// Pause between two searches for idle connections.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Advisory locks, many on few connections of Tenure's own.
@@ -44,6 +45,10 @@ const IDLE: Duration = Duration::from_secs(60);
 ///     // One process at a time is here.
 ///     guard.release().await?;
 /// }
+/// let limit = std::time::Duration::from_secs(5);
+/// let guard = advisory.shared("config").timeout(limit).lock().await?;
+/// guard.check()?; // an error if its connection has ended
+/// guard.release().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -68,8 +73,8 @@ impl Advisory {
     /// Connects to the database that a URL names, as for `Tenure::connect`.
     ///
     /// # Errors
-    /// If the server cannot be reached or lets us not in; [`ErrorKind::Unsupported`] if a pooler
-    /// lends its connections to others between two statements.
+    /// If the server cannot be reached or rejects the login; [`ErrorKind::Unsupported`] if a pooler
+    /// lends its connections to other clients between two statements.
     ///
     /// # Cancel safety
     /// May be dropped at any time.
@@ -77,8 +82,9 @@ impl Advisory {
         Self::connect_at_most(url, CONNECTIONS).await
     }
 
-    /// The same, with so many connections at most; two at least. Held locks share them; each wait
-    /// for a lock takes one. Where there are no more, a wait goes on by asking every 50 ms.
+    /// As [`connect`](Self::connect), with so many connections at most; two at least. Held locks
+    /// share them; each wait for a lock takes one. Where there are no more, a wait polls every 50
+    /// ms.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -110,12 +116,12 @@ impl Advisory {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// A lock for one at a time.
+    /// An exclusive lock.
     pub fn exclusive(&self, key: impl Into<Key>) -> Lock {
         self.lock(key.into(), Mode::Exclusive)
     }
 
-    /// A lock for many who share, but not while somebody holds it exclusively.
+    /// A shared lock: any number of shared holders, beside no exclusive one.
     pub fn shared(&self, key: impl Into<Key>) -> Lock {
         self.lock(key.into(), Mode::Shared)
     }
@@ -142,13 +148,13 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits no longer than this.
-    pub fn within(mut self, limit: Duration) -> Self {
+    /// How long [`lock`](Self::lock) waits at most: it then fails with `TimedOut`.
+    pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free; never waits. See [`Advisory`] for an example.
     ///
     /// # Errors
     /// If the server cannot be reached or refuses.
@@ -159,7 +165,7 @@ impl Lock {
         if self.inner.birth.is_inherited() {
             return Err(forked());
         }
-        // Every connection there is may have broken while nobody looked.
+        // Every connection may have broken since the last call.
         let mut again = self.inner.most;
         loop {
             let place = match self.inner.table.spot(self.key.number, self.mode) {
@@ -182,10 +188,10 @@ impl Lock {
         }
     }
 
-    /// Takes the lock, in the server's line.
+    /// Acquires the lock, waiting in the server's queue. See [`Advisory`] for an example.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`] if the limit passes; otherwise if the server cannot be reached or
+    /// [`ErrorKind::TimedOut`] if the timeout expires; otherwise if the server cannot be reached or
     /// refuses.
     ///
     /// # Cancel safety
@@ -193,8 +199,8 @@ impl Lock {
     /// back.
     ///
     /// # Fairness
-    /// The server serves first come, first served; who shares may pass others who share. Where all
-    /// connections are in use, a wait is no longer in that line.
+    /// The server's: first come, first served, except that a shared claim may pass other shared
+    /// claims. Where all connections are in use, a wait is not in that queue.
     pub async fn lock(&self) -> Result<Guard, Error> {
         let mut left = self.limit;
         loop {
@@ -277,7 +283,7 @@ impl Inner {
             return error.map_or(Ok(()), Err);
         }
         let (connector, table) = (Arc::clone(&self.connector), Arc::clone(&self.table));
-        // By itself: whoever comes next can use it, if its caller leaves.
+        // In a task of its own: the next caller can use it if this one leaves.
         let opening = self.home.handle().spawn(async move {
             let wire = Wire::open(&connector).await?;
             table.add(wire);
@@ -324,7 +330,7 @@ async fn take(
     }
 }
 
-/// Ends connections that nobody needs any more, now and then.
+/// Ends idle connections, now and then.
 fn tidy(home: &Handle, table: Weak<Table>) {
     home.spawn(async move {
         loop {
@@ -337,7 +343,7 @@ fn tidy(home: &Handle, table: Weak<Table>) {
 
 type Call = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
 
-/// A wait in the server's line. Dropped on the way, it is cancelled, and its connection ended.
+/// A wait in the server's queue. Dropped on the way, it is cancelled, and its connection ended.
 struct Waiting {
     /// None once it is over.
     place: Option<Place>,

@@ -11,8 +11,8 @@ use tenure::contract::{Error, ErrorKind, Loss, Verb};
 
 /// An advisory lock that is held.
 ///
-/// Dropping it asks the server in the background to take it back; [`release`](Self::release)
-/// waits until it has.
+/// Dropping it releases the lock in the background; [`release`](Self::release) waits for the
+/// server to confirm it.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard {
     /// None once it is being given back.
@@ -38,14 +38,14 @@ impl Guard {
         self.key.clone()
     }
 
-    /// Whether others may hold it too.
+    /// Whether it is shared: other shared holders may hold it too.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.mode == Mode::Shared
     }
 
     /// Resolves when the lock is lost: its connection has ended, and the server has freed it or
-    /// will. Others may have it before this resolves.
+    /// will. It may have another holder before this resolves.
     ///
     /// # Cancel safety
     /// May be dropped at any time; ask again.
@@ -63,7 +63,7 @@ impl Guard {
         }
     }
 
-    /// Whether it is still held, as far as is known here. Asks nobody.
+    /// Whether the lock is still held, as far as is known here. Costs no call.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] if its connection has ended.
@@ -75,10 +75,11 @@ impl Guard {
         }
     }
 
-    /// Gives the lock back, and returns when the server has it.
+    /// Releases the lock and waits for the server to confirm it. See
+    /// [`Advisory`](super::Advisory) for an example.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if it was lost before: then others may have had it.
+    /// [`ErrorKind::Lost`] if the lock had been lost before: it may have had another holder.
     ///
     /// # Cancel safety
     /// May be dropped at any time. The lock is given back all the same.

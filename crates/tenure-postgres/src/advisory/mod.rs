@@ -1,5 +1,5 @@
-//! PostgreSQL's advisory locks: no lease, no table; the server gives them back when the
-//! transaction or the connection ends. Knows what is held where.
+//! PostgreSQL's advisory locks: no lease, no table; the server releases them when the transaction
+//! or the connection ends.
 //!
 //! | scope | take | ends |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | your own client | `Session` | at release, or with your connection |
 //! | your own transaction | `InTransaction` | with the transaction |
 //!
-//! There is no fence, and nobody is told before the server gives a lock to others: when a
-//! connection breaks, the server frees its locks at once and we hear of it a moment later. Where
-//! two at a time would do harm, take a [`Mutex`](tenure::Mutex) and check its fence.
+//! There is no fence, and a loss is noticed late: when a connection breaks, the server frees its
+//! locks at once, and the client notices it a moment later. Where two holders at once would do
+//! harm, take a [`Mutex`](tenure::Mutex) and check its fence.
 
 mod alone;
 mod errand;

@@ -51,8 +51,8 @@ impl<C: BorrowMut<Client>> Session<C> {
         Self { client, held: Vec::new(), direct: false, canceller, cancelling: None }
     }
 
-    /// The same behind a pooler that lends a connection for a whole session. Behind one that
-    /// lends it for a transaction, locks would come to belong to somebody else.
+    /// On a client behind a pooler that lends a connection for a whole session. Behind one that
+    /// lends it for a transaction, locks would come to belong to another client.
     pub fn behind_session_pooler(client: C) -> Self {
         Self { direct: true, ..Self::new(client) }
     }
@@ -64,12 +64,12 @@ impl<C: BorrowMut<Client>> Session<C> {
         self
     }
 
-    /// A lock for one at a time.
+    /// An exclusive lock.
     pub fn exclusive(&mut self, key: impl Into<Key>) -> SessionLock<'_, C> {
         SessionLock { session: self, key: key.into(), mode: Mode::Exclusive, limit: None }
     }
 
-    /// A lock for many who share, but not while somebody holds it exclusively.
+    /// A shared lock: any number of shared holders, beside no exclusive one.
     pub fn shared(&mut self, key: impl Into<Key>) -> SessionLock<'_, C> {
         SessionLock { session: self, key: key.into(), mode: Mode::Shared, limit: None }
     }
@@ -84,8 +84,8 @@ impl<C: BorrowMut<Client>> Session<C> {
     }
 
     /// Ends this, and gives the client back as it came. Waits for a cancellation that is on its
-    /// way: who drops the session instead and uses the client at once may have a statement
-    /// cancelled.
+    /// way: a caller that drops the session instead and uses the client at once may have a
+    /// statement cancelled.
     ///
     /// # Cancel safety
     /// May be dropped at any time; the client is dropped with it, or is as after a drop.
@@ -169,13 +169,14 @@ pub struct SessionLock<'s, C: BorrowMut<Client>> {
 }
 
 impl<'s, C: BorrowMut<Client>> SessionLock<'s, C> {
-    /// Waits no longer than this. Without it, the `lock_timeout` of the session counts.
-    pub fn within(mut self, limit: Duration) -> Self {
+    /// How long [`lock`](Self::lock) waits at most: it then fails with `TimedOut`. Without it, the
+    /// `lock_timeout` of the session counts.
+    pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free; never waits. See [`Session`] for an example.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -199,10 +200,10 @@ impl<'s, C: BorrowMut<Client>> SessionLock<'s, C> {
         }
     }
 
-    /// Takes the lock, in the server's line.
+    /// Acquires the lock, waiting in the server's queue. See [`Session`] for an example.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`] if the limit passes, [`ErrorKind::Deadlock`] if the server finds
+    /// [`ErrorKind::TimedOut`] if the timeout expires, [`ErrorKind::Deadlock`] if the server finds
     /// that it would wait for ever, [`ErrorKind::InvalidOption`] if this session holds the key
     /// already, [`ErrorKind::Unsupported`] behind a pooler; otherwise if the server refuses.
     ///
@@ -211,7 +212,8 @@ impl<'s, C: BorrowMut<Client>> SessionLock<'s, C> {
     /// given back before anything else is done on the connection.
     ///
     /// # Fairness
-    /// The server serves first come, first served; who shares may pass others who share.
+    /// The server's: first come, first served, except that a shared claim may pass other shared
+    /// claims.
     pub async fn lock(self) -> Result<SessionGuard<'s, C>, Error> {
         let Self { session, key, mode, limit } = self;
         session.prepare(&key).await?;
@@ -271,8 +273,8 @@ impl<C: BorrowMut<Client>> Drop for Attempt<'_, C> {
 
 /// An advisory lock that is held on a client.
 ///
-/// Dropping it has the server take it back after all that was said before;
-/// [`release`](Self::release) waits until it has.
+/// Dropping it sends the release behind the statements that were sent before;
+/// [`release`](Self::release) waits for its response.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct SessionGuard<'s, C: BorrowMut<Client>> {
     session: &'s mut Session<C>,
@@ -303,8 +305,8 @@ impl<'s, C: BorrowMut<Client>> SessionGuard<'s, C> {
         self.session
     }
 
-    /// Whether it is still held, as far as is known here. Asks nobody. The connection is yours:
-    /// its end, where you drive it, is the loss of the lock.
+    /// Whether the lock is still held, as far as is known here. Costs no call. The connection is
+    /// yours: its end, where you drive it, is the loss of the lock.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] if the connection has ended.
@@ -313,10 +315,10 @@ impl<'s, C: BorrowMut<Client>> SessionGuard<'s, C> {
         if ended { Err(lost(&self.key, Loss::Disconnected)) } else { Ok(()) }
     }
 
-    /// Gives the lock back, and returns when the server has it.
+    /// Releases the lock and waits for the server to confirm it. See [`Session`] for an example.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if it was lost before: then others may have had it.
+    /// [`ErrorKind::Lost`] if the lock had been lost before: it may have had another holder.
     ///
     /// # Cancel safety
     /// May be dropped at any time. The lock is given back all the same.

@@ -17,8 +17,10 @@ use tenure::Error;
 ///
 /// # Examples
 /// ```no_run
-/// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn
-/// std::error::Error>> { use tenure_postgres::advisory::InTransaction;
+/// # use std::error::Error;
+/// # use tokio_postgres::Client;
+/// # async fn example(client: &mut Client) -> Result<(), Box<dyn Error>> {
+/// use tenure_postgres::advisory::InTransaction;
 ///
 /// let transaction = client.transaction().await?;
 /// InTransaction::of(&transaction).exclusive("invoice numbers").lock().await?;
@@ -46,12 +48,12 @@ impl<'t> InTransaction<'t> {
         self
     }
 
-    /// A lock for one at a time.
+    /// An exclusive lock.
     pub fn exclusive(&self, key: impl Into<Key>) -> TransactionLock<'_> {
         TransactionLock { scope: self, key: key.into(), mode: Mode::Exclusive, limit: None }
     }
 
-    /// A lock for many who share, but not while somebody holds it exclusively.
+    /// A shared lock: any number of shared holders, beside no exclusive one.
     pub fn shared(&self, key: impl Into<Key>) -> TransactionLock<'_> {
         TransactionLock { scope: self, key: key.into(), mode: Mode::Shared, limit: None }
     }
@@ -74,13 +76,15 @@ pub struct TransactionLock<'s> {
 }
 
 impl TransactionLock<'_> {
-    /// Waits no longer than this. Without it, the `lock_timeout` of the transaction counts.
-    pub fn within(mut self, limit: Duration) -> Self {
+    /// How long [`lock`](Self::lock) waits at most: it then fails with `TimedOut`. Without it, the
+    /// `lock_timeout` of the transaction counts.
+    pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// Takes the lock if it is free, and says whether it was.
+    /// Acquires the lock if it is free, and returns whether it was; never waits. See
+    /// [`InTransaction`] for an example.
     ///
     /// # Errors
     /// If the server refuses. The transaction can go on, unless it could not before.
@@ -95,10 +99,10 @@ impl TransactionLock<'_> {
         self.end(step, got)
     }
 
-    /// Takes the lock, in the server's line.
+    /// Acquires the lock, waiting in the server's queue. See [`InTransaction`] for an example.
     ///
     /// # Errors
-    /// [`ErrorKind::TimedOut`](tenure::ErrorKind::TimedOut) if the limit passes,
+    /// [`ErrorKind::TimedOut`](tenure::ErrorKind::TimedOut) if the timeout expires,
     /// [`ErrorKind::Deadlock`](tenure::ErrorKind::Deadlock) if the server finds that it would wait
     /// for ever; otherwise if the server refuses. The transaction can go on, unless it could not
     /// before; after a deadlock others still wait for what it holds, so roll back.
@@ -109,7 +113,8 @@ impl TransactionLock<'_> {
     /// may end another statement of it.
     ///
     /// # Fairness
-    /// The server serves first come, first served; who shares may pass others who share.
+    /// The server's: first come, first served, except that a shared claim may pass other shared
+    /// claims.
     pub async fn lock(self) -> Result<(), Error> {
         let step = Step::begin(self.scope.transaction, &self.scope.canceller, self.limit);
         let text = self.text("pg_advisory_xact_lock");

@@ -124,11 +124,11 @@ async fn whoever_waits_is_served_when_it_is_released_and_not_after_its_limit() {
     let guard = one.exclusive((1, 2)).lock().await.unwrap();
     let limit = Duration::from_millis(50);
     for advisory in [&one, &two] {
-        let error = soon(advisory.exclusive((1, 2)).within(limit).lock()).await.unwrap_err();
+        let error = soon(advisory.exclusive((1, 2)).timeout(limit).lock()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         assert!(error.to_string().contains("50ms"), "{error}");
     }
-    let waiting = two.exclusive((1, 2)).within(Duration::from_secs(600));
+    let waiting = two.exclusive((1, 2)).timeout(Duration::from_secs(600));
     let waiter = tokio::spawn(async move { waiting.lock().await });
     assert_locks(&server, 1, 1);
     // Locks on other connections come and go meanwhile.
@@ -153,7 +153,7 @@ async fn more_waits_than_connections_all_come_to_an_end() {
     let text = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
     assert_eq!(server.done(text).trim(), "3");
     let limit = Duration::from_millis(120);
-    let error = soon(one.exclusive(5).within(limit).lock()).await.unwrap_err();
+    let error = soon(one.exclusive(5).timeout(limit).lock()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     for guard in held {
         guard.release().await.unwrap();
@@ -206,7 +206,7 @@ fn without_a_runtime_it_has_a_thread_of_its_own() {
     let guard = block_on(one.exclusive("a").lock()).unwrap();
     assert!(block_on(one.exclusive("a").try_lock()).unwrap().is_none());
     let limit = Duration::from_millis(20);
-    let error = block_on(one.exclusive("a").within(limit).lock()).unwrap_err();
+    let error = block_on(one.exclusive("a").timeout(limit).lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     drop(guard);
     assert_locks(&server, 0, 0);

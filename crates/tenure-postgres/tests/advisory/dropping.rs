@@ -33,7 +33,7 @@ async fn on_connections_of_our_own() {
             let lock = ours.exclusive(KEY);
             drop(dropped_after(times, lock.lock()).await);
             drop(dropped_after(times, lock.try_lock()).await);
-            let limited = lock.clone().within(Duration::from_secs(600));
+            let limited = lock.clone().timeout(Duration::from_secs(600));
             drop(dropped_after(times, limited.lock()).await);
             drop(dropped_after(times, ours.shared(KEY).lock()).await);
             assert_locks(&server, 1 + usize::from(holds), 0);
@@ -60,7 +60,7 @@ async fn on_a_client_of_ones_own() {
         for times in 0..AWAITS {
             let mut session = Session::new(&mut client);
             let limit = Duration::from_secs(600);
-            drop(dropped_after(times, session.exclusive(KEY).within(limit).lock()).await);
+            drop(dropped_after(times, session.exclusive(KEY).timeout(limit).lock()).await);
             drop(dropped_after(times, session.exclusive(KEY).lock()).await);
             drop(dropped_after(times, session.shared(KEY).try_lock()).await);
             let row = soon(session.client().await.query_one("SHOW lock_timeout", &[])).await;
@@ -89,7 +89,7 @@ async fn in_a_transaction() {
             let ours = InTransaction::of(&transaction);
             ours.exclusive("other").lock().await.unwrap();
             let limit = Duration::from_secs(600);
-            let done = dropped_after(times, ours.exclusive(KEY).within(limit).lock()).await;
+            let done = dropped_after(times, ours.exclusive(KEY).timeout(limit).lock()).await;
             let held = usize::from(holds) + usize::from(done.is_some());
             // It can go on, with what it had before.
             assert_locks(&server, 1 + held, 0);

@@ -18,13 +18,13 @@ async fn a_lock_that_was_named_is_shown_by_its_name_and_its_number() {
     let one = Advisory::connect(&server.url()).await.unwrap();
     let held = one.exclusive("reports").lock().await.unwrap();
     assert_eq!(held.key().to_string(), SHOWN);
-    let mut errors = vec![soon(one.shared("reports").within(LIMIT).lock()).await.unwrap_err()];
+    let mut errors = vec![soon(one.shared("reports").timeout(LIMIT).lock()).await.unwrap_err()];
     let mut session = Session::new(client(&server.url()).await);
-    errors.push(soon(session.exclusive("reports").within(LIMIT).lock()).await.unwrap_err());
+    errors.push(soon(session.exclusive("reports").timeout(LIMIT).lock()).await.unwrap_err());
     let mut other = client(&server.url()).await;
     let transaction = other.transaction().await.unwrap();
     let scope = InTransaction::of(&transaction);
-    errors.push(soon(scope.exclusive("reports").within(LIMIT).lock()).await.unwrap_err());
+    errors.push(soon(scope.exclusive("reports").timeout(LIMIT).lock()).await.unwrap_err());
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         assert!(error.to_string().contains(SHOWN), "{error}");

@@ -16,7 +16,7 @@ const HERE: &str = include_str!("page.rs");
 
 async fn alone(url: &str) -> Result<(), tenure::Error> {
     let advisory = Advisory::connect(url).await?; // once per process
-    let lock = advisory.exclusive("nightly report").within(Duration::from_secs(10));
+    let lock = advisory.exclusive("nightly report").timeout(Duration::from_secs(10));
     let guard = lock.lock().await?;
     println!("one process at a time is here: {}", guard.key());
     guard.release().await

@@ -41,7 +41,7 @@ async fn a_limit_ends_with_the_wait_and_leaves_no_trace() {
     session.client().await.batch_execute("SET lock_timeout = '41s'").await.unwrap();
     for _ in 0..3 {
         let limit = Duration::from_millis(20);
-        let error = soon(session.shared(7_i64).within(limit).lock()).await.unwrap_err();
+        let error = soon(session.shared(7_i64).timeout(limit).lock()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         assert!(session.exclusive(7_i64).try_lock().await.unwrap().is_none());
         let row = session.client().await.query_one("SHOW lock_timeout", &[]).await.unwrap();
@@ -49,7 +49,7 @@ async fn a_limit_ends_with_the_wait_and_leaves_no_trace() {
     }
     held.release().await.unwrap();
     let limit = Duration::from_secs(30);
-    let mut guard = session.exclusive(7_i64).within(limit).lock().await.unwrap();
+    let mut guard = session.exclusive(7_i64).timeout(limit).lock().await.unwrap();
     let row = guard.client().query_one("SHOW lock_timeout", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "41s");
     drop(guard);

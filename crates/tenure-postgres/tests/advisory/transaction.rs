@@ -37,10 +37,10 @@ async fn a_wait_that_ends_leaves_the_transaction_and_its_settings_as_they_were()
     let ours = InTransaction::of(&transaction);
     assert!(!ours.exclusive(7_i64).try_lock().await.unwrap());
     let limit = Duration::from_millis(20);
-    let error = soon(ours.shared(7_i64).within(limit).lock()).await.unwrap_err();
+    let error = soon(ours.shared(7_i64).timeout(limit).lock()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     holder.commit().await.unwrap();
-    soon(ours.shared(7_i64).within(Duration::from_secs(60)).lock()).await.unwrap();
+    soon(ours.shared(7_i64).timeout(Duration::from_secs(60)).lock()).await.unwrap();
     let row = transaction.query_one("SHOW lock_timeout", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "41s");
     transaction.commit().await.unwrap();

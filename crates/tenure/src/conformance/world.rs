@@ -179,7 +179,7 @@ impl World {
     /// The claims that wait for a name, next first.
     #[track_caller]
     pub fn line(&self, name: &str) -> Vec<ClaimId> {
-        let line = self.slot(name).map(|slot| slot.line).unwrap_or_default();
+        let line = self.slot(name).map(|slot| slot.queue).unwrap_or_default();
         line.into_iter().map(|waiter| waiter.claim).collect()
     }
 
@@ -189,7 +189,7 @@ impl World {
         for _ in 0..50 {
             self.settle();
             let view = self.slot(name);
-            if view.is_none_or(|view| view.holders.is_empty() && view.line.is_empty()) {
+            if view.is_none_or(|view| view.holders.is_empty() && view.queue.is_empty()) {
                 return;
             }
         }

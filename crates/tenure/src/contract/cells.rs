@@ -47,6 +47,23 @@ pub struct Cell {
 pub struct Version(pub u64);
 
 /// A write.
+///
+/// # Examples
+/// Compare-and-set: read, compute, and write only if the version is still the one that was read.
+/// ```
+/// use tenure::{Expect, Name, Put, PutVerdict, Tenure};
+///
+/// # tenure::block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let name: Name = "counter".parse()?;
+/// let first = Put::new(name.clone(), [1]).expect(Expect::Absent);
+/// let PutVerdict::Done(version) = tenure.cells().put(&first).await? else { unreachable!() };
+/// let second = Put::new(name.clone(), [2]).expect(Expect::Version(version));
+/// assert!(matches!(tenure.cells().put(&second).await?, PutVerdict::Done(_)));
+/// // The version has changed, so the same write is refused now.
+/// assert!(matches!(tenure.cells().put(&second).await?, PutVerdict::Refused(Some(_))));
+/// # Ok::<(), tenure::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     /// Which cell.

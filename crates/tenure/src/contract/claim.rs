@@ -334,7 +334,7 @@ impl fmt::Debug for Label {
     }
 }
 
-/// Refuses text that is too long or could deceive whoever reads it.
+/// Refuses text that is too long or could deceive its reader.
 pub(crate) fn check_text(what: &str, text: &str, most: usize) -> Result<(), Error> {
     let problem: Cow<'static, str> = if text.len() > most {
         format!("a {what} has at most {most} bytes, this one has {}", text.len()).into()

@@ -14,7 +14,7 @@
 pub struct Finding {
     /// What was looked at, in a word or two: `persistence`.
     pub check: &'static str,
-    /// Whether anybody should act.
+    /// Whether an operator should act.
     pub state: Health,
     /// What was found, what it means for locks and what to do, in one line for people. Holds no
     /// password.
@@ -29,12 +29,12 @@ impl Finding {
     }
 }
 
-/// Whether anybody should act on a [`Finding`], from best to worst.
+/// Whether an operator should act on a [`Finding`], from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Health {
     /// As it should be.
     Fine,
-    /// Works, and somebody should know what it means.
+    /// Works, with consequences that an operator should know.
     Note,
     /// Locks fail, or do not protect.
     Bad,

@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Lost,
     /// Both readers of one lock asked to write; one of them has to give way.
     UpgradeConflict,
-    /// Those who wait for each other would wait for ever; this wait was chosen to give way.
+    /// These owners wait for each other, for ever; this wait was chosen to give way.
     Deadlock,
     /// The session, or the whole `Tenure`, was closed.
     Closed,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
     Unsupported,
     /// A limit was reached: holders, waiters, names in a set.
     Limit,
-    /// A value was changed by somebody else meanwhile, or the fence is stale.
+    /// A value was changed by another client meanwhile, or the fence is stale.
     Conflict,
     /// The store holds something that is not ours or is damaged.
     Corrupt,

@@ -26,7 +26,7 @@ macro_rules! id {
         }
 
         impl $name {
-            /// A new id that nobody can guess.
+            /// A new id, which cannot be guessed.
             #[must_use]
             #[allow(clippy::new_without_default, reason = "two defaults would differ")]
             pub fn new() -> Self {

@@ -1,4 +1,4 @@
-//! What can be seen: slots, holders, lines, sessions. Knows views, not the state behind them.
+//! What an inspection returns: slots, holders, queues, sessions. Plain data; engines fill it in.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,15 +9,31 @@ use super::name::Name;
 use super::verdict::Fence;
 use crate::limits;
 
-/// What to look at.
+/// What to inspect.
+///
+/// # Examples
+/// ```
+/// use tenure::{Page, Pattern, Query, Tenure};
+///
+/// # tenure::block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let guard = tenure.mutex("account:1")?.lock().await?;
+/// let one = tenure.inspect(&Query::Slot("account:1".parse()?)).await?;
+/// assert_eq!(one.slots[0].holders.len(), 1);
+/// let page = Page { pattern: Pattern::new("account:*"), ..Page::default() };
+/// let seen = tenure.inspect(&Query::Page(page)).await?;
+/// assert_eq!(seen.slots.len(), 1); // ask again with `after` while `more_after` is set
+/// # guard.release().await?;
+/// # Ok::<(), tenure::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// One slot.
     Slot(Name),
     /// A page of slots, by name.
     Page(Page),
-    /// Everything that can be reached from an owner: the slots it waits for, who holds them and
-    /// waits before it, what those wait for, and so on. One snapshot.
+    /// Everything that can be reached from an owner: the slots it waits for, their holders and the
+    /// waiters before it, what those wait for, and so on. One snapshot.
     Reach(OwnerId),
 }
 
@@ -39,6 +55,12 @@ impl Default for Page {
 }
 
 /// A pattern over names: `*` stands for any text, `?` for any one character.
+///
+/// # Examples
+/// ```
+/// let accounts = tenure::Pattern::new("account:*");
+/// assert!(accounts.matches("account:17") && !accounts.matches("cache:17"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<char>);
 
@@ -113,7 +135,7 @@ impl Snapshot {
             for holder in &slot.holders {
                 holds.push((view(holder.session, &holder.about), slot.name.clone()));
             }
-            for waiter in &slot.line {
+            for waiter in &slot.queue {
                 waits.push((view(waiter.session, &waiter.about), slot.name.clone()));
             }
         }
@@ -149,10 +171,10 @@ pub struct SlotView {
     pub name: Name,
     /// The shape that stands.
     pub shape: Shape,
-    /// Who holds, longest first.
+    /// The holders, longest first.
     pub holders: Vec<HolderView>,
-    /// Who waits, next first.
-    pub line: Vec<WaiterView>,
+    /// The waiters, next first.
+    pub queue: Vec<WaiterView>,
     /// The slot stays closed that much longer after an expiry.
     pub closed_for: Option<Duration>,
 }
@@ -197,7 +219,7 @@ pub struct WaiterView {
     pub lineage: Lineage,
     /// The weight it asks for.
     pub weight: u32,
-    /// It stands ahead of the line, because its owner or an ancestor holds the slot.
+    /// It stands ahead of the queue, because its owner or an ancestor holds the slot.
     pub ahead: bool,
     /// How long it has waited.
     pub waited_for: Duration,
@@ -207,7 +229,7 @@ pub struct WaiterView {
     pub about: About,
 }
 
-/// A duration as people say it, in two digits or two units: `340ms`, `1.5s`, `12s`, `2m30s`, `3h`,
+/// A duration for messages, in two digits or two units: `340ms`, `1.5s`, `12s`, `2m30s`, `3h`,
 /// `5d2h`. Whatever is smaller than that is cut off.
 #[must_use]
 pub fn short(duration: Duration) -> String {

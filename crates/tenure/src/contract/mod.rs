@@ -55,7 +55,7 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send +
 /// # Rules for engines
 /// - A verb is one atomic step in the store. Dropping its future at any point leaves the store as
 ///   if the call had been made or as if it had not.
-/// - Every verb that touches a slot first drops what is dead there and serves the line.
+/// - Every verb that touches a slot first drops what is dead there and serves the queue.
 /// - Repeating a living claim by its id renews it and gives the same answer.
 /// - An engine never retries on its own and never waits for a lock: it answers and, later, pushes.
 /// - Signals are delivered from the engine's own thread or from a caller's, never while the engine
@@ -74,7 +74,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Gives claims back or withdraws them. One answer for each, in their order.
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>>;
 
-    /// Looks, without changing anything but what time has ended already.
+    /// Inspects slots. Changes nothing but what time has ended already.
     fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot>;
 
     /// Ends exactly the grant with this fence. Its holder learns the reason.

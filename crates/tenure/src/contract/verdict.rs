@@ -105,7 +105,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A try found the slot taken, or somebody waiting for it.
+    /// A try found the slot held, or other claims waiting for it.
     Held {
         /// Who holds it, as far as the limit on named holders goes.
         by: Vec<HolderView>,
@@ -121,7 +121,7 @@ pub enum Refusal {
     Shape {
         /// Which name.
         name: Name,
-        /// Its shape while anybody holds or waits.
+        /// Its shape while it has a holder or a waiter.
         stands: Shape,
     },
     /// The claim had been withdrawn or released before this copy arrived.
@@ -174,7 +174,7 @@ pub enum Released {
 pub enum Evicted {
     /// These claims were ended.
     Done(Vec<HolderView>),
-    /// Nobody holds the slot with that fence; these do.
+    /// No holder has that fence; these are the holders.
     NoSuchGrant(Vec<HolderView>),
 }
 
@@ -198,7 +198,7 @@ pub enum Signal {
         /// What it was granted.
         grant: Grant,
     },
-    /// A claim of the session was ended by somebody else.
+    /// A claim of the session was ended by another client.
     Ended {
         /// Which claim.
         claim: ClaimId,
@@ -230,7 +230,7 @@ pub enum Loss {
     Expired,
     /// The store no longer knows it: it expired there, or the store lost its memory.
     Forgotten,
-    /// Somebody released it by force.
+    /// It was released by force.
     Evicted {
         /// The reason they gave.
         reason: Arc<str>,
@@ -241,7 +241,7 @@ pub enum Loss {
     Disconnected,
     /// The session was closed.
     Closed,
-    /// It was granted, but nobody picked the guard up for a whole lease.
+    /// It was granted, but its caller did not pick the guard up for a whole lease.
     NotPickedUp,
     /// Its upgrade or downgrade was given up; the store may have made the exchange already.
     ExchangeGivenUp,

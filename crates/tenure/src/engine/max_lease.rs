@@ -38,7 +38,7 @@ pub(super) fn claimed(seen: &Snapshot) -> Option<String> {
         slot.holders.iter().map(|holder| format!("{} holds {:?}", holder.about, slot.name))
     });
     let waiters = seen.slots.iter().flat_map(|slot| {
-        slot.line.iter().map(|waiter| format!("{} waits for {:?}", waiter.about, slot.name))
+        slot.queue.iter().map(|waiter| format!("{} waits for {:?}", waiter.about, slot.name))
     });
     let claims: Vec<String> = holders.chain(waiters).collect();
     (!claims.is_empty()).then(|| named(&claims))

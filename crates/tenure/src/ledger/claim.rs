@@ -18,7 +18,7 @@ impl<S: Shelf> Ledger<S> {
     /// Repeating a living claim by its id renews it and gives the same answer. A hold belongs to
     /// the session that the latest copy names: one that names none makes it detached. A claim that
     /// was withdrawn or released before this copy of it arrived is refused.
-    pub fn claim(&mut self, claim: &Arc<Claim>, now: Now) -> Verdict {
+    pub(crate) fn claim(&mut self, claim: &Arc<Claim>, now: Now) -> Verdict {
         if self.shelf.crowded() {
             self.sweep(now);
         }

@@ -10,7 +10,7 @@ use crate::limits;
 #[allow(private_bounds, reason = "see `Ledger`")]
 impl<S: Shelf> Ledger<S> {
     /// Looks at one slot, a page of slots, or everything reachable from an owner.
-    pub fn inspect(&mut self, query: &Query, now: Now) -> Snapshot {
+    pub(crate) fn inspect(&mut self, query: &Query, now: Now) -> Snapshot {
         match query {
             Query::Slot(name) => self.one(name, now),
             Query::Page(page) => self.page(page, now),
@@ -95,7 +95,7 @@ impl<S: Shelf> Ledger<S> {
             name: name.clone(),
             shape: slot.shape,
             holders: slot.holds.iter().map(|hold| holder_view(&hold, now)).collect(),
-            line: slot.line.iter().map(|ticket| waiter_view(&ticket, now)).collect(),
+            queue: slot.line.iter().map(|ticket| waiter_view(&ticket, now)).collect(),
             closed_for: (!closed_for.is_zero()).then_some(closed_for),
         })
     }

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use self::holds::{Hold, Holders};
 use self::line::{Line, Ticket};
 use self::mint::Mint;
-pub use self::shelf::Heap;
+pub(crate) use self::shelf::Heap;
 use self::shelf::Shelf;
 use crate::contract::{
     Claim, ClaimId, Fence, Grant, Name, Parts, Queued, Raised, SessionId, Signal,
@@ -38,43 +38,33 @@ use crate::time::Tick;
 
 /// The time of a verb, handed in by the engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Now {
+pub(crate) struct Now {
     /// The clock that leases are counted on.
-    pub tick: Tick,
+    pub(crate) tick: Tick,
     /// The wall clock in microseconds, for fences.
-    pub wall_micros: u64,
+    pub(crate) wall_micros: u64,
 }
 
 /// The state of one namespace, and the rules over it.
 ///
 /// The state stands in memory ([`Heap`]); engines of this crate keep it elsewhere.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger<S = Heap> {
+pub(crate) struct Ledger<S = Heap> {
     shelf: S,
     mint: Mint,
     signals: Vec<(SessionId, Signal)>,
 }
 
-impl Ledger {
-    /// An empty ledger whose fences start above `floor`.
-    #[must_use]
-    pub fn new(floor: u64) -> Self {
-        let mut ledger = Self::default();
-        ledger.mint.floor = floor;
-        ledger
-    }
-}
-
 #[allow(private_bounds, reason = "only engines of this crate keep the state elsewhere")]
 impl<S: Shelf> Ledger<S> {
     /// The signals of the verbs since the last call, each with the session to tell.
-    pub fn take_signals(&mut self) -> Vec<(SessionId, Signal)> {
+    pub(crate) fn take_signals(&mut self) -> Vec<(SessionId, Signal)> {
         std::mem::take(&mut self.signals)
     }
 
     /// How many claims hold or wait, and how many tombstones stand: for leak checks.
     #[must_use]
-    pub fn census(&mut self, now: Now) -> Census {
+    pub(crate) fn census(&mut self, now: Now) -> Census {
         let mut census = Census { tombs: self.shelf.tombs(now.tick), ..Census::default() };
         for name in self.shelf.names() {
             let Some(slot) = self.shelf.peek(&name) else { continue };
@@ -84,15 +74,9 @@ impl<S: Shelf> Ledger<S> {
         census
     }
 
-    /// The largest fence of any slot that was forgotten; survives in the engine if it can.
-    #[must_use]
-    pub fn floor(&self) -> u64 {
-        self.mint.floor
-    }
-
     /// Lifts the floor, so that every later fence is above `to`; refused unless that is above
     /// every fence so far.
-    pub fn raise_fences(&mut self, to: Fence) -> Raised {
+    pub(crate) fn raise_fences(&mut self, to: Fence) -> Raised {
         let mut highest = self.mint.floor.max(self.mint.top);
         for name in self.shelf.names() {
             highest = self.shelf.peek(&name).map_or(highest, |slot| slot.last_fence.max(highest));

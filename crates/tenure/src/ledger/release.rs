@@ -16,7 +16,7 @@ use crate::seeded::{self, Bug};
 #[allow(private_bounds, reason = "see `Ledger`")]
 impl<S: Shelf> Ledger<S> {
     /// Gives claims back or withdraws them. One answer for each, in their order.
-    pub fn release(&mut self, batch: &[Release], now: Now) -> Vec<Released> {
+    pub(crate) fn release(&mut self, batch: &[Release], now: Now) -> Vec<Released> {
         batch.iter().map(|release| self.release_one(release, now)).collect()
     }
 
@@ -42,7 +42,7 @@ impl<S: Shelf> Ledger<S> {
     }
 
     /// Ends exactly the grant with this fence; its holders are told the reason.
-    pub fn evict(&mut self, eviction: &Eviction, now: Now) -> Evicted {
+    pub(crate) fn evict(&mut self, eviction: &Eviction, now: Now) -> Evicted {
         self.touch(&eviction.name, now);
         let Some(slot) = self.shelf.peek(&eviction.name) else {
             return Evicted::NoSuchGrant(Vec::new());
@@ -81,7 +81,7 @@ impl<S: Shelf> Ledger<S> {
     }
 
     /// Ends everything a session holds or waits for, as if its leases had run out now.
-    pub fn end_session(&mut self, session: SessionId, now: Now) {
+    pub(crate) fn end_session(&mut self, session: SessionId, now: Now) {
         self.mint.wall_micros = now.wall_micros;
         for name in self.shelf.names() {
             self.end_session_at(&name, session, now);

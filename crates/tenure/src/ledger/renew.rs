@@ -6,7 +6,7 @@ use crate::contract::{ClaimRef, Loss, Renewed};
 #[allow(private_bounds, reason = "see `Ledger`")]
 impl<S: Shelf> Ledger<S> {
     /// Keeps claims alive, holders and waiters alike. One answer for each, in their order.
-    pub fn renew(&mut self, batch: &[ClaimRef], now: Now) -> Vec<Renewed> {
+    pub(crate) fn renew(&mut self, batch: &[ClaimRef], now: Now) -> Vec<Renewed> {
         let mut answers = Vec::with_capacity(batch.len());
         for claim in batch {
             for name in claim.parts.names() {

@@ -55,7 +55,7 @@ pub(crate) trait Shelf {
 
 /// Slots and tombstones in this process's memory.
 #[derive(Clone, Debug)]
-pub struct Heap {
+pub(crate) struct Heap {
     /// Boxed: a map has room to spare, and a slot is large.
     slots: HashMap<Name, Box<Slot<Queue>>>,
     tombs: IdMap<ClaimId, Tomb>,

@@ -161,7 +161,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { ledger: Ledger::new(0), tick: Tick::ZERO + millis(LEASE), wall: 1_000_000 }
+        Self { ledger: Ledger::default(), tick: Tick::ZERO + millis(LEASE), wall: 1_000_000 }
     }
 
     fn now(&self) -> Now {
@@ -246,7 +246,7 @@ impl World {
     /// The claims that wait for a slot, as their numbers, next first.
     fn line(&mut self, text: &str) -> Vec<u128> {
         let slot = self.slot(text);
-        slot.iter().flat_map(|slot| &slot.line).map(|ticket| number(ticket.claim)).collect()
+        slot.iter().flat_map(|slot| &slot.queue).map(|ticket| number(ticket.claim)).collect()
     }
 
     /// Who was told that it holds since the last call, as numbers.

@@ -164,7 +164,7 @@ impl Builder {
         self
     }
 
-    /// Sees every event of the session: for histories and metrics.
+    /// Sees every event of the session: for histories and metrics. See [`Witness`] for an example.
     pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
         self.settings.witness = Some(witness);
         self
@@ -176,7 +176,7 @@ impl Builder {
         self
     }
 
-    /// Connects to the store that a URL names.
+    /// Connects to the store that a URL names. See [`Builder`] for an example.
     ///
     /// # Errors
     /// If a setting is outside its limits, the URL is none, names an engine that is not built in,
@@ -189,7 +189,7 @@ impl Builder {
         let max_lease = self.settings.max_lease;
         let terms = Terms { namespace, max_lease, clock: Arc::clone(&self.clock) };
         let engine = match self.connect {
-            // Boxed: few connect with a limit, and nobody else has to carry the room for it.
+            // Boxed: few programs connect with a limit, and the rest must not pay for its size.
             Some(limit) => Box::pin(engine::connect_within(url, terms, limit)).await?,
             None => engine::connect(url, terms).await?,
         };
@@ -200,14 +200,6 @@ impl Builder {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
-    ///
-    /// # Examples
-    /// ```
-    /// # use std::time::Duration;
-    /// let builder = tenure::Tenure::builder().namespace("billing").lease(Duration::from_secs(10));
-    /// let tenure = builder.blocking_connect("memory:")?;
-    /// # Ok::<(), tenure::Error>(())
-    /// ```
     pub fn blocking_connect(self, url: &str) -> Result<Tenure, Error> {
         block_on(self.connect(url))
     }

@@ -10,11 +10,12 @@ use crate::session::{Core, block_on};
 /// fenced writes. Made by [`Tenure::cells`](crate::Tenure::cells).
 ///
 /// A cell and a lock of one name are two things. Every call has the time limit of
-/// [`Builder::call_limit`](crate::Builder::call_limit).
+/// [`Builder::call_limit`](crate::Builder::call_limit). The example shows all calls; that of
+/// [`Put`] compare-and-set.
 ///
 /// # Examples
 /// ```
-/// use tenure::{Put, PutVerdict, Tenure};
+/// use tenure::{Expect, Pattern, Put, PutVerdict, Tenure};
 ///
 /// # tenure::block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
@@ -23,6 +24,10 @@ use crate::session::{Core, block_on};
 /// assert!(matches!(tenure.cells().put(&put).await?, PutVerdict::Done(_)));
 /// let cell = tenure.cells().get(&"reports:latest".parse()?).await?;
 /// assert_eq!(cell.map(|cell| cell.value), Some(b"march".to_vec()));
+///
+/// let all = tenure.cells().list(&Pattern::new("reports:*"), None, 10).await?;
+/// assert_eq!(all[0].0.as_str(), "reports:latest");
+/// tenure.cells().remove(&"reports:latest".parse()?, Expect::Anything).await?;
 /// # guard.release().await?;
 /// # Ok::<(), tenure::Error>(()) }).unwrap();
 /// ```

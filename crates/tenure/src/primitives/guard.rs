@@ -11,12 +11,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{
-    ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Part, Pending, Verb,
+    ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Pending, Verb,
 };
-use crate::session::{Hold, Lost, Outcome, Share, block_on};
+use crate::session::{Hold, Lost, Share, block_on};
 
 /// The status of a lock that was acquired: fence, time left, loss. Cheap to clone. It only watches:
 /// a `LockStatus` does not keep the lock, and outlives it. Every guard dereferences to one.
+///
+/// # Examples
+/// ```
+/// use tenure::{Loss, Tenure};
+///
+/// # tenure::block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let guard = tenure.mutex("reports")?.lock().await?;
+/// let status = guard.status(); // for another task or thread
+/// status.check()?; // an error once the lock is lost
+/// println!("{} is held with fence {}", status.name(), status.fence()?);
+/// assert_eq!(status.run(async { 42 }).await?, 42); // dropped if the lock is lost meanwhile
+///
+/// tenure.close().await;
+/// assert_eq!(status.lost().await, Loss::Closed);
+/// assert!(status.remaining().is_zero());
+/// # drop(guard);
+/// # Ok::<(), tenure::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct LockStatus {
@@ -84,12 +103,17 @@ impl LockStatus {
         })
     }
 
-    /// Resolves to the reason when the lock is lost, before another holder can be granted it.
+    /// Resolves to the reason when the lock is lost, before another holder can be granted it. See
+    /// [`LockStatus`] for an example.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub fn lost(&self) -> Lost {
         self.hold.lost()
     }
 
-    /// Blocks the thread until the lock is lost, and returns the reason.
+    /// Blocks the thread until the lock is lost, and returns the reason: the blocking form of
+    /// [`lost`](Self::lost).
     #[must_use]
     pub fn blocking_lost(&self) -> Loss {
         block_on(self.lost())
@@ -183,6 +207,7 @@ macro_rules! guard {
 
         impl $name {
             /// Releases the lock and waits for the store to confirm it.
+            #[doc = concat!("[`", stringify!($name), "`] has an example.")]
             ///
             /// # Errors
             /// `Lost` if the lock had been lost before. If the store could not be reached, the lock
@@ -203,7 +228,7 @@ macro_rules! guard {
             }
 
             /// Where the lock stands in its store, for a comparison in a transaction of your own;
-            /// of a set, its first name. One call.
+            /// of a set, its first name. One call. [`Ownership`] has an example.
             ///
             /// # Errors
             /// If the lock was lost, or the store has no transactions for this (see
@@ -243,30 +268,86 @@ macro_rules! guard {
 guard! {
     /// The holder of a [`Mutex`](crate::Mutex) or a [`Family`](crate::Family).
     ///
-    /// A guard can be released only once: `release` takes it.
+    /// Dropping it releases the lock in the background.
     ///
-    /// ```compile_fail
-    /// # async fn twice(guard: tenure::MutexGuard) {
-    /// guard.release().await;
-    /// guard.release().await;
-    /// # }
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// let guard = tenure.mutex("reports")?.lock().await?;
+    /// println!("write with fence {}", guard.fence()?); // an error once the lock is lost
+    /// guard.release().await?; // confirmed by the store
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
     /// ```
     MutexGuard
 }
 guard! {
     /// A reader of an [`RwLock`](crate::RwLock).
+    ///
+    /// Dropping it releases the lock in the background.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// let config = tenure.rwlock("config")?;
+    /// let (one, two) = (config.read().await?, config.read().await?);
+    /// assert!(config.try_write().await?.is_none());
+    /// one.release().await?;
+    /// two.release().await?;
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
     RwLockReadGuard
 }
 guard! {
     /// The writer of an [`RwLock`](crate::RwLock).
+    ///
+    /// Dropping it releases the lock in the background.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// let writer = tenure.rwlock("config")?.write().await?;
+    /// assert!(tenure.mutex("config")?.try_lock().await?.is_none()); // the same lock
+    /// writer.release().await?;
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
     RwLockWriteGuard
 }
 guard! {
     /// Permits of a [`Semaphore`](crate::Semaphore).
+    ///
+    /// Dropping it releases the permits in the background.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// let encoders = tenure.semaphore("encoders", 3)?;
+    /// let (one, two) = (encoders.acquire().await?, encoders.acquire_many(2).await?);
+    /// assert!(encoders.try_acquire().await?.is_none());
+    /// one.release().await?;
+    /// two.release().await?;
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
     SemaphorePermit
 }
 guard! {
     /// The holder of a [`LockSet`](crate::LockSet).
+    ///
+    /// Dropping it releases all its locks in the background.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// let parts = [tenure.mutex("account:1")?.part(), tenure.mutex("account:2")?.part()];
+    /// let both = tenure.lock_set(parts)?.lock().await?;
+    /// println!("write account 2 with fence {}", both.fence_of("account:2")?);
+    /// both.release().await?;
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
     LockSetGuard
 }
 
@@ -275,19 +356,7 @@ macro_rules! depth {
     ($($name:ident),*) => {$(
         impl $name {
             /// How many guards on this name its owner has in this process: 1 for a lock that was
-            /// not entered again, 0 once it is lost. See [`scope`](crate::scope).
-            ///
-            /// # Examples
-            /// ```
-            /// # tenure::block_on(tenure::scope(async {
-            /// let tenure = tenure::Tenure::connect("memory:").await?;
-            /// let outer = tenure.mutex("reports")?.lock().await?;
-            /// let inner = tenure.mutex("reports")?.lock().await?;
-            /// assert_eq!((outer.depth(), inner.depth()), (2, 2));
-            /// inner.release().await?;
-            /// assert_eq!(outer.depth(), 1);
-            /// # Ok::<(), tenure::Error>(()) })).unwrap();
-            /// ```
+            /// not entered again, 0 once it is lost. See [`scope`](crate::scope) for an example.
             #[must_use]
             pub fn depth(&self) -> u32 {
                 self.lease.depth()
@@ -296,145 +365,3 @@ macro_rules! depth {
     )*};
 }
 depth!(MutexGuard, RwLockReadGuard, RwLockWriteGuard);
-
-impl RwLockReadGuard {
-    /// Becomes the writer: at once if this is the only reader, otherwise ahead of the queue when
-    /// the other readers have left. No other writer comes in between. The fence is a new one.
-    ///
-    /// # Errors
-    /// An [`UpgradeError`], which holds the [`Error`] and the read guard; `?` turns it into an
-    /// [`Error`] and drops the guard. [`ErrorKind::UpgradeConflict`] at once if another reader
-    /// already waits to write: both could only wait for each other; the read guard is still held.
-    /// `TimedOut` if the timeout expires, or `Unavailable`: the store may have made the exchange
-    /// already, so the read lock is given up too, and the guard in the error is lost. `Lost` if the
-    /// read lock had been lost.
-    ///
-    /// # Cancel safety
-    /// Dropping the future gives up both the wait and the read lock.
-    ///
-    /// # Examples
-    /// ```
-    /// # use tenure::Tenure;
-    /// # tenure::block_on(async {
-    /// let tenure = Tenure::connect("memory:").await?;
-    /// let reader = tenure.rwlock("config")?.read().await?;
-    /// let writer = reader.upgrade().await?;
-    /// let reader = writer.downgrade().await?;
-    /// # Ok::<(), tenure::Error>(()) }).unwrap();
-    /// ```
-    pub async fn upgrade(self) -> Result<RwLockWriteGuard, UpgradeError<Self>> {
-        let part = Part::write(self.name().clone());
-        match exchange(&self.lease, part).await {
-            Ok(lease) => Ok(RwLockWriteGuard::new(lease)),
-            Err(error) => Err(UpgradeError { error, guard: self }),
-        }
-    }
-
-    /// The blocking form of [`upgrade`](Self::upgrade).
-    ///
-    /// # Errors
-    /// As [`upgrade`](Self::upgrade).
-    pub fn blocking_upgrade(self) -> Result<RwLockWriteGuard, UpgradeError<Self>> {
-        block_on(self.upgrade())
-    }
-}
-
-impl RwLockWriteGuard {
-    /// Becomes a reader without letting another writer in between. The fence stays.
-    ///
-    /// # Errors
-    /// `Lost` if the lock was lost, or trouble with the store, which may have made the exchange
-    /// already: the lock is given up then, and the guard in the error is lost.
-    ///
-    /// # Cancel safety
-    /// Dropping the future gives the lock up.
-    pub async fn downgrade(self) -> Result<RwLockReadGuard, UpgradeError<Self>> {
-        let part = Part::read(self.name().clone());
-        match exchange(&self.lease, part).await {
-            Ok(lease) => Ok(RwLockReadGuard::new(lease)),
-            Err(error) => Err(UpgradeError { error, guard: self }),
-        }
-    }
-
-    /// The blocking form of [`downgrade`](Self::downgrade).
-    ///
-    /// # Errors
-    /// As [`downgrade`](Self::downgrade).
-    pub fn blocking_downgrade(self) -> Result<RwLockReadGuard, UpgradeError<Self>> {
-        block_on(self.downgrade())
-    }
-}
-
-/// Claims `part` for the same owner; the old claim ends in the step that grants the new one.
-async fn exchange(old: &Share, part: Part) -> Result<Share, Error> {
-    old.hold().check()?;
-    let ask = old.exchange_request(part);
-    let stays = ask.replaces.is_none();
-    let outcome = Arc::clone(old.core()).acquire(ask).await;
-    match outcome.map_err(Error::while_holding)? {
-        Outcome::Held(lease) => {
-            // A hold that stayed beside the new one may have been lost meanwhile, and then somebody
-            // else may have written. One that was replaced has simply ended.
-            if stays {
-                old.hold().check()?;
-            }
-            Ok(lease)
-        }
-        Outcome::No => Err(Error::new(ErrorKind::TimedOut, "it is held")
-            .during(Verb::Claim)
-            .on(old.hold().claim().parts.first_name())
-            .while_holding()),
-    }
-}
-
-/// An upgrade or downgrade that failed: the error, and the guard as it was. Converts into the
-/// [`Error`] by `?`.
-///
-/// # Examples
-/// ```
-/// use tenure::{ErrorKind, Tenure};
-///
-/// # tenure::block_on(async {
-/// let tenure = Tenure::connect("memory:").await?;
-/// let reader = tenure.rwlock("config")?.read().await?;
-/// match reader.upgrade().await {
-///     Ok(writer) => writer.release().await?,
-///     Err(failed) if failed.error.kind() == ErrorKind::UpgradeConflict => {
-///         // Another reader waits to write: release, and start over as a writer.
-///         failed.guard.release().await?;
-///     }
-///     Err(failed) => return Err(failed.into()),
-/// }
-/// # Ok::<(), tenure::Error>(()) }).unwrap();
-/// ```
-pub struct UpgradeError<G> {
-    /// What went wrong.
-    pub error: Error,
-    /// The guard, still what it was after an `UpgradeConflict`, and lost otherwise: ask `check`.
-    pub guard: G,
-}
-
-impl<G> From<UpgradeError<G>> for Error {
-    /// Keeps the error and drops the guard, which gives the lock back.
-    fn from(unchanged: UpgradeError<G>) -> Self {
-        unchanged.error
-    }
-}
-
-impl<G> fmt::Display for UpgradeError<G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl<G> fmt::Debug for UpgradeError<G> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.error, f)
-    }
-}
-
-impl<G> std::error::Error for UpgradeError<G> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}

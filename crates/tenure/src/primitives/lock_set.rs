@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::guard::{LockSetGuard, LockStatus};
 use super::options::{Options, option_methods};
 use super::request::{Request, acquire_methods};
-use crate::contract::{Error, Parts};
+use crate::contract::{Error, ErrorKind, Part, Parts};
 use crate::session::{Session, Wait, block_on};
 
 /// Several locks, acquired and released together. Made by
@@ -50,7 +50,7 @@ impl LockSet {
 
     /// What the set consists of, sorted by name.
     #[must_use]
-    pub fn parts(&self) -> &[crate::contract::Part] {
+    pub fn parts(&self) -> &[Part] {
         self.parts.as_slice()
     }
 
@@ -105,7 +105,7 @@ impl LockSet {
         self.request(Some(Wait::Try)).repeat(limit, self.max_tries)
     }
 
-    /// The blocking form of [`try_lock_for`](Self::try_lock_for).
+    /// The blocking form of [`try_lock_for`](Self::try_lock_for): see there for an example.
     ///
     /// # Errors
     /// As [`try_lock_for`](Self::try_lock_for).
@@ -117,5 +117,49 @@ impl LockSet {
     #[track_caller]
     fn request(&self, wait: Option<Wait>) -> Request {
         Request::new(&self.session, &self.options, Ok(self.parts.clone()), wait)
+    }
+}
+
+/// One lock of a [`LockSet`]: a name and a kind. Made by [`Mutex::part`](crate::Mutex::part) and
+/// its like, or from a [`Part`].
+///
+/// # Examples
+/// ```
+/// # use std::time::Duration;
+/// let tenure = tenure::Tenure::blocking_connect("memory:")?;
+/// let from = tenure.mutex("account:1")?;
+/// let to = tenure.mutex("account:2")?;
+/// // Options are set on the set, not on its parts.
+/// let both = tenure.lock_set([from.part(), to.part()])?.lease(Duration::from_secs(5));
+/// # both.blocking_lock()?.blocking_release()?;
+/// let refused = tenure.lock_set([from.lease(Duration::from_secs(5)).part(), to.part()]);
+/// assert!(refused.is_err());
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a part does nothing until its set is acquired"]
+pub struct SetPart {
+    part: Part,
+    /// The first option that was set on the lock this part was made of.
+    option: Option<&'static str>,
+}
+
+impl SetPart {
+    pub(super) fn new(part: Part, options: &Options) -> Self {
+        Self { part, option: options.set_on_lock }
+    }
+
+    /// The part, unless its lock has options that the set would ignore.
+    pub(super) fn into_part(self) -> Result<Part, Error> {
+        let Some(option) = self.option else { return Ok(self.part) };
+        let what = format!("`{option}` was set on one lock of a set, where it has no effect");
+        let help = format!("set it on the whole: lock_set(..)?.{option}(..)");
+        Err(Error::new(ErrorKind::InvalidOption, what).on(self.part.name()).with_help(help))
+    }
+}
+
+impl From<Part> for SetPart {
+    fn from(part: Part) -> Self {
+        Self { part, option: None }
     }
 }

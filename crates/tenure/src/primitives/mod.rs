@@ -3,10 +3,12 @@
 
 mod builder;
 mod cells;
+mod exchange;
 mod family;
 mod guard;
 mod lock_set;
 mod mutex;
+mod operate;
 mod options;
 mod owner;
 mod preset;
@@ -18,12 +20,12 @@ mod tenure;
 
 pub use builder::Builder;
 pub use cells::CellStore;
+pub use exchange::UpgradeError;
 pub use family::Family;
 pub use guard::{
     LockSetGuard, LockStatus, MutexGuard, RwLockReadGuard, RwLockWriteGuard, SemaphorePermit,
-    UpgradeError,
 };
-pub use lock_set::LockSet;
+pub use lock_set::{LockSet, SetPart};
 pub use mutex::Mutex;
 pub use owner::{Owner, Scope, blocking_scope, scope};
 pub use preset::Preset;

@@ -27,6 +27,9 @@ pub(super) struct Options {
     pub(super) presets: Arc<Presets>,
     /// The first mistake, told when the lock is asked for.
     pub(super) mistake: Option<Error>,
+    /// The first option that was set on the lock itself, not on its `Tenure`: a part of a set must
+    /// have none, because the set's options count.
+    pub(super) set_on_lock: Option<&'static str>,
 }
 
 impl Options {
@@ -41,7 +44,14 @@ impl Options {
             owner: None,
             presets,
             mistake: None,
+            set_on_lock: None,
         }
+    }
+
+    /// The options, to set one of them on the lock itself.
+    pub(super) fn on_lock(&mut self, option: &'static str) -> &mut Self {
+        self.set_on_lock.get_or_insert(option);
+        self
     }
 
     pub(super) fn set_label(&mut self, text: &str) {
@@ -90,7 +100,7 @@ impl Options {
         let about = About {
             host: Arc::clone(core.host()),
             pid: core.pid(),
-            // A helper's own place would tell nobody anything.
+            // The place in the code of a helper process would explain nothing.
             place: core.settings().pid.is_none().then_some(Place::Here(place)),
             label: self.label.clone(),
         };
@@ -193,7 +203,7 @@ macro_rules! option_methods {
         /// Default 30 s; at least 100 ms, at most the `max_lease` of the namespace. To enter a lock
         /// again with another lease costs a call.
         pub fn lease(mut self, lease: std::time::Duration) -> Self {
-            self.options.lease = Some(lease);
+            self.options.on_lock("lease").lease = Some(lease);
             self
         }
 
@@ -202,47 +212,47 @@ macro_rules! option_methods {
         /// responded for one `max_lease`. For `None` instead of an error, see the `try_..._for`
         /// methods.
         pub fn timeout(mut self, limit: std::time::Duration) -> Self {
-            self.options.wait = Some($crate::session::Wait::Limit(limit));
+            self.options.on_lock("timeout").wait = Some($crate::session::Wait::Limit(limit));
             self
         }
 
         /// Wait without a timeout, whatever a preset or default says.
         pub fn no_timeout(mut self) -> Self {
-            self.options.wait = Some($crate::session::Wait::Unlimited);
+            self.options.on_lock("no_timeout").wait = Some($crate::session::Wait::Unlimited);
             self
         }
 
         /// End the hold after this long, even if it could be renewed: a wedged holder then cannot
         /// keep the lock for ever. If the lock was entered again, this ends the inner guard alone.
         pub fn max_hold(mut self, most: std::time::Duration) -> Self {
-            self.options.max_hold = Some(most);
+            self.options.on_lock("max_hold").max_hold = Some(most);
             self
         }
 
         /// Keep the lock closed this long after a holder's lease ran out, for resources that cannot
         /// check fences. Never after a release.
         pub fn lock_delay(mut self, delay: std::time::Duration) -> Self {
-            self.options.lock_delay = Some(delay);
+            self.options.on_lock("lock_delay").lock_delay = Some(delay);
             self
         }
 
         /// A label shown by [`Tenure::inspect`](crate::Tenure::inspect), `tenure ls` and in error
         /// messages.
         pub fn label(mut self, label: &str) -> Self {
-            self.options.set_label(label);
+            self.options.on_lock("label").set_label(label);
             self
         }
 
         /// Takes lease, timeout, max hold and lock delay from a preset: `financial`, `cache`,
         /// `batch`, or one of your own. What is set explicitly wins, before or after.
         pub fn preset(mut self, name: &str) -> Self {
-            self.options.set_preset(name);
+            self.options.on_lock("preset").set_preset(name);
             self
         }
 
         /// Claims for this owner, whatever the surrounding scope is.
         pub fn owner(mut self, owner: &$crate::primitives::Owner) -> Self {
-            self.options.owner = Some(owner.clone());
+            self.options.on_lock("owner").owner = Some(owner.clone());
             self
         }
     };

@@ -73,6 +73,14 @@ impl Owner {
     }
 
     /// The owner as text for `TENURE_OWNER` of a child process.
+    ///
+    /// # Examples
+    /// ```
+    /// let owner = tenure::Owner::new().child()?;
+    /// let read = tenure::Owner::from_env_value(&owner.to_env_value())?;
+    /// assert_eq!(read, owner);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
     #[must_use]
     pub fn to_env_value(&self) -> String {
         let ids: Vec<String> = self.lineage.all().map(OwnerId::to_hex).collect();
@@ -128,6 +136,9 @@ impl Owner {
 ///     let outer = tenure.mutex("reports")?.lock().await?;
 ///     let inner = tenure.mutex("reports")?.lock().await?; // enters again, no round trip
 ///     assert_eq!(outer.fence()?, inner.fence()?);
+///     assert_eq!((outer.depth(), inner.depth()), (2, 2));
+///     inner.release().await?;
+///     assert_eq!(outer.depth(), 1);
 ///     Ok::<(), tenure::Error>(())
 /// })
 /// .await

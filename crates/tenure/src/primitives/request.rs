@@ -216,27 +216,11 @@ macro_rules! acquire_methods {
             stringify!($lock),
             "`](Self::",
             stringify!($lock),
-            ").",
+            "): see there for an example.",
         )]
         ///
         /// # Errors
         #[doc = concat!("As [`", stringify!($lock), "`](Self::", stringify!($lock), ").")]
-        ///
-        /// # Examples
-        /// ```
-        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
-        #[doc = concat!(
-            "let guard = ",
-            $example,
-            ".",
-            stringify!($blocking_lock),
-            "(",
-            $given,
-            ")?;",
-        )]
-        /// guard.blocking_release()?;
-        /// # Ok::<(), tenure::Error>(())
-        /// ```
         #[track_caller]
         pub fn $blocking_lock(&self, $($arg: $type,)*) -> Result<$guard, Error> {
             $crate::session::block_on(self.$lock($($arg,)*))
@@ -249,27 +233,11 @@ macro_rules! acquire_methods {
             stringify!($try_lock),
             "`](Self::",
             stringify!($try_lock),
-            ").",
+            "): see there for an example.",
         )]
         ///
         /// # Errors
         #[doc = concat!("As [`", stringify!($try_lock), "`](Self::", stringify!($try_lock), ").")]
-        ///
-        /// # Examples
-        /// ```
-        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
-        #[doc = concat!(
-            "let guard = ",
-            $example,
-            ".",
-            stringify!($blocking_try_lock),
-            "(",
-            $given,
-            ")?;",
-        )]
-        /// assert!(guard.is_some());
-        /// # Ok::<(), tenure::Error>(())
-        /// ```
         #[track_caller]
         pub fn $blocking_try_lock(&self, $($arg: $type,)*) -> Result<Option<$guard>, Error> {
             $crate::session::block_on(self.$try_lock($($arg,)*))
@@ -282,27 +250,13 @@ macro_rules! acquire_methods {
             stringify!($run),
             "`](Self::",
             stringify!($run),
-            ").",
+            "): see there for an example.",
         )]
         /// A closure cannot be stopped from outside: one that takes long asks
         /// [`LockStatus::check`] now and then.
         ///
         /// # Errors
         #[doc = concat!("As [`", stringify!($run), "`](Self::", stringify!($run), ").")]
-        ///
-        /// # Examples
-        /// ```
-        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
-        #[doc = concat!("let lock = ", $example, ";")]
-        #[doc = concat!(
-            "let fence = lock.",
-            stringify!($blocking_run),
-            "(",
-            $first,
-            "|status| status.fence())??;",
-        )]
-        /// # Ok::<(), tenure::Error>(())
-        /// ```
         #[track_caller]
         pub fn $blocking_run<T>(
             &self,
@@ -364,7 +318,7 @@ macro_rules! try_for_methods {
             stringify!($try_lock_for),
             "`](Self::",
             stringify!($try_lock_for),
-            ").",
+            "): see there for an example.",
         )]
         ///
         /// # Errors
@@ -375,23 +329,6 @@ macro_rules! try_for_methods {
             stringify!($try_lock_for),
             ").",
         )]
-        ///
-        /// # Examples
-        /// ```
-        /// # use std::time::Duration;
-        /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
-        #[doc = concat!("let lock = ", $example, ";")]
-        /// let limit = Duration::from_millis(20);
-        #[doc = concat!(
-            "let guard = lock.",
-            stringify!($blocking_try_lock_for),
-            "(",
-            $first,
-            "limit)?;",
-        )]
-        /// assert!(guard.is_some());
-        /// # Ok::<(), tenure::Error>(())
-        /// ```
         #[track_caller]
         pub fn $blocking_try_lock_for(
             &self,

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::guard::{LockStatus, RwLockReadGuard, RwLockWriteGuard};
+use super::lock_set::SetPart;
 use super::options::{Options, option_methods};
 use super::request::{Request, acquire_methods, try_for_methods};
 use crate::contract::{Error, Name, Part, Parts};
@@ -36,18 +37,16 @@ impl RwLock {
         &self.name
     }
 
-    /// A reader as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set). Only its name
-    /// and kind: options belong on the set.
-    #[must_use]
-    pub fn read_part(&self) -> Part {
-        Part::read(self.name.clone())
+    /// A reader as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set). Options are
+    /// set on the set: it refuses the part of a lock that has options of its own.
+    pub fn read_part(&self) -> SetPart {
+        SetPart::new(Part::read(self.name.clone()), &self.options)
     }
 
-    /// The writer as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set). Only its
-    /// name and kind: options belong on the set.
-    #[must_use]
-    pub fn write_part(&self) -> Part {
-        Part::write(self.name.clone())
+    /// The writer as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set). Options are
+    /// set on the set: it refuses the part of a lock that has options of its own.
+    pub fn write_part(&self) -> SetPart {
+        SetPart::new(Part::write(self.name.clone()), &self.options)
     }
 
     acquire_methods! {
@@ -79,11 +78,21 @@ impl RwLock {
 
     #[track_caller]
     fn read_request(&self, wait: Option<Wait>) -> Request {
-        Request::new(&self.session, &self.options, Ok(Parts::one(self.read_part())), wait)
+        Request::new(
+            &self.session,
+            &self.options,
+            Ok(Parts::one(Part::read(self.name.clone()))),
+            wait,
+        )
     }
 
     #[track_caller]
     fn write_request(&self, wait: Option<Wait>) -> Request {
-        Request::new(&self.session, &self.options, Ok(Parts::one(self.write_part())), wait)
+        Request::new(
+            &self.session,
+            &self.options,
+            Ok(Parts::one(Part::write(self.name.clone()))),
+            wait,
+        )
     }
 }

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::guard::{LockStatus, SemaphorePermit};
+use super::lock_set::SetPart;
 use super::options::{Options, option_methods};
 use super::request::{Request, acquire_methods, try_for_methods};
 use crate::contract::{Error, Name, Part, Parts, Query, Verb};
@@ -50,11 +51,12 @@ impl Semaphore {
     }
 
     /// `permits` permits as part of a set, for [`Tenure::lock_set`](crate::Tenure::lock_set).
+    /// Options are set on the set: it refuses the part of a semaphore that has options of its own.
     ///
     /// # Errors
     /// `InvalidOption` for no permits or more than there are.
-    pub fn part(&self, permits: u32) -> Result<Part, Error> {
-        Part::permits(self.name.clone(), permits, self.permits)
+    pub fn part(&self, permits: u32) -> Result<SetPart, Error> {
+        Ok(SetPart::new(self.take(permits)?, &self.options))
     }
 
     /// How many permits are free at the store: one call, and out of date when it returns. Claims
@@ -85,7 +87,8 @@ impl Semaphore {
         Ok(self.permits.saturating_sub(taken))
     }
 
-    /// The blocking form of [`available_permits`](Self::available_permits).
+    /// The blocking form of [`available_permits`](Self::available_permits): see there for an
+    /// example.
     ///
     /// # Errors
     /// As [`available_permits`](Self::available_permits).
@@ -122,6 +125,10 @@ impl Semaphore {
         try_acquire_many_for, blocking_try_acquire_many_for,
     }
 
+    fn take(&self, permits: u32) -> Result<Part, Error> {
+        Part::permits(self.name.clone(), permits, self.permits)
+    }
+
     #[track_caller]
     fn one(&self, wait: Option<Wait>) -> Request {
         self.many(1, wait)
@@ -129,6 +136,6 @@ impl Semaphore {
 
     #[track_caller]
     fn many(&self, permits: u32, wait: Option<Wait>) -> Request {
-        Request::new(&self.session, &self.options, self.part(permits).map(Parts::one), wait)
+        Request::new(&self.session, &self.options, self.take(permits).map(Parts::one), wait)
     }
 }

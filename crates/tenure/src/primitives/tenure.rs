@@ -7,17 +7,13 @@ use std::path::PathBuf;
 use super::builder::Builder;
 use super::cells::CellStore;
 use super::family::Family;
-use super::lock_set::LockSet;
+use super::lock_set::{LockSet, SetPart};
 use super::mutex::Mutex;
-use super::options::{Options, lacking};
+use super::options::Options;
 use super::preset::Preset;
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
-use crate::contract::{
-    Error, ErrorKind, Evicted, Eviction, Fence, Finding, HolderView, Name, Part, Parts, Pending,
-    Promises, Query, Raised, SessionId, Snapshot, Verb,
-};
-use crate::limits;
+use crate::contract::{Error, HolderView, Name, Parts, Promises, Query, SessionId, Snapshot, Verb};
 use crate::session::{Closed, Session, block_on};
 
 /// A session of this process with a store. Cheap to clone; all clones share the session.
@@ -49,6 +45,13 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Dropping the future opens nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:reports").await?;
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder().connect(url).await
     }
@@ -78,12 +81,12 @@ impl Tenure {
         block_on(Self::connect(url))
     }
 
-    /// A builder, for settings other than the defaults.
+    /// A builder, for settings other than the defaults. See [`Builder`] for an example.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// An exclusive lock.
+    /// An exclusive lock. See [`Mutex`] for examples.
     ///
     /// # Errors
     /// If the name cannot be one.
@@ -91,7 +94,7 @@ impl Tenure {
         Ok(Mutex::new(self.session.clone(), Name::try_from(name.as_ref())?, self.options.clone()))
     }
 
-    /// A read-write lock.
+    /// A read-write lock. See [`RwLock::read`] and [`RwLock::write`] for examples.
     ///
     /// # Errors
     /// If the name cannot be one.
@@ -99,7 +102,8 @@ impl Tenure {
         Ok(RwLock::new(self.session.clone(), Name::try_from(name.as_ref())?, self.options.clone()))
     }
 
-    /// A semaphore of this many permits. All who use the name must agree on the number.
+    /// A semaphore of this many permits. Every user of the name states the same number. See
+    /// [`Semaphore::acquire`] for an example.
     ///
     /// # Errors
     /// If the name cannot be one, or the number of permits is 0 or too large.
@@ -109,15 +113,23 @@ impl Tenure {
     }
 
     /// Several locks of any kind as one: [`Mutex::part`], [`RwLock::read_part`] and
-    /// [`RwLock::write_part`], [`Semaphore::part`]. Options belong on the set, not on its parts.
+    /// [`RwLock::write_part`], [`Semaphore::part`]. Options are set on the set. See [`LockSet`]
+    /// and [`SetPart`] for examples.
     ///
     /// # Errors
-    /// If the set is empty, too large, or names one lock as two kinds.
-    pub fn lock_set(&self, parts: impl IntoIterator<Item = Part>) -> Result<LockSet, Error> {
-        Ok(LockSet::new(self.session.clone(), Parts::set(parts)?, self.options.clone()))
+    /// If the set is empty, too large, or names one lock as two kinds; `InvalidOption` if an option
+    /// was set on one of its locks, where it would have no effect.
+    pub fn lock_set<P>(&self, parts: impl IntoIterator<Item = P>) -> Result<LockSet, Error>
+    where
+        P: Into<SetPart>,
+    {
+        let parts: Result<Vec<_>, _> =
+            parts.into_iter().map(|part| part.into().into_part()).collect();
+        Ok(LockSet::new(self.session.clone(), Parts::set(parts?)?, self.options.clone()))
     }
 
-    /// One coarse lock for a family of names, such as `account:*`.
+    /// One coarse lock for a family of names, such as `account:*`. See [`Family::lock`] for an
+    /// example.
     ///
     /// # Errors
     /// If the pattern cannot be the name of a lock.
@@ -130,6 +142,13 @@ impl Tenure {
     }
 
     /// What the engine promises.
+    ///
+    /// # Examples
+    /// ```
+    /// let tenure = tenure::Tenure::blocking_connect("memory:")?;
+    /// assert!(tenure.promises().queue, "first come, first served");
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
     #[must_use]
     pub fn promises(&self) -> &Promises {
         self.session.core().engine().promises()
@@ -161,7 +180,7 @@ impl Tenure {
         self.options.presets.all()
     }
 
-    /// Inspects slots: who holds, who waits, since when, from where.
+    /// Inspects slots: holders and waiters, since when, from which process and place in the code.
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be reached, `Closed` after [`close`](Self::close).
@@ -178,7 +197,7 @@ impl Tenure {
     /// let guard = tenure.mutex("reports")?.label("nightly").lock().await?;
     /// let seen = tenure.inspect(&Query::Page(Page::default())).await?;
     /// for slot in &seen.slots {
-    ///     println!("{}: {} holders, {} waiters", slot.name, slot.holders.len(), slot.line.len());
+    ///     println!("{}: {} holders, {} waiters", slot.name, slot.holders.len(), slot.queue.len());
     /// }
     /// # guard.release().await?;
     /// # Ok::<(), tenure::Error>(()) }).unwrap();
@@ -188,7 +207,7 @@ impl Tenure {
         core.limited(Verb::Inspect, || core.engine().inspect(query)).await
     }
 
-    /// The blocking form of [`inspect`](Self::inspect).
+    /// The blocking form of [`inspect`](Self::inspect): see there for an example.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
@@ -196,8 +215,8 @@ impl Tenure {
         block_on(self.inspect(query))
     }
 
-    /// Who holds a name, longest first. Empty if it is free. Of a set that still waits for other
-    /// names, what it has been granted counts as held.
+    /// The holders of a name, longest first. Empty if it is free. Of a set that still waits for
+    /// other names, what it has been granted counts as held.
     ///
     /// # Errors
     /// `InvalidName`; otherwise as [`inspect`](Self::inspect).
@@ -225,7 +244,7 @@ impl Tenure {
         Ok(slot.map(|slot| slot.holders).unwrap_or_default())
     }
 
-    /// The blocking form of [`holders`](Self::holders).
+    /// The blocking form of [`holders`](Self::holders): see there for an example.
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
@@ -234,7 +253,7 @@ impl Tenure {
     }
 
     /// Whether a name is held, as any kind of lock. Out of date when it returns: to act on a lock,
-    /// acquire it.
+    /// acquire it. See [`holders`](Self::holders) for an example.
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
@@ -245,7 +264,7 @@ impl Tenure {
         Ok(!self.holders(name).await?.is_empty())
     }
 
-    /// The blocking form of [`is_locked`](Self::is_locked).
+    /// The blocking form of [`is_locked`](Self::is_locked): see there for an example.
     ///
     /// # Errors
     /// As [`holders`](Self::holders).
@@ -253,180 +272,7 @@ impl Tenure {
         block_on(self.is_locked(name))
     }
 
-    /// Checks the store as an operator would: its version, its clock, what it keeps when it
-    /// restarts, who may do what, and what that means for locks. `tenure doctor` prints it. An
-    /// engine without a server returns no findings.
-    ///
-    /// # Errors
-    /// As [`inspect`](Self::inspect). What the store does not permit to see is a finding.
-    ///
-    /// # Cancel safety
-    /// Checking changes nothing.
-    ///
-    /// # Examples
-    /// ```
-    /// # use tenure::{Health, Tenure};
-    /// # tenure::block_on(async {
-    /// let tenure = Tenure::connect("memory:").await?;
-    /// for finding in tenure.doctor().await? {
-    ///     assert_ne!(finding.state, Health::Bad, "{}: {}", finding.check, finding.what);
-    /// }
-    /// # Ok::<(), tenure::Error>(()) }).unwrap();
-    /// ```
-    pub async fn doctor(&self) -> Result<Vec<Finding>, Error> {
-        let core = self.session.core();
-        let examine = || match core.engine().diagnostics() {
-            Some(diagnostics) => diagnostics.doctor(),
-            None => Box::pin(std::future::ready(Ok(Vec::new()))),
-        };
-        core.limited(Verb::Inspect, examine).await
-    }
-
-    /// The blocking form of [`doctor`](Self::doctor).
-    ///
-    /// # Errors
-    /// As [`doctor`](Self::doctor).
-    pub fn blocking_doctor(&self) -> Result<Vec<Finding>, Error> {
-        block_on(self.doctor())
-    }
-
-    /// Releases by force exactly the grant of `name` with this fence. Its holder loses the lock and
-    /// learns the reason ([`Loss::Evicted`](crate::Loss::Evicted)); the next waiter is granted it.
-    ///
-    /// # Errors
-    /// `InvalidOption` if the reason is empty or too long; otherwise as [`inspect`](Self::inspect).
-    /// That no such grant is held is an answer: [`Evicted`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future may or may not release the grant.
-    ///
-    /// # Examples
-    /// ```
-    /// use tenure::{Evicted, Tenure};
-    ///
-    /// # tenure::block_on(async {
-    /// let tenure = Tenure::connect("memory:").await?;
-    /// let stuck = tenure.mutex("reports")?.lock().await?;
-    /// let holder = tenure.holders("reports").await?.remove(0);
-    /// let evicted = tenure.force_release("reports", holder.fence, "its host is gone").await?;
-    /// assert!(matches!(evicted, Evicted::Done(_)));
-    /// assert!(stuck.check().is_err());
-    /// # Ok::<(), tenure::Error>(()) }).unwrap();
-    /// ```
-    pub async fn force_release(
-        &self,
-        name: &str,
-        fence: Fence,
-        reason: &str,
-    ) -> Result<Evicted, Error> {
-        let eviction = Eviction::new(Name::try_from(name)?, fence, reason)?;
-        let core = self.session.core();
-        core.limited(Verb::Evict, || core.engine().evict(&eviction)).await
-    }
-
-    /// The blocking form of [`force_release`](Self::force_release).
-    ///
-    /// # Errors
-    /// As [`force_release`](Self::force_release).
-    pub fn blocking_force_release(
-        &self,
-        name: &str,
-        fence: Fence,
-        reason: &str,
-    ) -> Result<Evicted, Error> {
-        block_on(self.force_release(name, fence, reason))
-    }
-
-    /// Raises the fences of this namespace: every later grant has a fence above `to`, whatever its
-    /// name, also where a claim waits already. Holds keep the fence they have.
-    ///
-    /// For a service that moves here from another store, where fences have got further. See
-    /// `docs/fencing.md` for the procedure.
-    ///
-    /// # Errors
-    /// If `to` is not above [`highest_fence`](Self::highest_fence) (`Conflict`), or so large that
-    /// fences would leave their range (2^53 less 2^40): nothing has changed then. If the
-    /// engine has no floor of fences (`Unsupported`), the store cannot be reached, or this `Tenure`
-    /// was closed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future may or may not raise the fences; to call it again does no harm.
-    ///
-    /// # Examples
-    /// ```
-    /// # use tenure::{ErrorKind, Tenure};
-    /// # tenure::block_on(async {
-    /// let tenure = Tenure::connect("memory:").await?;
-    /// let moved_from = tenure.highest_fence().await?.get() + 3_000_000_000;
-    /// tenure.raise_fences(moved_from).await?;
-    /// assert!(tenure.mutex("reports")?.lock().await?.fence()?.get() > moved_from);
-    /// let again = tenure.raise_fences(moved_from).await.unwrap_err();
-    /// assert_eq!(again.kind(), ErrorKind::Conflict);
-    /// # Ok::<(), tenure::Error>(()) }).unwrap();
-    /// ```
-    pub async fn raise_fences(&self, to: u64) -> Result<(), Error> {
-        let failed = |error: Error| error.during(Verb::RaiseFences);
-        if to > limits::FENCE_FLOOR {
-            let most = limits::FENCE_FLOOR;
-            let what = format!("fences cannot be raised above {most}, and {to} was asked for");
-            let next = "fences stay below 2^53, with room to grow; see whether the number is one";
-            return Err(failed(Error::new(ErrorKind::InvalidOption, what).with_help(next)));
-        }
-        match self.ask_fences(to).await? {
-            Raised::Done => Ok(()),
-            Raised::NotAbove(highest) => {
-                let what =
-                    format!("fences here may have reached {highest}, so {to} raises nothing");
-                let next = format!("if they must be larger, raise them to more than {highest}");
-                Err(failed(Error::new(ErrorKind::Conflict, what).with_help(next)))
-            }
-        }
-    }
-
-    /// The blocking form of [`raise_fences`](Self::raise_fences).
-    ///
-    /// # Errors
-    /// As [`raise_fences`](Self::raise_fences).
-    pub fn blocking_raise_fences(&self, to: u64) -> Result<(), Error> {
-        block_on(self.raise_fences(to))
-    }
-
-    /// The largest fence of this namespace so far, or a number above it where the store keeps only
-    /// a bound. 0 if none was given out.
-    ///
-    /// # Errors
-    /// If the engine has no floor of fences (`Unsupported`), or the store cannot be reached.
-    ///
-    /// # Cancel safety
-    /// Looking changes nothing.
-    pub async fn highest_fence(&self) -> Result<Fence, Error> {
-        match self.ask_fences(0).await? {
-            Raised::NotAbove(highest) => Ok(highest),
-            Raised::Done => Ok(Fence::new(0)),
-        }
-    }
-
-    /// The blocking form of [`highest_fence`](Self::highest_fence).
-    ///
-    /// # Errors
-    /// As [`highest_fence`](Self::highest_fence).
-    pub fn blocking_highest_fence(&self) -> Result<Fence, Error> {
-        block_on(self.highest_fence())
-    }
-
-    async fn ask_fences(&self, to: u64) -> Result<Raised, Error> {
-        let (core, promises) = (self.session.core(), self.promises());
-        let ask = || -> Pending<'_, Raised> {
-            if let Some(floor) = core.engine().fence_floor() {
-                return floor.raise_fences(Fence::new(to));
-            }
-            let lacking = lacking(promises, "a floor of fences", |other| other.fence_floor);
-            Box::pin(std::future::ready(Err(lacking.during(Verb::RaiseFences))))
-        };
-        core.limited(Verb::RaiseFences, ask).await
-    }
-
-    /// The store's cells: versioned values beside the locks.
+    /// The store's cells: versioned values beside the locks. See [`CellStore`] for an example.
     pub fn cells(&self) -> CellStore<'_> {
         CellStore::new(self.session.core())
     }
@@ -452,11 +298,25 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the releases to the background.
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{Closed, Tenure};
+    ///
+    /// # tenure::block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let guard = tenure.mutex("reports")?.lock().await?;
+    /// match tenure.close().await {
+    ///     Closed::Confirmed => assert!(guard.check().is_err()),
+    ///     Closed::Unconfirmed { free_within, .. } => println!("free in {free_within:?}"),
+    /// }
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
     pub async fn close(&self) -> Closed {
         self.session.close().await
     }
 
-    /// The blocking form of [`close`](Self::close).
+    /// The blocking form of [`close`](Self::close): see there for an example.
     #[allow(clippy::must_use_candidate, reason = "most callers close and go")]
     pub fn blocking_close(&self) -> Closed {
         block_on(self.close())

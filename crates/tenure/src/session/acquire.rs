@@ -433,7 +433,7 @@ impl<'a> Attempt<'a> {
             let slot = self.core.inspect_for_error(name, until).await?;
             // Where the engine has no queue, a held slot is what is waited for.
             let waits = |slot: &SlotView| {
-                let queued = slot.line.iter().any(|one| one.claim == self.id());
+                let queued = slot.queue.iter().any(|one| one.claim == self.id());
                 queued || !self.core.engine.promises().queue && !slot.holders.is_empty()
             };
             if slot.as_ref().is_some_and(waits) {
@@ -457,8 +457,8 @@ impl<'a> Attempt<'a> {
         }
         let name = slot.as_ref().map_or(self.claim.parts.first_name(), |slot| &slot.name).clone();
         // Waiters ahead may have left since the last renewal returned the place.
-        let line = slot.as_ref().map(|slot| &slot.line);
-        let at = line.and_then(|line| line.iter().position(|one| one.claim == self.claim.id));
+        let queue = slot.as_ref().map(|slot| &slot.queue);
+        let at = queue.and_then(|queue| queue.iter().position(|one| one.claim == self.claim.id));
         let place = at.map_or(place, |at| at + 1);
         let trouble = core.lock().get(self.id()).and_then(|entry| entry.trouble().map(Box::from));
         Err(timed_out_error(WaitTimeout {

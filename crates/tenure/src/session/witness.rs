@@ -8,6 +8,32 @@ use crate::time::Tick;
 
 /// Receives the events of a session. Called on the path of every lock: must be quick and must not
 /// block.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use tenure::contract::Claim;
+/// use tenure::{Event, Tenure, Witness};
+///
+/// #[derive(Debug, Default)]
+/// struct Grants(AtomicU64);
+///
+/// impl Witness for Grants {
+///     fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+///         if matches!(event, Event::Granted { .. }) {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// let grants = Arc::new(Grants::default());
+/// let tenure = Tenure::builder().witness(grants.clone()).blocking_connect("memory:")?;
+/// tenure.mutex("reports")?.blocking_lock()?.blocking_release()?;
+/// assert_eq!(grants.0.load(Ordering::Relaxed), 1);
+/// # Ok::<(), tenure::Error>(())
+/// ```
 pub trait Witness: fmt::Debug + Send + Sync + 'static {
     /// Called for each event in the life of a claim.
     fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>);

@@ -24,7 +24,7 @@ async fn in_line(tenure: &Tenure, name: &str, count: usize) {
         loop {
             let name = tenure::contract::Name::try_from(name).unwrap();
             let seen = tenure.inspect(&tenure::contract::Query::Slot(name)).await.unwrap();
-            if seen.slots.first().is_some_and(|slot| slot.line.len() == count) {
+            if seen.slots.first().is_some_and(|slot| slot.queue.len() == count) {
                 return;
             }
         }

@@ -89,7 +89,7 @@ fn waiters_are_woken_by_push_after_the_token_of_their_watches_has_ended() {
     let waiter = Waiter::start(move || block_on(mutex.lock()));
     eventually("the waiter stands in the queue", || {
         let seen = block_on(one.inspect(&Query::Slot("a".try_into().unwrap()))).unwrap();
-        seen.slots.first().is_some_and(|slot| slot.line.len() == 1)
+        seen.slots.first().is_some_and(|slot| slot.queue.len() == 1)
     });
     block_on(guard.release()).unwrap();
     block_on(waiter.served().release()).unwrap();

@@ -21,7 +21,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// How many stand in the queue, if the store has time to say so.
 async fn waiting(tenure: &Tenure) -> Option<usize> {
     let seen = tenure.inspect(&Query::Slot("a".try_into().unwrap())).await.ok()?;
-    Some(seen.slots.first().map_or(0, |slot| slot.line.len()))
+    Some(seen.slots.first().map_or(0, |slot| slot.queue.len()))
 }
 
 /// A session that a busy machine may keep waiting.

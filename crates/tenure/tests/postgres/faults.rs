@@ -25,7 +25,7 @@ fn a_crash_of_one_backend_restarts_the_server_and_costs_nobody_a_lock() {
     assert_eq!(guard.fence().unwrap(), fence);
     eventually("the lock is given back", || {
         block_on(two.inspect(&tenure::Query::Slot("a".parse().unwrap())))
-            .is_ok_and(|seen| seen.slots.iter().any(|slot| slot.line.len() == 1))
+            .is_ok_and(|seen| seen.slots.iter().any(|slot| slot.queue.len() == 1))
     });
     give_back(guard);
     let next = waiter.served();

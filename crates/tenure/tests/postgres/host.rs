@@ -45,7 +45,7 @@ impl Waiter {
         let query = Query::Slot(name.parse().unwrap());
         eventually("the waiter stands in line", || {
             let seen = block_on(tenure.inspect(&query));
-            seen.is_ok_and(|seen| seen.slots.iter().any(|slot| slot.line.len() > others))
+            seen.is_ok_and(|seen| seen.slots.iter().any(|slot| slot.queue.len() > others))
         });
         Self(outcome)
     }

@@ -39,7 +39,7 @@ fn full_memory_refuses_claims_and_serves_everybody_who_is_there() {
     }
     let seen = block_on(other.inspect(&Query::Page(Page::default()))).unwrap();
     let seen: Vec<_> =
-        seen.slots.iter().map(|slot| (slot.name.as_str(), slot.line.len())).collect();
+        seen.slots.iter().map(|slot| (slot.name.as_str(), slot.queue.len())).collect();
     assert_eq!(seen, [("a", 1), ("b", 0)]);
     // Whoever comes back to a full server that it knows is let in.
     let late = book.session(&redis.url(), lease);

@@ -45,7 +45,7 @@ fn a_waiter_in_line_is_served_by_the_server_that_was_started_again() {
     let waiting = locks(&two, "a");
     let line = || {
         let seen = block_on(one.inspect(&Query::Slot("a".parse().unwrap())));
-        seen.map_or(0, |seen| seen.slots.first().map_or(0, |slot| slot.line.len()))
+        seen.map_or(0, |seen| seen.slots.first().map_or(0, |slot| slot.queue.len()))
     };
     eventually("it stands in line", || line() == 1);
     redis.kill();

@@ -79,7 +79,7 @@ async fn form(tenure: &Tenure, waiters: u32) -> Result<JoinSet<Result<(), Error>
 async fn stands(tenure: &Tenure, query: &Query, waiters: usize) -> Result<(), Error> {
     for _ in 0..LOOKS {
         let seen = tenure.inspect(query).await?;
-        if seen.slots.iter().any(|slot| slot.line.len() == waiters) {
+        if seen.slots.iter().any(|slot| slot.queue.len() == waiters) {
             return Ok(());
         }
         sleep(PAUSE).await;

@@ -141,7 +141,7 @@ impl Duel {
         let slots = self.rules(|ledger, now| ledger.inspect(&all, now)).slots;
         let times = slots.iter().flat_map(|slot| {
             let holders = slot.holders.iter().map(|holder| holder.expires_in);
-            holders.chain(slot.line.iter().map(|waiter| waiter.expires_in)).chain(slot.closed_for)
+            holders.chain(slot.queue.iter().map(|waiter| waiter.expires_in)).chain(slot.closed_for)
         });
         times.filter(|time| !time.is_zero()).min()
     }
@@ -396,7 +396,8 @@ fn shape_of(view: &SlotView) -> SlotShape {
     let mut holders: Vec<_> =
         view.holders.iter().map(|holder| (holder.claim, holder.weight, holder.reserved)).collect();
     holders.sort_unstable();
-    let line = view.line.iter().map(|waiter| (waiter.claim, waiter.weight, waiter.ahead)).collect();
+    let line =
+        view.queue.iter().map(|waiter| (waiter.claim, waiter.weight, waiter.ahead)).collect();
     (holders, line)
 }
 

@@ -42,7 +42,7 @@ fn permits_are_weighed(world: &World) {
     let shown = world.slot("a").unwrap();
     assert_eq!(shown.shape, Shape::Semaphore(5));
     assert_eq!(shown.holders.iter().map(|holder| holder.weight).collect::<Vec<_>>(), [3, 2]);
-    assert_eq!(shown.line[0].weight, 1);
+    assert_eq!(shown.queue[0].weight, 1);
     raw.release(world, &three);
     raw.held(world, &next);
     raw.granted(world, Ask::permits(world, "a", 2, 5).at_once());
@@ -181,9 +181,9 @@ fn whatever_comes_and_goes_the_sum_never_exceeds_the_size(world: &World) {
         let Some(slot) = world.slot("a") else { continue };
         let sum: u32 = slot.holders.iter().map(|holder| holder.weight).sum();
         assert!(sum <= 7, "step {step}: {sum} of 7");
-        let head = slot.line.first().map_or(8, |head| head.weight);
+        let head = slot.queue.first().map_or(8, |head| head.weight);
         assert!(sum + head > 7, "step {step}: {head} would fit beside {sum} and waits");
-        assert_eq!(slot.holders.len() + slot.line.len(), claims.len(), "step {step}");
+        assert_eq!(slot.holders.len() + slot.queue.len(), claims.len(), "step {step}");
     }
 }
 

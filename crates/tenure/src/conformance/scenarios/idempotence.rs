@@ -116,7 +116,7 @@ fn cross(
         for name in names {
             world.settle();
             let view = world.slot(name);
-            let free = view.as_ref().is_none_or(|v| v.holders.is_empty() && v.line.is_empty());
+            let free = view.as_ref().is_none_or(|v| v.holders.is_empty() && v.queue.is_empty());
             assert!(free, "{said}, and this was left: {view:?}");
         }
     });

@@ -28,7 +28,7 @@ fn a_holder_is_shown_with_all_that_is_known_of_it(world: &World) {
     world.pass(world.lease());
     let slot = world.slot("a").unwrap();
     let [holder] = &slot.holders[..] else { panic!("one holder: {slot:?}") };
-    assert_eq!((slot.name.as_str(), slot.line.len(), slot.closed_for), ("a", 0, None));
+    assert_eq!((slot.name.as_str(), slot.queue.len(), slot.closed_for), ("a", 0, None));
     assert_eq!((holder.claim, holder.fence), (guard.claim_id(), guard.fence().unwrap()));
     assert_eq!(holder.session, Some(actor.tenure.session_id()));
     assert_eq!((holder.weight, holder.reserved), (limits::FULL_WEIGHT, false));
@@ -60,7 +60,7 @@ fn the_line_is_shown_in_its_order(world: &World) {
     let line = [(); 3].map(|()| raw.queued(world, Ask::mutex(world, "a")).0);
     let slot = world.slot("a").unwrap();
     assert_eq!(slot.holders[0].lineage, me);
-    for (waiter, claim) in slot.line.iter().zip(&line) {
+    for (waiter, claim) in slot.queue.iter().zip(&line) {
         assert_eq!((waiter.claim, waiter.session), (claim.id, Some(raw.session())));
         assert_eq!((&waiter.lineage, waiter.weight), (&claim.lineage, limits::FULL_WEIGHT));
         assert!(!waiter.ahead && !waiter.expires_in.is_zero());
@@ -78,7 +78,7 @@ fn labels_and_places_in_the_code_come_back_exactly(world: &World) {
     let longest = "x".repeat(128);
     let _next = world.waits(two.tenure.mutex("a").unwrap().label(&longest).lock());
     let slot = world.slot("a").unwrap();
-    for (about, label) in [(&slot.holders[0].about, label), (&slot.line[0].about, &longest)] {
+    for (about, label) in [(&slot.holders[0].about, label), (&slot.queue[0].about, &longest)] {
         assert_eq!(about.label.as_ref().map(Label::as_str), Some(label));
         let place = about.place.as_ref().unwrap().to_string();
         assert!(place.contains("inspection.rs:"), "{place}");
@@ -103,7 +103,7 @@ fn what_ended_is_not_shown(world: &World) {
     dying.granted(world, Ask::mutex(world, "a"));
     stalled.queued(world, Ask::mutex(world, "a"));
     world.pass(world.lease() * 2);
-    let shown = |slot: &SlotView| !slot.holders.is_empty() || !slot.line.is_empty();
+    let shown = |slot: &SlotView| !slot.holders.is_empty() || !slot.queue.is_empty();
     assert!(!world.slot("a").is_some_and(|slot| shown(&slot)));
     let all = world.inspect(Query::Page(Page::default()));
     assert!(!all.slots.iter().any(shown), "{all:?}");
@@ -240,7 +240,7 @@ fn reach_follows_waits_over_several_slots(world: &World) {
     assert_eq!(reach(0), ["b", "c", "d"]);
     assert_eq!(reach(2), ["b", "c", "d"], "through 3, which holds d and waits for b");
     let seen = world.inspect(Query::Reach(owners[0].owner()));
-    assert_eq!((seen.slots[0].holders.len(), seen.slots[0].line.len()), (1, 2));
+    assert_eq!((seen.slots[0].holders.len(), seen.slots[0].queue.len()), (1, 2));
 }
 
 fn reach_of_an_owner_that_waits_for_nothing_is_empty(world: &World) {

@@ -37,7 +37,7 @@ fn an_upgrade_stands_ahead_of_the_line(world: &World) {
     let (upgrade, queued) = raw.queued(world, Ask::write(world, "a").instead_of(&one));
     assert_eq!((before.place, queued.place), (1, 1));
     assert_eq!(world.line("a"), [upgrade.id, stranger.id]);
-    assert!(world.slot("a").unwrap().line[0].ahead);
+    assert!(world.slot("a").unwrap().queue[0].ahead);
     raw.release(world, &two);
     raw.held(world, &upgrade);
     raw.waits(world, &stranger);

@@ -168,7 +168,7 @@ fn a_lock_can_be_had_after_a_crowd_of_callers_gave_up(world: &World) {
             world.now(guard.release()).unwrap();
         }
         world.until("the crowd has left", || {
-            world.slot("a").is_none_or(|slot| slot.holders.is_empty() && slot.line.is_empty())
+            world.slot("a").is_none_or(|slot| slot.holders.is_empty() && slot.queue.is_empty())
         });
         assert_eq!((one.tenure.claim_count(), two.tenure.claim_count()), (0, 0));
     }

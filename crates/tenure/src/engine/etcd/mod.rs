@@ -17,8 +17,8 @@ mod cells;
 mod claim;
 #[cfg(not(feature = "test-util"))]
 mod client;
+// Public for `tests/etcd` and for `tenure-bench`, which compares with locks written by hand on it.
 #[cfg(feature = "test-util")]
-// Not part of the API: the benchmarks compare with what can be written by hand on this client.
 #[doc(hidden)]
 pub mod client;
 mod crowd;

@@ -118,7 +118,7 @@ fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
 
     assert_eq!(look(&other, "b").map_or(0, |slot| slot.holders.len()), 1, "the session lives");
     let left = look(&other, "a");
-    let free = left.as_ref().is_none_or(|slot| slot.holders.is_empty() && slot.line.is_empty());
+    let free = left.as_ref().is_none_or(|slot| slot.holders.is_empty() && slot.queue.is_empty());
     assert!(free, "{left:?}");
     lessor.close();
 }

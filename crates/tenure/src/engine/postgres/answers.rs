@@ -175,7 +175,7 @@ pub(super) fn snapshot(answers: Vec<Answer>) -> Result<Snapshot, Error> {
                     name: name.ok_or_else(strange)?,
                     shape: answer.shape.and_then(shape_of).ok_or_else(strange)?,
                     holders: Vec::new(),
-                    line: Vec::new(),
+                    queue: Vec::new(),
                     closed_for: closed,
                 });
             }
@@ -185,7 +185,7 @@ pub(super) fn snapshot(answers: Vec<Answer>) -> Result<Snapshot, Error> {
             }
             'W' => {
                 let slot = seen.slots.last_mut().ok_or_else(strange)?;
-                slot.line.push(waiter(&answer.texts).ok_or_else(strange)?);
+                slot.queue.push(waiter(&answer.texts).ok_or_else(strange)?);
             }
             'm' => seen.truncated = true,
             _ => return Err(strange()),
@@ -193,7 +193,7 @@ pub(super) fn snapshot(answers: Vec<Answer>) -> Result<Snapshot, Error> {
     }
     // What died since it was looked after has left an empty row.
     seen.slots.retain(|slot| {
-        !slot.holders.is_empty() || !slot.line.is_empty() || slot.closed_for.is_some()
+        !slot.holders.is_empty() || !slot.queue.is_empty() || slot.closed_for.is_some()
     });
     Ok(seen)
 }

@@ -55,8 +55,8 @@ impl PostgresEngine {
         let (text, number) = (get::<String>(&facts, 0)?, get::<i32>(&facts, 1)?);
         let user: String = get(&facts, 2)?;
         let pooler = if setup.is_pooled() {
-            let what = "a transaction pooler stands between: nothing is pushed, whoever waits asks \
-                        ten times a second; connect past it to be told at once";
+            let what = "a transaction pooler stands between: nothing is pushed, waiters poll \
+                        ten times a second; connect directly to be notified at once";
             (Health::Note, what.to_owned())
         } else {
             (Health::Fine, "direct: what is granted is pushed".to_owned())
@@ -148,7 +148,7 @@ fn durability(chosen: Durability, facts: &Row) -> Result<Judged, Error> {
     }
     Ok(match (chosen, standbys) {
         (Durability::Grace, _) => {
-            let what = "grace: commits are not waited for; after a crash nobody comes in for \
+            let what = "grace: commits are not waited for; after a crash no grants for \
                         max_lease";
             (Health::Fine, what.to_owned())
         }

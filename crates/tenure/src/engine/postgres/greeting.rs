@@ -240,9 +240,7 @@ impl Setup {
         let closed: i64 = row.try_get(2).map_err(failed)?;
         if closed > 0 && !self.known.swap(true, Ordering::SeqCst) {
             let left = Duration::from_micros(u64::try_from(closed).unwrap_or_default());
-            tracing::warn!(
-                "the database has crashed or was replaced; nobody comes in for {left:?}"
-            );
+            tracing::warn!("the database has crashed or was replaced; no grants for {left:?}");
         }
         row.try_get(1).map_err(failed)
     }

@@ -13,7 +13,7 @@
 
 mod answers;
 mod asking;
-// Not part of the API: for the crate `tenure-postgres`.
+// Public for the crate `tenure-postgres`, which shares URL, TLS and connection set-up.
 #[doc(hidden)]
 pub mod beside;
 mod call;

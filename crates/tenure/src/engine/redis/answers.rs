@@ -166,7 +166,7 @@ fn slot_view(value: &Value, now: u64, keys: &Keys) -> Option<SlotView> {
         name: keys.name_of(key.as_bytes())?,
         shape: shape(text(list.get(1)?)?)?,
         holders,
-        line: line.collect::<Option<_>>()?,
+        queue: line.collect::<Option<_>>()?,
         closed_for: (closed > 0).then(|| micros(closed)),
     })
 }

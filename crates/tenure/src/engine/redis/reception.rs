@@ -164,7 +164,7 @@ impl Reception {
         let closed = words.get(1).and_then(number).unwrap_or_default();
         if closed > 0 {
             let left = Duration::from_micros(closed);
-            tracing::warn!("the store may have lost its memory; nobody comes in for {left:?}");
+            tracing::warn!("the store may have lost its memory; no grants for {left:?}");
         }
         Ok(Server::new(word(2)?))
     }

@@ -104,7 +104,7 @@ impl Quorum {
                 name: name.clone(),
                 shape: Shape::Lock,
                 holders: holder.into_iter().collect(),
-                line: Vec::new(),
+                queue: Vec::new(),
                 closed_for: closed,
             })
         };

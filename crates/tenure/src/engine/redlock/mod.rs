@@ -23,7 +23,10 @@ mod location;
 mod looking;
 mod node;
 mod patience;
-// Not part of the API: the model in the project's tests is made of it.
+#[cfg(not(feature = "test-util"))]
+mod protocol;
+// Public for `tests/redlock_model.rs`, whose model is made of it.
+#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod protocol;
 mod queue;
@@ -33,7 +36,10 @@ mod refusals;
 mod releasing;
 mod renewing;
 mod round;
-// Not part of the API: the model in the project's tests is made of it.
+#[cfg(not(feature = "test-util"))]
+mod rules;
+// Public for `tests/redlock_model.rs`, whose model is made of it.
+#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod rules;
 mod scripts;

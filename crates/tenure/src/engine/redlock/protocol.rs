@@ -8,6 +8,10 @@
 //!
 //! Why a number wins only with q equal votes, and what is refuted about simpler ways, is told in
 //! `docs/redlock.md` and checked by `tests/redlock_model.rs`, which runs this very code.
+#![cfg_attr(
+    not(feature = "test-util"),
+    allow(unreachable_pub, dead_code, reason = "the model in the tests is made of it")
+)]
 
 /// How many of so many nodes are a majority.
 #[must_use]

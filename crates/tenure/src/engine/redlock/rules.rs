@@ -3,6 +3,10 @@
 //!
 //! The scripts in `lua/` do the same. Random programs compare the two on a real server, and the
 //! model of the protocol is made of this code, so that neither can drift away from the other.
+#![cfg_attr(
+    not(feature = "test-util"),
+    allow(unreachable_pub, dead_code, reason = "the model in the tests is made of it")
+)]
 
 use crate::contract::ClaimId;
 

@@ -64,7 +64,7 @@ fn a_slot_that_was_forgotten_and_came_back_goes_on_above_its_old_fences() {
     let first = fence(&world.granted(&one));
     world.release(&one);
     assert!(world.ledger.shelf.peek(&name("a")).is_none(), "it is forgotten");
-    assert_eq!(world.ledger.floor(), first.get());
+    assert_eq!(world.ledger.mint.floor, first.get());
     world.wall = 5;
     let second = fence(&world.granted(&one));
     assert!(first < second, "{first} {second}");
@@ -85,7 +85,8 @@ fn fences_grow_though_the_wall_clock_was_stepped_back() {
 #[test]
 fn fences_start_above_the_floor_the_ledger_was_opened_with() {
     let mut world = World::new();
-    world.ledger = Ledger::new(9_000_000);
+    world.ledger = Ledger::default();
+    world.ledger.mint.floor = 9_000_000;
     let grant = world.granted(&ask(1, &owner(1), [mutex("a")]));
     assert_eq!(fence(&grant).get(), 9_000_001);
 }

@@ -21,9 +21,9 @@ fn a_slot_shows_its_shape_its_holders_and_its_line_in_order() {
     assert_eq!(slot.holders[0].session, Some(session(7)));
     assert_eq!(slot.holders[0].held_for, millis(150));
     assert_eq!(slot.holders[0].expires_in, millis(850));
-    let line: Vec<_> = slot.line.iter().map(|one| (number(one.claim), one.ahead)).collect();
+    let line: Vec<_> = slot.queue.iter().map(|one| (number(one.claim), one.ahead)).collect();
     assert_eq!(line, [(4, true), (2, false)]);
-    assert_eq!((slot.line[1].waited_for, slot.line[1].expires_in), (millis(50), millis(950)));
+    assert_eq!((slot.queue[1].waited_for, slot.queue[1].expires_in), (millis(50), millis(950)));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn reach_drops_the_dead_it_meets() {
     world.granted(&ask(1, &owner(1), [mutex("a")]));
     world.queued(&ask(2, &owner(2), [mutex("a")]).lease(9 * LEASE));
     world.pass(LEASE);
-    assert!(reach(&mut world, 2).slots.iter().all(|slot| slot.line.is_empty()));
+    assert!(reach(&mut world, 2).slots.iter().all(|slot| slot.queue.is_empty()));
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl ClusterEngine {
         let mut after = None;
         loop {
             let seen = page(self, &Page { after, ..Page::default() }).await?;
-            lines.extend(seen.slots.into_iter().filter(|slot| !slot.line.is_empty()));
+            lines.extend(seen.slots.into_iter().filter(|slot| !slot.queue.is_empty()));
             after = seen.more_after;
             if after.is_none() {
                 return Ok(lines);
@@ -46,7 +46,7 @@ impl ClusterEngine {
 fn reach(owner: OwnerId, lines: Vec<SlotView>) -> Snapshot {
     let mut waits: HashMap<OwnerId, Vec<usize>> = HashMap::new();
     for (at, slot) in lines.iter().enumerate() {
-        for waiter in &slot.line {
+        for waiter in &slot.queue {
             waits.entry(waiter.lineage.owner()).or_default().push(at);
         }
     }
@@ -59,7 +59,7 @@ fn reach(owner: OwnerId, lines: Vec<SlotView>) -> Snapshot {
             } else if found.insert(*at) {
                 let slot = &lines[*at];
                 let owners = slot.holders.iter().map(|holder| holder.lineage.owner());
-                let owners = owners.chain(slot.line.iter().map(|one| one.lineage.owner()));
+                let owners = owners.chain(slot.queue.iter().map(|one| one.lineage.owner()));
                 next.extend(owners.filter(|other| known.insert(*other)));
             }
         }

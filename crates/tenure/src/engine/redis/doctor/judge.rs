@@ -199,7 +199,7 @@ impl Facts {
             }
         };
         if let Some(grace) = self.grace {
-            let what = format!("{kept}: {forgets}, and then nobody comes in for {grace:.1?}");
+            let what = format!("{kept}: {forgets}, and then no grants for {grace:.1?}");
             return (Health::Fine, what);
         }
         let advice = if keeps_file { "set appendfsync to always" } else { "set appendonly to yes" };
@@ -377,7 +377,7 @@ mod tests {
         }
         let grace = Some(Duration::from_secs(60));
         let facts = Facts { grace, ..facts(none, [None, Some(""), None]) };
-        finds(&facts, "persistence", Health::Fine, "nobody comes in for 60.0s");
+        finds(&facts, "persistence", Health::Fine, "no grants for 60.0s");
     }
 
     #[test]
