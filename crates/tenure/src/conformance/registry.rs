@@ -24,6 +24,7 @@ pub enum Group {
     Fairness,
     Reentry,
     Idempotence,
+    Crossing,
     Waiting,
     Loss,
     Inspection,
@@ -33,7 +34,7 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Exclusion,
         Self::Expiry,
         Self::Fencing,
@@ -44,6 +45,7 @@ impl Group {
         Self::Fairness,
         Self::Reentry,
         Self::Idempotence,
+        Self::Crossing,
         Self::Waiting,
         Self::Loss,
         Self::Inspection,

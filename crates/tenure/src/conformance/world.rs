@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use super::harness::Stage;
@@ -17,6 +18,10 @@ use crate::primitives::Tenure;
 const STEPS_IN_A_LEASE: u32 = 12;
 /// How many steps something may take that happens as time goes by: five leases.
 const STEPS: u32 = 5 * STEPS_IN_A_LEASE;
+
+/// How often a scenario looks for what is under way, and the pause in between: seconds together.
+const LOOKS: u32 = 500;
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// One scenario's world: a fresh namespace.
 pub struct World {
@@ -174,6 +179,21 @@ impl World {
     pub fn holders(&self, name: &str) -> Vec<ClaimId> {
         let holders = self.slot(name).map(|slot| slot.holders).unwrap_or_default();
         holders.into_iter().map(|holder| holder.claim).collect()
+    }
+
+    /// Fails unless exactly this claim holds the name, without any time passing.
+    ///
+    /// What is under way may be late by real time: if the store is written to while a watch of etcd
+    /// is made, etcd tells this watch of changes up to a tenth of a second after others.
+    #[track_caller]
+    pub fn assert_served(&self, name: &str, claim: ClaimId) {
+        for _ in 0..LOOKS {
+            if self.holders(name) == [claim] {
+                return;
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        panic!("{name:?} should be held by {claim:?} alone: {:?}", self.slot(name));
     }
 
     /// The claims that wait for a name, next first.

@@ -6,6 +6,7 @@ mod dying;
 mod forking;
 mod history;
 mod host;
+mod letters;
 mod place;
 mod space;
 mod stopping;

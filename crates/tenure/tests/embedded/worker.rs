@@ -127,6 +127,21 @@ impl Worker {
     fn obey_more(&mut self, words: &[&str]) {
         match *words {
             ["crowd", name, tasks] => self.crowd(name, tasks.parse().unwrap()),
+            ["many-take", count] => {
+                let tenure = self.tenure().clone();
+                for name in names(count) {
+                    let guard = block_on(tenure.mutex(&name).unwrap().lock()).unwrap();
+                    self.guards.insert(name, guard);
+                }
+                say("taken");
+            }
+            ["many-wait", count] => self.wait_for_many(count),
+            ["many-release"] => {
+                for (_, guard) in self.guards.drain() {
+                    block_on(guard.release()).unwrap();
+                }
+                say("released");
+            }
             ["traffic", scratch, path, shape, seed] => {
                 let seed = seed.parse().unwrap();
                 self.traffic = Some(Traffic::start(Path::new(scratch), path, shape, seed));
@@ -195,6 +210,27 @@ impl Worker {
         Ok(())
     }
 
+    /// A task for each of many locks, until all of them are held.
+    fn wait_for_many(&self, count: &str) {
+        self.line.wanted.store(count.parse().unwrap(), Ordering::SeqCst);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let tenure = self.tenure();
+        let guards = runtime.block_on(async {
+            let take = |name: String| {
+                let mutex = tenure.mutex(&name).unwrap();
+                tokio::spawn(async move { mutex.lock().await.unwrap() })
+            };
+            let tasks: Vec<_> = names(count).map(take).collect();
+            let mut guards = Vec::new();
+            for task in tasks {
+                guards.push(task.await.unwrap());
+            }
+            guards
+        });
+        say("all held");
+        drop(guards);
+    }
+
     /// Many tasks that want one lock.
     fn crowd(&self, name: &str, tasks: usize) {
         self.line.wanted.store(tasks, Ordering::SeqCst);
@@ -219,6 +255,10 @@ impl Worker {
             block_on(tenure.close());
         }
     }
+}
+
+fn names(count: &str) -> impl Iterator<Item = String> + use<> {
+    (0..count.parse::<usize>().unwrap()).map(|number| format!("many-{number}"))
 }
 
 fn millis(text: &str) -> Duration {

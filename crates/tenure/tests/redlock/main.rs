@@ -8,3 +8,4 @@ mod faults;
 mod host;
 mod page;
 mod traffic;
+mod votes;

@@ -3,6 +3,7 @@
 
 mod cells;
 mod counting;
+mod crossing;
 mod exclusion;
 mod expiry;
 mod fairness;
@@ -46,6 +47,7 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     fairness::LIST,
     reentry::LIST,
     idempotence::LIST,
+    crossing::LIST,
     waiting::LIST,
     outages::LIST,
     loss::LIST,

@@ -290,3 +290,54 @@ fn timespec(since_origin: Duration) -> libc::timespec {
 fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(answer)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(10);
+
+    fn page() -> (File, Guard) {
+        let file = tempfile::tempfile().unwrap();
+        let guard = Guard::open(&file, true).unwrap();
+        (file, guard)
+    }
+
+    #[test]
+    fn the_gate_keeps_out_whoever_comes_while_another_is_inside() {
+        let (file, one) = page();
+        // As another process maps it.
+        let other = Guard::open(&file, false).unwrap();
+        let inside = one.try_enter(Room::Locks).ok().expect("it is empty");
+        let busy = std::thread::scope(|scope| {
+            let tries = || {
+                let tried = other.try_enter(Room::Locks).err();
+                assert!(other.try_enter(Room::Durable).is_ok(), "another room");
+                (tried, other.enter(Room::Locks, SOON).err())
+            };
+            scope.spawn(tries).join().unwrap()
+        });
+        let by_us = Some(Busy { pid: Some(std::process::id()) });
+        assert_eq!(busy, (by_us, by_us));
+        drop(inside);
+        assert!(other.enter(Room::Locks, SOON).is_ok());
+    }
+
+    #[test]
+    fn the_gate_of_a_thread_that_ended_inside_opens_again() {
+        let (_file, guard) = page();
+        std::thread::scope(|scope| {
+            let dies = || std::mem::forget(guard.try_enter(Room::Locks).ok().expect("empty"));
+            scope.spawn(dies).join().unwrap();
+        });
+        drop(guard.try_enter(Room::Locks).ok().expect("the kernel has let go of it"));
+        assert!(guard.enter(Room::Locks, SOON).is_ok(), "and it is whole again");
+    }
+
+    #[test]
+    fn a_page_that_was_never_finished_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(SIZE as u64).unwrap();
+        assert_eq!(Guard::open(&file, false).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -66,7 +66,7 @@ impl Change {
     }
 
     /// Only if nothing in a range was written after a revision.
-    fn quiet(&mut self, range: Range, revision: u64) {
+    pub(super) fn quiet(&mut self, range: Range, revision: u64) {
         let compare = Compare::mod_revision(range.from, CompareResult::Less, number(revision + 1));
         self.compares.push(compare.with_range(range.to));
     }

@@ -1,20 +1,24 @@
-//! Ends that cross what is under way, on the suite's clock and with requests that stop at a gate.
+//! Ends that cross what is under way, on the suite's clock and with requests that stop at a gate;
+//! leases whose answers are late; watches that break.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use servers::{Etcd, eventually};
+use servers::{Etcd, Proxy, eventually};
 use tokio::sync::Semaphore;
 
-use super::{EtcdEngine, GatePass, Lessor};
+use super::keys::{Kind, Tag};
+use super::leases::{Term, Who};
+use super::step::Change;
+use super::{EtcdEngine, GatePass, Inner, Lessor};
 use crate::block_on;
 use crate::contract::{
-    About, Claim, ClaimId, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts, Patience, Query,
-    Release, SessionId, SlotView, Verdict,
+    About, Claim, ClaimId, Ear, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts, Patience,
+    Query, Release, SessionId, Signal, SlotView, Verdict,
 };
 use crate::engine::Terms;
-use crate::time::ManualClock;
+use crate::time::{Alarm, Clock, ManualClock, Tick};
 
 const LEASE: Duration = Duration::from_secs(6);
 
@@ -23,9 +27,13 @@ fn name(text: &str) -> Name {
 }
 
 fn claim(session: SessionId, text: &str, patience: Patience) -> Arc<Claim> {
+    claim_of(Lineage::root(OwnerId::new()), session, text, patience)
+}
+
+fn claim_of(lineage: Lineage, session: SessionId, text: &str, patience: Patience) -> Arc<Claim> {
     let parts = Parts::set([Part::write(name(text))]).unwrap();
     let about = About { host: "h".into(), pid: 1, place: None, label: None };
-    let (id, lineage) = (ClaimId::new(), Lineage::root(OwnerId::new()));
+    let id = ClaimId::new();
     let (session, lease, lock_delay, replaces) = (Some(session), LEASE, Duration::ZERO, None);
     Arc::new(Claim { id, session, lineage, parts, lease, lock_delay, patience, replaces, about })
 }
@@ -34,18 +42,23 @@ fn look(engine: &EtcdEngine, text: &str) -> Option<SlotView> {
     block_on(engine.inspect(&Query::Slot(name(text)))).unwrap().slots.into_iter().next()
 }
 
-/// A gate at which the first and the fourth request or reply stop, once it counts.
+/// A gate at which requests and replies with these numbers stop, once it counts.
 #[derive(Clone)]
 struct Stops {
     passed: Arc<AtomicUsize>,
-    first: Arc<Semaphore>,
-    fourth: Arc<Semaphore>,
+    at: Arc<[(usize, Semaphore)]>,
 }
 
 impl Stops {
-    fn new() -> Self {
-        let (first, fourth) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-        Self { passed: Arc::default(), first, fourth }
+    fn new(at: &[usize]) -> Self {
+        let at = at.iter().map(|number| (*number, Semaphore::new(0))).collect();
+        Self { passed: Arc::default(), at }
+    }
+
+    /// Lets the one with this number pass.
+    fn admit(&self, number: usize) {
+        let stop = self.at.iter().find(|(at, _)| *at == number);
+        stop.expect("it stops there").1.add_permits(1);
     }
 
     fn gate(&self) -> GatePass {
@@ -54,10 +67,9 @@ impl Stops {
             let stops = stops.clone();
             Box::pin(async move {
                 let counts = stops.passed.load(Ordering::SeqCst) > 0;
-                match if counts { stops.passed.fetch_add(1, Ordering::SeqCst) } else { 0 } {
-                    1 => stops.first.acquire().await.unwrap().forget(),
-                    4 => stops.fourth.acquire().await.unwrap().forget(),
-                    _ => {}
+                let number = if counts { stops.passed.fetch_add(1, Ordering::SeqCst) } else { 0 };
+                if let Some((_, stop)) = stops.at.iter().find(|(at, _)| *at == number) {
+                    stop.acquire().await.unwrap().forget();
                 }
             })
         })
@@ -74,51 +86,296 @@ impl Stops {
     }
 }
 
+/// Engines in a namespace of their own, with leases that end by a manual clock.
+struct Scene {
+    clock: ManualClock,
+    terms: Terms,
+    lessor: Arc<Lessor>,
+    other: EtcdEngine,
+}
+
+impl Scene {
+    fn new(namespace: &str) -> Self {
+        let clock = ManualClock::new();
+        let lessor = Lessor::new(Arc::new(clock.clone()));
+        let terms = Terms {
+            namespace: Namespace::try_from(namespace).unwrap(),
+            max_lease: LEASE * 10,
+            clock: Arc::new(clock.clone()),
+        };
+        let other = EtcdEngine::on_stage(&Etcd::shared().url(), &terms, &lessor, None).unwrap();
+        let (ends, revoker) = (Arc::clone(&lessor), other.clone());
+        std::thread::spawn(move || {
+            while let Some(leases) = ends.wait() {
+                revoker.revoke(&leases);
+            }
+        });
+        Self { clock, terms, lessor, other }
+    }
+
+    /// One more engine, whose transactions pass a gate.
+    fn engine(&self, gate: Option<GatePass>) -> EtcdEngine {
+        EtcdEngine::on_stage(&Etcd::shared().url(), &self.terms, &self.lessor, gate).unwrap()
+    }
+
+    /// One more engine, behind a proxy.
+    fn behind(&self, proxy: &Proxy) -> EtcdEngine {
+        let url = format!("etcd://127.0.0.1:{}", proxy.port());
+        EtcdEngine::on_stage(&url, &self.terms, &self.lessor, None).unwrap()
+    }
+
+    #[track_caller]
+    fn take(&self, name: &str) -> Arc<Claim> {
+        let held = claim(SessionId::new(), name, Patience::Try);
+        assert!(matches!(block_on(self.other.claim(&held)), Ok(Verdict::Granted(_))));
+        held
+    }
+
+    fn give_back(&self, held: &Claim) {
+        let release = Release { claim: held.to_ref(), uncertain: false };
+        block_on(self.other.release(&[release])).unwrap();
+    }
+
+    /// Returns when an engine has heard of everything that was done before.
+    fn told(&self, engine: &EtcdEngine) {
+        let number = self.other.light().unwrap();
+        eventually("the beacon is seen", || engine.has_seen(number));
+        quiet(engine);
+    }
+
+    /// Who holds and who waits.
+    fn seen(&self, name: &str) -> (usize, usize) {
+        look(&self.other, name).map_or((0, 0), |slot| (slot.holders.len(), slot.line.len()))
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.lessor.close();
+    }
+}
+
+#[track_caller]
+fn quiet(engine: &EtcdEngine) {
+    eventually("nothing is under way", || engine.counts().0 == 0);
+}
+
 /// A waiter's time is up while the step that makes it hold is under way. Its end looks, sees the
 /// ticket alone, the hold arrives, and then the ticket is deleted: the hold would stay for as long
 /// as the session's other claims keep their lease alive.
 #[test]
 fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
-    let (clock, url, stops) = (ManualClock::new(), Etcd::shared().url(), Stops::new());
-    let lessor = Lessor::new(Arc::new(clock.clone()));
-    let terms = Terms {
-        namespace: Namespace::try_from("ends-while-served").unwrap(),
-        max_lease: LEASE * 10,
-        clock: Arc::new(clock.clone()),
-    };
-    let other = EtcdEngine::on_stage(&url, &terms, &lessor, None).unwrap();
-    let engine = EtcdEngine::on_stage(&url, &terms, &lessor, Some(stops.gate())).unwrap();
-    let (ends, revoker) = (Arc::clone(&lessor), other.clone());
-    std::thread::spawn(move || {
-        while let Some(leases) = ends.wait() {
-            revoker.revoke(&leases);
-        }
-    });
-    let (here, there) = (SessionId::new(), SessionId::new());
-    let held = claim(there, "a", Patience::Try);
-    assert!(matches!(block_on(other.claim(&held)), Ok(Verdict::Granted(_))));
+    let (scene, stops) = (Scene::new("ends-while-served"), Stops::new(&[1, 4]));
+    let engine = scene.engine(Some(stops.gate()));
+    let (here, held) = (SessionId::new(), scene.take("a"));
     let waiter = claim(here, "a", Patience::Wait);
     assert!(matches!(block_on(engine.claim(&waiter)), Ok(Verdict::Queued(_))));
-    clock.advance(LEASE / 2);
+    scene.clock.advance(LEASE / 2);
     let sister = claim(here, "b", Patience::Try);
     assert!(matches!(block_on(engine.claim(&sister)), Ok(Verdict::Granted(_))));
-    let quiet = || eventually("nothing is under way", || engine.counts().0 == 0);
     // The waiter's watch stands by then.
-    quiet();
+    quiet(&engine);
 
     stops.count();
-    block_on(other.release(&[Release { claim: held.to_ref(), uncertain: false }])).unwrap();
+    scene.give_back(&held);
     stops.reached("the step is sent that makes it hold", 1);
-    clock.advance(LEASE / 2);
+    scene.clock.advance(LEASE / 2);
     stops.reached("its end has looked", 4);
-    stops.first.add_permits(1);
+    stops.admit(1);
     stops.reached("it holds", 5);
-    stops.fourth.add_permits(1);
-    quiet();
+    stops.admit(4);
+    quiet(&engine);
 
-    assert_eq!(look(&other, "b").map_or(0, |slot| slot.holders.len()), 1, "the session lives");
-    let left = look(&other, "a");
-    let free = left.as_ref().is_none_or(|slot| slot.holders.is_empty() && slot.queue.is_empty());
-    assert!(free, "{left:?}");
-    lessor.close();
+    assert_eq!(scene.seen("b"), (1, 0), "the session lives");
+    assert_eq!(scene.seen("a"), (0, 0));
+}
+
+/// The step that makes a waiter hold arrives after its ticket was ended, as that of a process that
+/// was stopped for a while may. The lease of the session lives, and the next waiter, in another
+/// process, is slow to take its turn: so nothing but the comparison with the ticket keeps the step
+/// from making a hold that its process does not know of.
+#[track_caller]
+fn a_late_step_makes_no_hold(namespace: &str, lineage: Lineage, sent: usize) {
+    let (scene, late, slow) = (Scene::new(namespace), Stops::new(&[sent]), Stops::new(&[1]));
+    let (engine, third) = (scene.engine(Some(late.gate())), scene.engine(Some(slow.gate())));
+    let (here, held) = (SessionId::new(), scene.take("a"));
+    let waiter = claim_of(lineage, here, "a", Patience::Wait);
+    assert!(matches!(block_on(engine.claim(&waiter)), Ok(Verdict::Queued(_))));
+    scene.clock.advance(LEASE / 2);
+    let sister = claim(here, "b", Patience::Try);
+    assert!(matches!(block_on(engine.claim(&sister)), Ok(Verdict::Granted(_))));
+    let next = claim(SessionId::new(), "a", Patience::Wait);
+    assert!(matches!(block_on(third.claim(&next)), Ok(Verdict::Queued(_))));
+    quiet(&engine);
+    quiet(&third);
+
+    late.count();
+    slow.count();
+    scene.give_back(&held);
+    late.reached("the step is ready that makes it hold", sent);
+    assert_eq!(scene.seen("a"), (0, 2));
+    scene.clock.advance(LEASE / 2);
+    slow.reached("its ticket is ended, and the next one has heard of it", 1);
+    assert_eq!(scene.seen("a"), (0, 1));
+    late.admit(sent);
+    quiet(&engine);
+    assert_eq!(scene.seen("a"), (0, 1));
+    slow.admit(1);
+    quiet(&third);
+
+    assert_eq!(scene.seen("b"), (1, 0), "the session lives");
+    let slot = look(&scene.other, "a").expect("it is held");
+    assert_eq!(slot.holders[0].claim, next.id);
+}
+
+#[test]
+fn the_quick_step_of_a_waiter_whose_ticket_was_ended_makes_no_hold() {
+    a_late_step_makes_no_hold("late-quick-step", Lineage::root(OwnerId::new()), 1);
+}
+
+#[test]
+fn the_step_of_a_nested_waiter_whose_ticket_was_ended_makes_no_hold() {
+    // It looks first, a request and a reply, because its parent might hold.
+    let nested = Lineage::nested(OwnerId::new(), &[OwnerId::new()]).unwrap();
+    a_late_step_makes_no_hold("late-step", nested, 3);
+}
+
+/// A clock that counts how often it is read. It can be ahead of its alarms: then what is due has not
+/// been noticed yet.
+#[derive(Debug)]
+struct Ahead {
+    clock: ManualClock,
+    by: AtomicU64,
+    reads: AtomicUsize,
+}
+
+impl Ahead {
+    /// Puts this clock in the place of the scene's for all engines to come.
+    fn of(scene: &mut Scene) -> Arc<Self> {
+        let (clock, by, reads) = (scene.clock.clone(), AtomicU64::new(0), AtomicUsize::new(0));
+        let ahead = Arc::new(Self { clock, by, reads });
+        scene.terms.clock = Arc::clone(&ahead) as _;
+        ahead
+    }
+}
+
+impl Clock for Ahead {
+    fn now(&self) -> Tick {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.clock.now() + Duration::from_nanos(self.by.load(Ordering::SeqCst))
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.clock.wall_micros()
+    }
+
+    fn alarm(&self) -> Arc<dyn Alarm> {
+        self.clock.alarm()
+    }
+}
+
+#[test]
+fn a_waiter_whose_time_is_up_is_not_served_though_its_end_was_not_noticed_yet() {
+    let mut scene = Scene::new("over-and-served");
+    let ahead = Ahead::of(&mut scene);
+    let (engine, held) = (scene.engine(None), scene.take("a"));
+    let waiter = claim(SessionId::new(), "a", Patience::Wait);
+    assert!(matches!(block_on(engine.claim(&waiter)), Ok(Verdict::Queued(_))));
+    quiet(&engine);
+    ahead.by.store(u64::try_from(LEASE.as_nanos()).unwrap(), Ordering::SeqCst);
+    scene.give_back(&held);
+    scene.told(&engine);
+    assert_eq!(scene.seen("a"), (0, 1), "the ticket is left to its end");
+}
+
+/// Safe-until counts from when a claim is sent, so what is known of a lease must count from when
+/// its grant or keep-alive was sent: a claim may rest on it without another one.
+#[test]
+fn a_lease_counts_from_the_send_of_what_was_answered() {
+    let mut scene = Scene::new("late-answers");
+    let ahead = Ahead::of(&mut scene);
+    let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
+    let engine = scene.behind(&proxy);
+    let term = Term { who: Who::Session(SessionId::new()), length: LEASE, extra: Duration::ZERO };
+    let late = Duration::from_secs(2);
+    let answered_late = |what: &str| {
+        quiet(&engine);
+        proxy.hold_replies(true);
+        let (inner, since) = (Arc::clone(&engine.inner), scene.clock.now());
+        let before = ahead.reads.load(Ordering::SeqCst);
+        let handle = engine.inner.tasks.handle();
+        let answer = handle.spawn(async move { inner.leases.ensure(term, since).await });
+        eventually(what, || ahead.reads.load(Ordering::SeqCst) > before);
+        scene.clock.jump(late);
+        proxy.heal_delivering();
+        block_on(answer).unwrap().unwrap()
+    };
+    let granted = answered_late("the time is read before the lease is asked for");
+    assert_eq!(granted.left(scene.clock.now()), LEASE - late);
+    let kept = answered_late("the time is read before the keep-alive is sent");
+    assert_eq!(kept.id, granted.id);
+    assert_eq!(kept.left(scene.clock.now()), LEASE - late);
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<Signal>>);
+
+impl Ear for Heard {
+    fn hear(&self, signal: Signal) {
+        self.0.lock().unwrap().push(signal);
+    }
+}
+
+/// Whatever happened while no watch stood: sessions are told to ask again, and what is watched is
+/// watched again.
+#[test]
+fn after_a_broken_watch_sessions_ask_again_and_waiters_are_served() {
+    let scene = Scene::new("broken-watch");
+    let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
+    let (engine, held) = (scene.behind(&proxy), scene.take("a"));
+    let (session, heard) = (SessionId::new(), Arc::new(Heard::default()));
+    engine.listen(session, Arc::downgrade(&heard) as Weak<dyn Ear>);
+    let waiter = claim(session, "a", Patience::Wait);
+    assert!(matches!(block_on(engine.claim(&waiter)), Ok(Verdict::Queued(_))));
+    quiet(&engine);
+    proxy.cut();
+    let resynced = || heard.0.lock().unwrap().iter().any(|one| matches!(one, Signal::Resync));
+    eventually("the session is told to ask again", resynced);
+    quiet(&engine);
+    scene.give_back(&held);
+    let granted =
+        |one: &Signal| matches!(one, Signal::Granted { claim, .. } if *claim == waiter.id);
+    eventually("the waiter is served", || heard.0.lock().unwrap().iter().any(granted));
+}
+
+/// A server of its own: in a shared one the revisions belong to other tests as well.
+#[test]
+fn a_change_one_revision_after_the_look_is_noticed() {
+    let etcd = Etcd::start();
+    let clock = Arc::new(ManualClock::new());
+    let terms = Terms { namespace: Namespace::default(), max_lease: LEASE, clock: clock.clone() };
+    let lessor = Lessor::new(clock);
+    let engine = EtcdEngine::on_stage(&etcd.url(), &terms, &lessor, None).unwrap();
+    let Inner { keys, link, tasks, .. } = &*engine.inner;
+    let run = |change: Change| {
+        let answer = link.when(change.compares, change.writes, Vec::new());
+        tasks.handle().block_on(answer).unwrap()
+    };
+    let written = |key: Vec<u8>| {
+        let mut change = Change::default();
+        change.put(key, Vec::new(), 0);
+        run(change).revision
+    };
+    let ticket = keys.claim(&name("a"), Kind::Wait, Tag::FIRST);
+    let looked = written(ticket.clone());
+    let is_quiet = |since: u64| {
+        let mut change = Change::default();
+        change.quiet(keys.slot(&name("a")), since);
+        change.put(keys.beacon(), Vec::new(), 0);
+        run(change).held
+    };
+    assert!(is_quiet(looked), "what was seen is no news");
+    assert!(!is_quiet(looked - 1), "it was written one revision later");
+    written(ticket);
+    assert!(!is_quiet(looked));
 }

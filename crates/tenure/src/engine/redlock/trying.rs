@@ -302,3 +302,27 @@ impl Heard {
         site.too_few(answered + closed, self.troubles.iter().map(|(at, why)| (*at, why.clone())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Value {
+        Value::Array(words.iter().map(|word| Value::SimpleString((*word).to_owned())).collect())
+    }
+
+    #[test]
+    fn only_a_grant_that_can_be_read_is_a_vote() {
+        let mut heard = Heard::default();
+        assert_eq!(heard.acquire(0, Ok(words(&["g", "17"]))), Vote::Yes(17));
+        let strange = [Value::Int(1), Value::Okay, Value::Nil, words(&["g"]), words(&["g", "x"])];
+        for (at, answer) in strange.into_iter().chain([words(&["h", "5"])]).enumerate() {
+            assert_eq!(heard.acquire(at, Ok(answer)), Vote::No, "answer {at}");
+        }
+        assert_eq!((heard.granted, heard.troubles.len()), (1, 6));
+        assert_eq!(heard.acquire(0, Ok(words(&["w"]))), Vote::No);
+        let closed = Value::Array(vec![Value::SimpleString("s".to_owned()), Value::Int(9)]);
+        assert_eq!(heard.acquire(1, Ok(closed)), Vote::No);
+        assert!(heard.withdrawn && heard.closed == [Duration::from_micros(9)]);
+    }
+}
