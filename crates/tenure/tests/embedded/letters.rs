@@ -26,7 +26,7 @@ fn worker(host: &Host) -> Worker {
 fn look(engine: &EmbeddedEngine, name: &Name) -> (Vec<HolderView>, Vec<WaiterView>) {
     let seen = tenure::block_on(engine.inspect(&Query::Slot(name.clone()))).unwrap();
     let slot = seen.slots.into_iter().next();
-    slot.map(|slot| (slot.holders, slot.line)).unwrap_or_default()
+    slot.map(|slot| (slot.holders, slot.queue)).unwrap_or_default()
 }
 
 /// A process holds locks for which tasks of another one wait, which is stopped when all of them are

@@ -3,11 +3,14 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use servers::{Etcd, eventually};
+use servers::{Etcd, Proxy, eventually};
 use tenure::Tenure;
 use tenure::block_on;
+use tenure::contract::{Release, SessionId};
 
-use crate::host::{LONG, PATIENCE, keys};
+use crate::heap::live_bytes;
+use crate::host::{LONG, PATIENCE, ever_written, keys};
+use crate::recipes::{claim, engine_at};
 
 /// How often a crowd gives up.
 const ROUNDS: u32 = 60;
@@ -57,12 +60,47 @@ fn a_lock_that_is_given_up_at_any_instant_leaves_nothing_behind() {
     });
 }
 
-/// How many claims are abandoned in each round, and by how many tasks.
-const ABANDONED: (u64, u64) = (1_000, 50);
+/// The request of a claim gets no answer, and neither does the first attempt to end the claim when
+/// its time is up. The request may still arrive after the second attempt has looked: without a
+/// tombstone it would leave a hold that its own process does not know of.
+#[test]
+fn a_claim_without_an_answer_has_a_tombstone_though_its_first_end_failed() {
+    let (etcd, namespace) = (Etcd::shared(), "no-answer");
+    let proxy = Proxy::to(("127.0.0.1", etcd.port(0)));
+    let engine = engine_at(&format!("etcd://{}", proxy.addr()), namespace);
+    let (session, lease) = (SessionId::new(), Duration::from_secs(1));
+    // With this the session has its lease in etcd, and the next claim is sent at once.
+    let first = claim(session, lease);
+    block_on(engine.claim(&first)).unwrap();
+    block_on(engine.release(&[Release { claim: first.to_ref(), uncertain: false }])).unwrap();
+    let lost = claim(session, lease);
+    proxy.black_hole(true);
+    // The call lasts longer than the lease: the first end is under way by then.
+    block_on(engine.claim(&lost)).unwrap_err();
+    proxy.heal_dropping();
+    let tomb = format!("tenure\t{namespace}\tt\t{}", lost.id.to_hex());
+    eventually("the tombstone was written", || ever_written(etcd, tomb.clone()) == 1);
+    eventually("nothing is left", || {
+        etcd.ctl(&["get", "--keys-only", &tomb]).unwrap().is_empty()
+            && keys(etcd, namespace, "a").is_empty()
+    });
+}
 
-/// How much the process may grow between the first round and the last, in KiB. Claims that stayed
-/// would take about 100 KiB each: 190 MiB for the claims of two rounds.
-const GROWTH: u64 = 32 << 10;
+/// How many claims are abandoned in each round, and by how many tasks.
+const ABANDONED: (u64, u64) = (2_500, 50);
+
+/// How many rounds there are, unless [`TOTAL`] says how many claims are to be abandoned in all.
+const ROUNDS_ALONE: u64 = 3;
+
+/// How many claims are abandoned in all, for a longer run by hand.
+const TOTAL: &str = "TENURE_TEST_ABANDONED";
+
+/// How many more bytes may be in use after a round than before the first. What stays of a claim is
+/// at least a KiB: 7 MiB for the claims of three rounds. Bytes in use, not resident memory: the
+/// allocator keeps what the round with the most claims at once has needed, and which round that is
+/// depends on what else the machine does. On a busy machine the process had 34, 47 and 57 MiB after
+/// three rounds, with about 1 MiB in use after each.
+const GROWTH: usize = 2 << 20;
 
 /// Set in the process that abandons claims.
 const ALONE: &str = "TENURE_TEST_ALONE";
@@ -84,8 +122,11 @@ fn abandoned_claims_leave_neither_keys_nor_memory() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let builder = Tenure::builder().namespace("abandoned").lease(Duration::from_secs(2));
     let tenure = runtime.block_on(builder.connect(&etcd.url())).unwrap();
-    let mut sizes = Vec::new();
-    for _ in 0..3 {
+    let total = std::env::var(TOTAL).map(|total| total.parse::<u64>().expect("a number"));
+    let rounds = total.map_or(ROUNDS_ALONE, |total| total / ABANDONED.0);
+    let before = live_bytes();
+    let (mut used, mut resident) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
         runtime.block_on(abandon(&tenure));
         eventually("nothing is left", || {
             let listed = etcd.ctl(&["get", "--prefix", "--keys-only", "tenure\tabandoned\t"]);
@@ -93,10 +134,12 @@ fn abandoned_claims_leave_neither_keys_nor_memory() {
             let keys: Vec<&str> = listed.lines().filter(|line| !line.is_empty()).collect();
             tenure.claim_count() == 0 && keys == ["tenure\tabandoned\tterms"]
         });
-        sizes.push(resident_kib());
+        // Claims that were never sent leave no key, but wait for their turn to be dropped.
+        eventually("memory is given back", || live_bytes() < before + GROWTH);
+        used.push(live_bytes());
+        resident.push(resident_kib());
     }
-    println!("resident after each round, in KiB: {sizes:?}");
-    assert!(sizes[2] < sizes[0] + GROWTH, "resident after each round, in KiB: {sizes:?}");
+    println!("bytes in use before {before}, after each round {used:?}; resident KiB {resident:?}");
 }
 
 /// Many tasks ask for one lock and give up at other instants each.

@@ -187,9 +187,11 @@ fn claims_and_hand_offs_cost_the_same_in_a_queue_of_ten_and_of_two_thousand() {
             hand_offs.push((bytes() - between) / MEASURED as u64);
         }
         println!("bytes for a claim {claims:?}, for a hand-off {hand_offs:?}, behind 10 and 2,000");
-        // Whoever reads the queue reads some 250 bytes for each waiter. Apart from that, a waiter
-        // may look once more if its watch stands only after what it watches for has happened.
-        assert!(claims[1] <= claims[0] * 2, "bytes for a claim: {claims:?}");
+        // A claim that reads the queue reads some 250 bytes for each waiter. A hand-off of the
+        // same length may differ by a request: a waiter looks once more if its watch stands only
+        // after what it watches for has happened, which depends on who is faster. 2,000 waiters
+        // would be 500 kB.
+        assert!(claims[1] * 10 <= claims[0] * 11, "bytes for a claim: {claims:?}");
         assert!(hand_offs[1] <= hand_offs[0] * 2, "bytes for a hand-off: {hand_offs:?}");
     });
 }

@@ -117,7 +117,11 @@ pub(crate) fn keys(etcd: &Etcd, namespace: &str, name: &str) -> Vec<String> {
 
 /// How many keys of a lock there ever were.
 pub(crate) fn ever_used(etcd: &Etcd, namespace: &str, name: &str) -> usize {
-    let root = format!("tenure\t{namespace}\ts\t{name}\t");
+    ever_written(etcd, format!("tenure\t{namespace}\ts\t{name}\t"))
+}
+
+/// How many keys with a prefix there ever were.
+pub(crate) fn ever_written(etcd: &Etcd, root: String) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let endpoint = format!("http://127.0.0.1:{}", etcd.port(0));

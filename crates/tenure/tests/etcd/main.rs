@@ -6,6 +6,7 @@ mod abandoned;
 mod access;
 mod crowds;
 mod endings;
+mod heap;
 mod host;
 mod lengths;
 mod members;

@@ -20,7 +20,7 @@ pub(crate) fn engine(namespace: &str) -> Arc<dyn Engine> {
     engine_at(&Etcd::shared().url(), namespace)
 }
 
-fn engine_at(url: &str, namespace: &str) -> Arc<dyn Engine> {
+pub(crate) fn engine_at(url: &str, namespace: &str) -> Arc<dyn Engine> {
     let terms = Terms {
         namespace: Namespace::try_from(namespace).unwrap(),
         max_lease: Duration::from_secs(60),

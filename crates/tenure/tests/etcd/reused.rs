@@ -15,9 +15,14 @@ use crate::recipes::{claim, engine};
 /// How often a lock is used.
 const USES: usize = 300;
 
-/// Most keys for all uses. A newcomer chooses one of 64 tags, and each tag has a ticket, a hold and
-/// perhaps a lock delay; some tags are chosen several times.
-const KEYS: usize = 200;
+/// Most keys for all uses. A newcomer that waits chooses one of 64 tags, and of 4 more for each key
+/// that it finds: one or two here, so there are 72 tags at most, each with a ticket and a hold, and
+/// the hold of those that found the slot free. With keys of their own, the waiters alone would have
+/// 300.
+const KEYS: usize = 150;
+
+/// The same for a lock with a delay: each tag has a key more, for the delay.
+const KEYS_WITH_DELAY: usize = 220;
 
 /// Uses a lock in turns: half of the acquisitions find it free, the others wait for it.
 fn use_in_turns<L, G>(
@@ -70,7 +75,7 @@ fn a_lock_with_a_delay_leaves_no_key_behind_for_each_use() {
         (|lock: Mutex| block_on(lock.lock()), |guard: MutexGuard| block_on(guard.release()));
     use_in_turns(&book, "worn-delay", delayed, acquire, release);
     let used = ever_used(Etcd::shared(), "worn-delay", "a");
-    assert!((3..=KEYS).contains(&used), "{used} keys for {USES} uses");
+    assert!((3..=KEYS_WITH_DELAY).contains(&used), "{used} keys for {USES} uses");
     book.assert_sound(USES);
 }
 

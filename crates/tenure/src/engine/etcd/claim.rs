@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Inner;
 use super::client::{Compare, CompareResult, ResponseOp};
+use super::crowd::too_late;
 use super::keys::{Kind, Tag};
 use super::leases::{Lease, Standing, Term, Who};
 use super::picture::{Epoch, Picture, Rules, settle_arrival, settle_grant};
@@ -46,6 +47,9 @@ impl Inner {
             }
         };
         let answer = match under_way.turn().await {
+            Ok(_) if self.clock.now() >= since + claim.lease => {
+                Err(too_late(claim.lease).during(Verb::Claim))
+            }
             // The permit is kept until there is an answer.
             Ok(_turn) => self.claim_alone(claim, since).await,
             Err(withdrawn) => Err(withdrawn.during(Verb::Claim)),
@@ -234,7 +238,7 @@ impl Inner {
         let claim = &Arc::clone(&own.claim);
         let mut found = self.found_or_look(found, claim).await?;
         for attempt in 0..TRIES {
-            self.crowd.wanted(claim.id)?;
+            self.wanted(claim)?;
             found = self.with_replaced(found, claim).await?;
             own.tag = found.tag_for(claim, own.tag, attempt);
             self.roll.tag(claim.id, own.tag);

@@ -13,14 +13,18 @@
 //!
 //! Claims wait for one of [`AT_ONCE`] turns before any request is sent ([`UnderWay::turn`]). A
 //! withdrawal ([`Crowd::withdraw`]) stops a claim that has no turn yet without any request. A claim
-//! that has its turn checks before each further request whether it is still wanted: its tombstone
-//! refuses what was sent, but is deleted after the length of a lease.
+//! that has its turn checks before each further request whether it is still wanted
+//! ([`Inner::wanted`]): its tombstone refuses what was sent, but is deleted after the length of a
+//! lease. A claim whose lease has passed before it had its turn is not sent either: a session gives
+//! up a withdrawal after a lease, because by then the store has forgotten the claim. If the claim
+//! were sent later, it would take the lock for a caller that left long ago.
 //!
 //! A claim takes part only if it asks for one name, replaces nothing, has no ancestors, and if no
 //! other claim of its owner is known here: the rules may let such claims pass others.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
@@ -36,7 +40,7 @@ use super::step::{Change, Own, get_range, number, picture, reads};
 use super::waits::{State, Wait};
 use super::watching::Spec;
 use crate::contract::{
-    Arrival, Claim, ClaimId, Error, ErrorKind, IdMap, Name, Part, Patience, Queued, Verdict,
+    Arrival, Claim, ClaimId, Error, ErrorKind, IdMap, Name, Part, Patience, Queued, Verdict, short,
 };
 use crate::limits;
 use crate::sync::{Mutex, MutexGuard, PoisonError, random_bytes};
@@ -46,7 +50,7 @@ const SEATS: u32 = 64;
 
 /// How many claims are made at a time. More of them at once are not made sooner, and the last of
 /// them would not be answered within the time of a call.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 
 /// How many tickets before a waiter are read.
 const OLDER: i64 = 4;
@@ -61,6 +65,8 @@ pub(super) struct Crowd {
 #[derive(Default)]
 struct Making {
     stage: Stage,
+    /// Dropped when the claim is withdrawn: ends its wait for a turn.
+    stop: Option<oneshot::Sender<()>>,
     /// Copies of the claim that wait for its answer.
     copies: Vec<oneshot::Sender<Result<Verdict, Error>>>,
 }
@@ -103,6 +109,7 @@ impl Crowd {
     pub(super) fn withdraw(&self, id: ClaimId) -> bool {
         let mut under_way = self.lock();
         let Some(making) = under_way.get_mut(&id) else { return false };
+        making.stop = None;
         std::mem::replace(&mut making.stage, Stage::Withdrawn) == Stage::Queued
     }
 
@@ -127,14 +134,27 @@ pub(super) struct UnderWay<'a> {
 }
 
 impl<'a> UnderWay<'a> {
-    /// Waits until not too many claims are being made. An error if the claim is withdrawn by then.
+    /// Waits until not too many claims are being made. An error if the claim is withdrawn before.
     pub(super) async fn turn(&self) -> Result<Option<SemaphorePermit<'a>>, Error> {
-        // The semaphore is never closed.
-        let turn = self.crowd.turns.acquire().await.ok();
+        let turn = match self.crowd.turns.try_acquire() {
+            Ok(turn) => Some(turn),
+            Err(_) => {
+                let (stop, stopped) = oneshot::channel();
+                if let Some(making) = self.crowd.lock().get_mut(&self.id) {
+                    making.stop = (making.stage == Stage::Queued).then_some(stop);
+                }
+                tokio::select! {
+                    biased;
+                    // The semaphore is never closed.
+                    turn = self.crowd.turns.acquire() => turn.ok(),
+                    _ = stopped => return Err(withdrawn()),
+                }
+            }
+        };
         match self.crowd.lock().get_mut(&self.id) {
             Some(making) if making.stage == Stage::Withdrawn => Err(withdrawn()),
             Some(making) => {
-                making.stage = Stage::Sending;
+                (making.stage, making.stop) = (Stage::Sending, None);
                 Ok(turn)
             }
             None => Ok(turn),
@@ -159,6 +179,13 @@ impl Drop for UnderWay<'_> {
 fn withdrawn() -> Error {
     Error::new(ErrorKind::Unavailable, "the claim was withdrawn while it was being made")
         .with_help("claim anew")
+}
+
+/// The error of a claim whose lease passed before it was sent.
+pub(super) fn too_late(lease: Duration) -> Error {
+    let what = format!("the claim was not sent: its turn came after its lease of {}", short(lease));
+    Error::new(ErrorKind::Unavailable, what)
+        .with_help("call again; if it happens often, use longer leases or fewer claims at once")
 }
 
 /// The claims of this engine that wait for a name, by their arrival, and their tags.
@@ -267,6 +294,14 @@ impl Inner {
         Approach::Lead
     }
 
+    /// An error if no more requests of a claim may be sent: its caller gave it up, or its time is
+    /// up and its entry is ended.
+    pub(super) fn wanted(&self, claim: &Claim) -> Result<(), Error> {
+        self.crowd.wanted(claim.id)?;
+        let over = self.roll.expires(claim.id).is_none_or(|at| at <= self.clock.now());
+        if over { Err(too_late(claim.lease)) } else { Ok(()) }
+    }
+
     /// Makes a claim of which it is known that its slots are not empty.
     pub(super) async fn claim_contended(
         self: &Arc<Self>,
@@ -282,7 +317,7 @@ impl Inner {
             match self.approach(name) {
                 Approach::Wait(told) => {
                     drop(told.await);
-                    self.crowd.wanted(claim.id)?;
+                    self.wanted(&claim)?;
                 }
                 Approach::Lead => {
                     let _lead = Lead { inner: self, name };

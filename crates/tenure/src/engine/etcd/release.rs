@@ -87,6 +87,10 @@ impl Inner {
             };
             self.tasks.apart(Box::pin(judged)).await??
         };
+        if release.uncertain {
+            // The answer to its request may have come since, and begun a wait.
+            self.waits.end(self, claim.id);
+        }
         self.roll.leave(claim.id);
         if let Some(entry) = entry.filter(|entry| entry.own.claim.session.is_none())
             && !release.uncertain
@@ -424,10 +428,11 @@ impl Inner {
     }
 
     /// Ends a claim whose time is up. If it never had an answer its request may still be under way,
-    /// and what it would write hangs on a lease that other claims keep alive.
+    /// and what it would write hangs on a lease that other claims keep alive. Whether it had one is
+    /// not known any more if an earlier end failed.
     async fn end_entry(&self, entry: &Entry) -> Result<Vec<DueKey>, Halt> {
         let (claim, since) = (&entry.own.claim, self.clock.now());
-        if entry.phase != Phase::Asked {
+        if matches!(entry.phase, Phase::Waiting | Phase::Held { .. }) {
             return self.end_claim(&claim.parts, claim.id).await;
         }
         let names: Vec<Name> = claim.parts.names().cloned().collect();

@@ -138,6 +138,13 @@ impl Roll {
         self.lock().claims.get(&id).cloned()
     }
 
+    /// When a claim ends that is not renewed; none if it is not known here or has ended.
+    pub(super) fn expires(&self, id: ClaimId) -> Option<Tick> {
+        let state = self.lock();
+        let entry = state.claims.get(&id).filter(|entry| entry.phase != Phase::Ended);
+        entry.map(|entry| entry.expires)
+    }
+
     /// Ends all claims of a session here, as the death of its process would. Returns them.
     #[cfg(feature = "conformance")]
     pub(super) fn end_session(&self, session: crate::contract::SessionId) -> Vec<ClaimId> {

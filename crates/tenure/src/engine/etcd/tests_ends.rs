@@ -8,14 +8,15 @@ use std::time::Duration;
 use servers::{Etcd, Proxy, eventually};
 use tokio::sync::Semaphore;
 
+use super::crowd::AT_ONCE;
 use super::keys::{Kind, Tag};
 use super::leases::{Term, Who};
 use super::step::Change;
 use super::{EtcdEngine, GatePass, Inner, Lessor};
 use crate::block_on;
 use crate::contract::{
-    About, Claim, ClaimId, Ear, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts, Patience,
-    Query, Release, SessionId, Signal, SlotView, Verdict,
+    About, Claim, ClaimId, Ear, Effect, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts,
+    Patience, Query, Release, Released, SessionId, Signal, SlotView, Verdict,
 };
 use crate::engine::Terms;
 use crate::time::{Alarm, Clock, ManualClock, Tick};
@@ -42,7 +43,8 @@ fn look(engine: &EtcdEngine, text: &str) -> Option<SlotView> {
     block_on(engine.inspect(&Query::Slot(name(text)))).unwrap().slots.into_iter().next()
 }
 
-/// A gate at which requests and replies with these numbers stop, once it counts.
+/// A gate that stops requests and replies by their number, once it counts; the first has number 1. A
+/// transaction passes it twice: before it is sent, and when its reply has come.
 #[derive(Clone)]
 struct Stops {
     passed: Arc<AtomicUsize>,
@@ -145,7 +147,7 @@ impl Scene {
 
     /// Who holds and who waits.
     fn seen(&self, name: &str) -> (usize, usize) {
-        look(&self.other, name).map_or((0, 0), |slot| (slot.holders.len(), slot.line.len()))
+        look(&self.other, name).map_or((0, 0), |slot| (slot.holders.len(), slot.queue.len()))
     }
 }
 
@@ -378,4 +380,64 @@ fn a_change_one_revision_after_the_look_is_noticed() {
     assert!(!is_quiet(looked - 1), "it was written one revision later");
     written(ticket);
     assert!(!is_quiet(looked));
+}
+
+/// Claims wait for a turn while 64 others are being made. The session of one of them forgets its
+/// withdrawal after a lease, and the claim was sent 30 s after its caller had left: it took the
+/// lock, as hundreds of others did before and after it.
+#[test]
+fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
+    let numbers: Vec<usize> = (1..=AT_ONCE).collect();
+    let (scene, stops) = (Scene::new("late-turn"), Stops::new(&numbers));
+    let (engine, session) = (scene.engine(Some(stops.gate())), SessionId::new());
+    // The lease of the session is there.
+    let first = claim(session, "first", Patience::Try);
+    assert!(matches!(block_on(engine.claim(&first)), Ok(Verdict::Granted(_))));
+    let [late, gone] = ["late", "gone"].map(|name| claim(session, name, Patience::Wait));
+    stops.count();
+    std::thread::scope(|scope| {
+        for number in &numbers {
+            let (engine, one) = (&engine, claim(session, &format!("n{number}"), Patience::Try));
+            scope.spawn(move || block_on(engine.claim(&one)));
+        }
+        stops.reached("all turns are taken", AT_ONCE);
+        let [waits, leaves] = [&late, &gone].map(|claim| {
+            let engine = &engine;
+            scope.spawn(move || block_on(engine.claim(claim)))
+        });
+        eventually("two more wait for a turn", || engine.counts().0 == AT_ONCE + 2);
+        let release = Release { claim: gone.to_ref(), uncertain: true };
+        block_on(engine.release(&[release])).unwrap();
+        // It does not wait for its turn any more.
+        assert_eq!(leaves.join().unwrap().unwrap_err().effect(), Effect::None);
+        scene.clock.advance(LEASE);
+        numbers.iter().for_each(|number| stops.admit(*number));
+        let refused = waits.join().unwrap().unwrap_err();
+        assert!(refused.effect() == Effect::None && refused.is_transient(), "{refused}");
+    });
+    assert_eq!((scene.seen("late"), scene.seen("gone")), ((0, 0), (0, 0)));
+}
+
+/// The reply to a claim comes while its withdrawal is under way, and begins a wait that no other
+/// call would end: what the wait watched would be watched for as long as it stands.
+#[test]
+fn a_withdrawal_ends_the_wait_that_begins_while_it_is_under_way() {
+    let (scene, stops) = (Scene::new("wait-begins"), Stops::new(&[4, 8]));
+    let engine = scene.engine(Some(stops.gate()));
+    let _held = scene.take("a");
+    let waiter = claim(SessionId::new(), "a", Patience::Wait);
+    stops.count();
+    std::thread::scope(|scope| {
+        let claimed = scope.spawn(|| block_on(engine.claim(&waiter)));
+        stops.reached("its ticket is written", 4);
+        let release = Release { claim: waiter.to_ref(), uncertain: true };
+        let released = scope.spawn(|| block_on(engine.release(&[release])));
+        stops.reached("its ticket is deleted", 8);
+        stops.admit(4);
+        assert!(matches!(claimed.join().unwrap(), Ok(Verdict::Queued(_))));
+        assert!(engine.inner.waits.contains(waiter.id), "its wait has begun");
+        stops.admit(8);
+        assert_eq!(released.join().unwrap().unwrap(), [Released::Done]);
+    });
+    assert!(!engine.inner.waits.contains(waiter.id), "its wait has ended");
 }
