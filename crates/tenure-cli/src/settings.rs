@@ -158,10 +158,10 @@ impl Settings {
         let (began, mut tries) = (Instant::now(), 1);
         loop {
             // When a hundred processes start at once, the door may be too narrow for a moment. A
-            // store that was given the time of a call and did not answer has had its chance.
-            let again = tries < limits::CLAIM_TRIES;
+            // store that was silent for twice the time of a call has had its chance.
+            let last = tries == limits::CLAIM_TRIES;
             let again =
-                |error: &Error| again && error.is_transient() && began.elapsed() < limits::CALL;
+                |error: &Error| !last && error.is_transient() && began.elapsed() < 2 * limits::CALL;
             match engine::connect(&self.url, terms.clone()).await {
                 Err(error) if again(&error) => {
                     std::thread::sleep(Duration::from_millis(20 << tries));

@@ -1,8 +1,8 @@
 //! The contract between the session and its engines: verbs and replies, no rules and no stores.
 //!
 //! An engine is the code for one kind of store. It implements five verbs (claim, renew, release,
-//! inspect, evict) and pushes [`Signal`]s to the listener of a session. What it guarantees is stated
-//! in its [`Promises`]; what only some engines have is an optional object (`cells()`,
+//! inspect, evict) and pushes [`Signal`]s to the listener of a session. What it guarantees is
+//! stated in its [`Promises`]; what only some engines have is an optional object (`cells()`,
 //! `replication()`, ...).
 //!
 //! A refusal is a value; a failure is an [`Error`] that says whether the store may have acted.

@@ -21,8 +21,8 @@ pub trait FenceFloor: Send + Sync {
     /// Raises the floor: every later grant, of any name and also of a claim that waits already, has
     /// a fence above `to`, which is at most [`limits::FENCE_FLOOR`](crate::limits::FENCE_FLOOR).
     /// Holds keep the fence they have, and re-entries into them share it. Refused, and nothing
-    /// changed, unless `to` is above the largest fence of the namespace, or above a bound of it where
-    /// the store knows only that; so with 0 it only returns how far fences have got.
+    /// changed, unless `to` is above the largest fence of the namespace, or above a bound of it
+    /// where the store knows only that; so with 0 it only returns how far fences have got.
     fn raise_fences(&self, to: Fence) -> Pending<'_, Raised>;
 }
 

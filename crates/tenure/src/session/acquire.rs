@@ -16,21 +16,19 @@
 //! attempt is dropped and the next one has a fresh id.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::effects::{Effects, PendingRelease};
 use super::entry::{EndReason, Entry, Flow, Phase};
-use super::errors::{WaitTimeout, refusal_error, timed_out_error};
+use super::errors::refusal_error;
 use super::joint::Joint;
 use super::one_by_one;
 use super::park::{WaitOutcome, wait_for_grant, within};
 use super::request::{AcquireRequest, Outcome, Wait};
 use super::retry::Retry;
 use super::signals::revoke;
-use super::table::{Effects, PendingRelease};
 use super::{Core, Event, Hold, Share, closed_error, unanswered};
 use crate::contract::{
-    Claim, ClaimId, Effect, Error, ErrorKind, Grant, Loss, Name, Patience, Query, Queued, Refusal,
-    SlotView, Verb, Verdict,
+    Claim, ClaimId, Effect, Error, ErrorKind, Grant, Loss, Patience, Queued, Refusal, Verb, Verdict,
 };
 use crate::process::is_blocked;
 use crate::sync::thread;
@@ -120,23 +118,6 @@ impl Core {
             }
         }
     }
-
-    /// Inspects one slot to describe its holders in a timeout error. Best effort: returns `None` if
-    /// the store does not respond before `until`. `Some(None)` means that the slot is empty.
-    pub(super) async fn inspect_for_error(
-        &self,
-        name: &Name,
-        until: Tick,
-    ) -> Option<Option<SlotView>> {
-        let query = Query::Slot(name.clone());
-        let snapshot = within(self, until, self.engine.inspect(&query)).await?.ok()?;
-        Some(snapshot.slots.into_iter().find(|slot| slot.name == *name))
-    }
-
-    /// Returns until when [`inspect_for_error`](Self::inspect_for_error) may take.
-    pub(super) fn inspect_deadline(&self) -> Tick {
-        self.clock.now() + self.settings.call.min(Duration::from_millis(250))
-    }
 }
 
 /// The store's reply to one claim.
@@ -149,13 +130,13 @@ enum ClaimReply {
 }
 
 /// One claim id, from before the claim is sent. Dropping it withdraws the claim.
-struct Attempt<'a> {
-    core: &'a Arc<Core>,
-    claim: Arc<Claim>,
+pub(super) struct Attempt<'a> {
+    pub(super) core: &'a Arc<Core>,
+    pub(super) claim: Arc<Claim>,
     /// The claim was handed on or refused: dropping the attempt withdraws nothing.
     done: bool,
-    own_hold: Option<Arc<Claim>>,
-    wait: Wait,
+    pub(super) own_hold: Option<Arc<Claim>>,
+    pub(super) wait: Wait,
     /// When the claim was first sent.
     sent: Tick,
 }
@@ -198,7 +179,7 @@ impl<'a> Attempt<'a> {
         Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait, sent })
     }
 
-    fn id(&self) -> ClaimId {
+    pub(super) fn id(&self) -> ClaimId {
         self.claim.id
     }
 
@@ -379,7 +360,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Hands the grant to the caller.
-    fn into_share(mut self, hold: Arc<Hold>) -> Share {
+    pub(super) fn into_share(mut self, hold: Arc<Hold>) -> Share {
         self.done = true;
         Share::new(Arc::clone(self.core), hold, self.wait.timeout())
     }
@@ -424,51 +405,6 @@ impl<'a> Attempt<'a> {
                     .because_of(Loss::Forgotten)
             }
         }
-    }
-
-    /// Inspects the slot in whose queue the claim waits; for a set, the first such slot.
-    async fn inspect_awaited(&self) -> Option<SlotView> {
-        let until = self.core.inspect_deadline();
-        for name in self.claim.parts.names() {
-            let slot = self.core.inspect_for_error(name, until).await?;
-            // Where the engine has no queue, a held slot is what is waited for.
-            let waits = |slot: &SlotView| {
-                let queued = slot.queue.iter().any(|one| one.claim == self.id());
-                queued || !self.core.engine.promises().queue && !slot.holders.is_empty()
-            };
-            if slot.as_ref().is_some_and(waits) {
-                return slot;
-            }
-        }
-        None
-    }
-
-    /// Builds the error for a wait that timed out, with the holders and the place in the queue. A
-    /// grant that arrives while the slot is inspected is returned all the same.
-    async fn timed_out(self, place: usize) -> Result<Outcome, Error> {
-        let core = self.core;
-        if self.wait.may_refuse() {
-            return Ok(Outcome::No);
-        }
-        let slot = self.inspect_awaited().await;
-        core.check_process(Verb::Claim)?;
-        if let WaitOutcome::Granted(hold) = wait_for_grant(core, self.id(), Tick::ZERO).await {
-            return Ok(Outcome::Held(self.into_share(hold)));
-        }
-        let name = slot.as_ref().map_or(self.claim.parts.first_name(), |slot| &slot.name).clone();
-        // Waiters ahead may have left since the last renewal returned the place.
-        let queue = slot.as_ref().map(|slot| &slot.queue);
-        let at = queue.and_then(|queue| queue.iter().position(|one| one.claim == self.claim.id));
-        let place = at.map_or(place, |at| at + 1);
-        let trouble = core.lock().get(self.id()).and_then(|entry| entry.trouble().map(Box::from));
-        Err(timed_out_error(WaitTimeout {
-            wait: self.wait,
-            name: &name,
-            holders: slot.map(|slot| slot.holders).unwrap_or_default(),
-            place: (place > 0).then_some(place),
-            own_hold: self.own_hold.as_deref(),
-            trouble,
-        }))
     }
 
     fn refused(&self, refusal: Refusal) -> Error {

@@ -1,5 +1,5 @@
-//! The cells of a session: those of its engine, with the session's rules. Every call has the timeout
-//! of a call, and none is made once the session is closed.
+//! The cells of a session: those of its engine, with the session's rules. Every call has the
+//! timeout of a call, and none is made once the session is closed.
 
 use super::Core;
 use crate::contract::{Cell, Cells, Error, Expect, Name, Pattern, Pending, Put, PutVerdict, Verb};

@@ -1,7 +1,7 @@
 //! Grants confirmed by replicas (`replicas(n, within)`). After the store has granted a claim, and
-//! before the guard is returned, [`Replication::confirm`](crate::contract::Replication::confirm) asks whether
-//! enough replicas have the grant. Too few is an error and the claim is released; a primary that was
-//! replaced by one without the grant is claimed at again.
+//! before the guard is returned, [`Replication::confirm`](crate::contract::Replication::confirm)
+//! asks whether enough replicas have the grant. Too few is an error and the claim is released; a
+//! primary that was replaced by one without the grant is claimed at again.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,10 +2,10 @@
 //! instants and replies, no threads and no calls.
 //!
 //! ```text
-//! Sent --reply--> Waiting --push or renewal--> Granted --caller polls--> Held --last guard--> (removed)
-//!   |                |                            |                        |
-//!   '--reply "granted", the guard is returned at once: straight to Held   lost: removed
-//!                    '-----------> Ended <--------' not picked up for a lease
+//! Sent --reply--> Waiting --push or renewal--> Granted --caller polls--> Held --> removed
+//!   |                |                            |                        ^
+//!   |                '---> Ended <----------------' not picked up          |
+//!   '-- reply "granted": the guard is returned at once --------------------'
 //! ```
 //!
 //! `Granted` and `Held` differ in who is responsible: a grant that its caller does not pick up
@@ -221,7 +221,8 @@ impl Entry {
         let missed = std::mem::take(&mut self.missed);
         self.renew_at = if missed { now } else { sent + self.claim.lease / 3 };
         // The head of the queue asks again when the holder's lease ends, a millisecond later so
-        // that the store's clock has passed it too. Where there is no queue, every waiter is a head.
+        // that the store's clock has passed it too. Where there is no queue, every waiter is a
+        // head.
         let first = queued.first_expiry.filter(|_| queued.place <= 1);
         self.ask_at = first.map_or(Tick::NEVER, |first| now + first + Duration::from_millis(1));
         self.phase = Phase::Waiting { place: queued.place };

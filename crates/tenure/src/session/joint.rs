@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::effects::{Effects, PendingRelease};
 use super::entry::{Entry, Phase};
 use super::hold::Hold;
-use super::table::{Effects, PendingRelease, Table};
+use super::table::Table;
 use super::{Core, Event};
 use crate::contract::{Arrival, Claim, Fences, Grant, Loss, Name, Parts, Release};
 use crate::time::{Clock, Tick};

@@ -12,8 +12,8 @@
 //! fit into what is left of that lease. After a failure the claims are retried with back-off and
 //! jitter until their safe-until has passed; then they are lost.
 //!
-//! Releases: at most [`MAX_RELEASE_CALLS`] calls per part of the store are in flight, the rest waits
-//! in `outbox`. A release that fails is retried until the lease has ended in the store.
+//! Releases: at most [`MAX_RELEASE_CALLS`] calls per part of the store are in flight, the rest
+//! waits in `outbox`. A release that fails is retried until the lease has ended in the store.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -24,8 +24,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use super::effects::{Effects, PendingRelease};
 use super::entry::{EndReason, Phase};
-use super::table::{Effects, PendingRelease, Table};
+use super::table::Table;
 use super::{Core, Event};
 use crate::contract::{
     ClaimId, ClaimRef, Error, ErrorKind, Grant, Loss, Queued, Released, Renewed, Verb,

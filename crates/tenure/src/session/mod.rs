@@ -17,6 +17,7 @@
 mod acquire;
 mod cells;
 mod confirm;
+mod effects;
 mod entry;
 mod errors;
 mod hold;
@@ -33,6 +34,7 @@ mod retry;
 mod share;
 mod signals;
 mod table;
+mod timed_out;
 mod witness;
 
 use std::fmt;
@@ -49,9 +51,10 @@ pub(crate) use request::{AcquireRequest, Outcome, Wait};
 pub(crate) use share::Share;
 pub use witness::{Event, Witness};
 
+use self::effects::Effects;
 use self::entry::{Entry, Phase};
 use self::inherited::forked_error;
-use self::table::{Effects, Table};
+use self::table::Table;
 use crate::contract::{
     Claim, Ear, Engine, Error, ErrorKind, Grant, SessionId, Verb, host_name, short,
 };
@@ -248,8 +251,8 @@ impl Core {
         mixed.to_le_bytes()[0]
     }
 
-    /// Makes a call to the store with the session's timeout. Returns an error without calling if the
-    /// session is closed or belongs to the parent of a forked process.
+    /// Makes a call to the store with the session's timeout. Returns an error without calling if
+    /// the session is closed or belongs to the parent of a forked process.
     pub(crate) async fn limited<T, C>(
         &self,
         verb: Verb,

@@ -1,9 +1,10 @@
-//! Sets on engines that cannot acquire several names in one step: one claim for each name, one after
-//! the other, in sorted order. Each of these claims takes the ordinary acquire path.
+//! Sets on engines that cannot acquire several names in one step: one claim for each name, one
+//! after the other, in sorted order. Each of these claims takes the ordinary acquire path.
 //!
 //! All clients acquire names in the same order, so that owners which hold nothing else cannot wait
-//! in a circle. While the claim waits for one name, the names before it are held and renewed. If one
-//! of them is lost, another owner may have held it meanwhile: all are released and acquired again.
+//! in a circle. While the claim waits for one name, the names before it are held and renewed. If
+//! one of them is lost, another owner may have held it meanwhile: all are released and acquired
+//! again.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

@@ -1,8 +1,8 @@
 //! The futures in which callers wait, and `block_on`, which runs one without a runtime.
 //!
-//! A waiting future leaves its waker and its deadline in the table. The keeper's thread wakes it when
-//! the deadline has come, so that no lock needs a timer of its own and the futures work in every
-//! runtime, also in one without timers.
+//! A waiting future leaves its waker and its deadline in the table. The keeper's thread wakes it
+//! when the deadline has come, so that no lock needs a timer of its own and the futures work in
+//! every runtime, also in one without timers.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};

@@ -1,9 +1,10 @@
-//! Releasing claims: the call that a guard makes, what the keeper takes over, and closing a session.
+//! Releasing claims: the call that a guard makes, what the keeper takes over, and closing a
+//! session.
 //!
 //! Order matters, because a holder must never overlap with the next one:
 //!
-//! 1. The claim leaves the table, so that no renewal is sent for it any more. In the same step it is
-//!    counted as in flight (`Table::begin_release`), so that neither `close` nor the keeper ends
+//! 1. The claim leaves the table, so that no renewal is sent for it any more. In the same step it
+//!    is counted as in flight (`Table::begin_release`), so that neither `close` nor the keeper ends
 //!    before its release is confirmed.
 //! 2. The hold ends: `fence()` is an error and `lost()` resolves from here on.
 //! 3. The release is sent, by the caller ([`ReleaseCall`]) or by the keeper (`Core::send_back`). A
@@ -17,9 +18,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::effects::{Effects, PendingRelease};
 use super::entry::{EndReason, Entry, Phase};
 use super::park::within;
-use super::table::{Effects, PendingRelease};
 use super::{Core, Event, Hold, Session};
 use crate::contract::{Error, Loss, Name, Release, Released, Verb};
 use crate::time::Tick;

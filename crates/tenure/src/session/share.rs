@@ -1,10 +1,10 @@
 //! A guard's share of a grant. Every guard owns one; the last share to go releases the claim.
 //!
-//! A grant has as many shares as guards: re-entry adds one, and a set that was acquired name by name
-//! ([`Joint`]) owns one of each member. `release` sends the claim back and waits for the reply;
-//! dropping a share hands the claim to the keeper, which releases it in the background. In both
-//! cases the right ends in this process before the store can hear of it, so that the next holder
-//! never overlaps with this one.
+//! A grant has as many shares as guards: re-entry adds one, and a set that was acquired name by
+//! name ([`Joint`]) owns one of each member. `release` sends the claim back and waits for the
+//! reply; dropping a share hands the claim to the keeper, which releases it in the background. In
+//! both cases the right ends in this process before the store can hear of it, so that the next
+//! holder never overlaps with this one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::effects::PendingRelease;
 use super::entry::{Entry, Phase};
 use super::joint::Joint;
 use super::release::ReleaseCall;
-use super::table::PendingRelease;
 use super::{AcquireRequest, Core, Hold, Wait};
 use crate::contract::{Error, ErrorKind, Loss, Part, Parts, Release, Verb};
 use crate::seeded::{self, Bug};

@@ -4,18 +4,20 @@
 //! renewal of that claim is in flight, or after the claim has left the table. So each is handled by
 //! the phase of its entry:
 //!
-//! | phase | `Granted` | `Ended` | `Again`, `Resync` |
-//! |---|---|---|---|
-//! | `Sent` | kept until the reply names the same arrival | kept until the reply | ask once more after the reply |
-//! | `Waiting` | becomes the grant if the arrival matches | ends the wait | ask the store now, or after the given time |
-//! | `Granted`, `Held` | ignored: known already | the grant is lost | ask once more if a renewal is in flight |
-//! | `Ended`, not in the table | ignored | ignored | ignored |
+//! - `Sent`: a grant or an end is kept until the reply to the claim names its arrival; a hint makes
+//!   the session ask once more after the reply.
+//! - `Waiting`: a grant counts if its arrival is that of the latest reply, an end ends the wait, a
+//!   hint makes the session ask now or after the given time.
+//! - `Granted`, `Held`: an end is a loss; a grant is known already; a hint matters only while a
+//!   renewal is in flight, whose reply may be older than the hint.
+//! - `Ended`, or no entry: ignored.
 //!
 //! A lost signal costs nothing but time: the next renewal returns the same news (promise 8).
 
 use super::Core;
+use super::effects::Effects;
 use super::entry::{EarlyEnd, EndReason, Phase};
-use super::table::{Effects, Table};
+use super::table::Table;
 use crate::contract::{ClaimId, Ear, Grant, Loss, Signal};
 use crate::time::Tick;
 

@@ -7,13 +7,13 @@
 //!    all if that is [`Tick::NEVER`]. Hence entries are only changed through [`Table::update`],
 //!    which compares the deadline before and after.
 //! 2. **`held` is the index of `Phase::Held`** by name: `update` adds, `remove` takes out.
-//! 3. **The alarm is never late.** `armed` is what the alarm is set to, and no deadline of an entry,
-//!    a sleeping caller or a release to be retried is before it. The keeper may wake too early, and
-//!    then computes the next instant in [`Table::collect`].
-//! 4. **No release is lost.** A claim that leaves the table and may be known to the store is counted
-//!    in `in_flight` from the same critical section on, until the store confirms its release or its
-//!    lease has ended. The keeper ends, and `close` returns, only when that count is zero and
-//!    `releases` is empty.
+//! 3. **The alarm is never late.** `armed` is what the alarm is set to, and no deadline of an
+//!    entry, a sleeping caller or a release to be retried is before it. The keeper may wake too
+//!    early, and then computes the next instant in [`Table::collect`].
+//! 4. **No release is lost.** A claim that leaves the table and may be known to the store is
+//!    counted in `in_flight` from the same critical section on, until the store confirms its
+//!    release or its lease has ended. The keeper ends, and `close` returns, only when that count is
+//!    zero and `releases` is empty.
 //! 5. **Effects come last.** Wakers, losses and releases are collected in [`Effects`] and carried
 //!    out after the lock was dropped: the hold ends first, then the release is sent. A holder that
 //!    asks in between reads the clock itself, and the claim is not renewed any more.
@@ -25,10 +25,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::effects::{Effects, PendingRelease};
 use super::entry::{EndReason, Entry, Flow, Phase};
 use super::hold::Hold;
-use crate::contract::{Claim, ClaimId, ClaimRef, IdMap, Loss, Name, OwnerId, Part, Release};
-use crate::limits;
+use crate::contract::{Claim, ClaimId, IdMap, Loss, Name, OwnerId, Part};
 use crate::time::{Alarm, Tick};
 
 /// All claims of a session.
@@ -58,52 +58,6 @@ pub(super) struct Table {
     pub(super) closed: bool,
     /// Every handle of the session was dropped: the keeper ends when the last guard is gone.
     pub(super) orphaned: bool,
-}
-
-/// A release that the keeper has to send, or to send again.
-#[derive(Debug)]
-pub(super) struct PendingRelease {
-    pub(super) release: Release,
-    /// When the lease has ended the claim in the store anyway. Set when the keeper first collects
-    /// the release: the thread that released may have been stopped after it had read the clock,
-    /// while the keeper went on renewing.
-    pub(super) until: Tick,
-    pub(super) not_before: Tick,
-    /// The store never received the claim. The release is sent once, so that the engine can drop
-    /// what it keeps of the claim; it is not counted as in flight and not retried.
-    pub(super) void: bool,
-}
-
-impl PendingRelease {
-    /// The release of an entry's claim, to be sent at once.
-    pub(super) fn of(entry: &Entry) -> Self {
-        Self::new(entry.to_release())
-    }
-
-    /// A release to be sent at once.
-    pub(super) fn new(release: Release) -> Self {
-        Self { release, until: Tick::NEVER, not_before: Tick::ZERO, void: false }
-    }
-
-    /// Returns how many of these count as in flight.
-    pub(super) fn count(pending: &[Self]) -> usize {
-        pending.iter().filter(|pending| !pending.void).count()
-    }
-}
-
-/// What follows from a change of the table, to be carried out after its lock was dropped.
-#[derive(Debug, Default)]
-pub(super) struct Effects {
-    pub(super) wake: Vec<Waker>,
-    pub(super) renew: Vec<ClaimRef>,
-    pub(super) release: Vec<PendingRelease>,
-    /// Releases of claims that were lost, to be queued after their holders were notified.
-    pub(super) give_back: Vec<PendingRelease>,
-    pub(super) lost: Vec<(Arc<Hold>, Loss)>,
-    /// The holds of joints, which are lost with the first of their members.
-    pub(super) joints: Vec<(Arc<Hold>, Loss)>,
-    /// Holds that another grant of the same owner has replaced.
-    pub(super) replaced: Vec<Arc<Hold>>,
 }
 
 impl Table {
@@ -268,8 +222,8 @@ impl Table {
         }
     }
 
-    /// Records that `count` releases have a reply. Returns the wakers of the callers that waited for
-    /// the last of them.
+    /// Records that `count` releases have a reply. Returns the wakers of the callers that waited
+    /// for the last of them.
     pub(super) fn releases_done(&mut self, count: usize) -> Vec<Waker> {
         // Saturating: `abandon` has set the count to zero while calls were in flight.
         self.in_flight = self.in_flight.saturating_sub(count);
@@ -460,37 +414,6 @@ impl Table {
         if due != Tick::NEVER {
             self.due.remove(&(due, id));
         }
-    }
-}
-
-impl Effects {
-    /// Splits claims into batches.
-    pub(super) fn batches<T>(items: Vec<T>) -> Vec<Vec<T>> {
-        let mut batches = Vec::with_capacity(items.len().div_ceil(limits::BATCH));
-        let mut items = items.into_iter();
-        loop {
-            let batch: Vec<T> = items.by_ref().take(limits::BATCH).collect();
-            if batch.is_empty() {
-                return batches;
-            }
-            batches.push(batch);
-        }
-    }
-
-    /// Ends the lost holds and wakes callers. Never called under the table's lock, since wakers may
-    /// run anything.
-    pub(super) fn notify(&mut self) {
-        for (hold, loss) in self.lost.drain(..) {
-            tracing::warn!(name = %hold.claim().parts.first_name(), %loss, "lock lost");
-            hold.end(loss);
-        }
-        for (hold, loss) in self.joints.drain(..) {
-            hold.end(loss);
-        }
-        for hold in self.replaced.drain(..) {
-            hold.end(Loss::Released);
-        }
-        self.wake.drain(..).for_each(Waker::wake);
     }
 }
 

@@ -54,17 +54,25 @@ fn with_grace_nobody_comes_in_after_a_crash_until_old_leases_have_ended() {
     let guard = block_on(connect().mutex("b").unwrap().try_lock()).unwrap();
     assert!(guard.is_some(), "an orderly restart loses nothing");
     drop(guard);
+    // Before the crash: the first client comes back by itself as soon as the server does, and it is
+    // that connection which notices.
+    let before = micros(&server);
     server.kill();
     server.restart();
-    let before = micros(&server);
     let again = connect();
     // Commits that were lost may have given out numbers up to two seconds ahead of the clock.
     let last: u64 = server.done("SELECT last_value FROM tenure.numbers").trim().parse().unwrap();
     assert!(last > before + AHEAD, "fences leap: {last}, not above {before}");
-    let refused = block_on(again.mutex("never-held").unwrap().try_lock()).unwrap();
-    assert!(refused.is_none(), "somebody may hold it whom the server has forgotten");
+    // By the server's clock: a busy machine may take longer than the grace for a few calls.
+    let ends: u64 = server.done("SELECT grace FROM tenure.alive").trim().parse().unwrap();
+    assert!(u128::from(ends) >= u128::from(before) + most.as_micros(), "a whole max_lease");
+    let taken = block_on(again.mutex("never-held").unwrap().try_lock()).unwrap();
+    let early = taken.is_some() && micros(&server) < ends;
+    assert!(!early, "somebody may hold it whom the server has forgotten");
+    drop(taken);
     let guard = block_on(again.mutex("never-held").unwrap().lock()).unwrap();
-    assert!(guard.check().is_ok(), "it waits for the end of the grace, and comes in");
+    assert!(micros(&server) >= ends, "it waits for the end of the grace, and comes in");
+    assert!(guard.check().is_ok());
 }
 
 #[test]

@@ -39,8 +39,8 @@ fn a_holder_is_shown_with_all_that_is_known_of_it(world: &World) {
     world.until("nobody is shown", || world.slot("a").is_none_or(|slot| slot.holders.is_empty()));
 }
 
-/// A wrapper around an engine once lost one of its optional methods in silence, so that bad links on
-/// a cluster were never tested with batches by node.
+/// A wrapper around an engine once lost one of its optional methods in silence, so that bad links
+/// on a cluster were never tested with batches by node.
 fn what_is_promised_is_there_through_a_wrapper_too(world: &World) {
     let (actor, engine) = (world.actor(), world.stage().client());
     let (promises, link) = (engine.promises(), &actor.link);

@@ -26,6 +26,7 @@ mod long_holds;
 mod lookout;
 mod place;
 mod post;
+mod raise_fences;
 mod refusals;
 mod sessions;
 mod shelf;
@@ -43,10 +44,10 @@ use self::shelf::Pages;
 use self::store::{Address, Appetite, Done, WAIT};
 use super::{Terms, max_lease};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, FenceFloor,
     Fencing, IdMap, LocalSessions, Loss, Name, OwnershipProof, Page, Partitions, Pending, Promises,
-    Query, Raised, Refusal, Release, Released, Renewed, Replication, SessionId, Snapshot, Survives,
-    Verb, Verdict, Wake,
+    Query, Refusal, Release, Released, Renewed, Replication, SessionId, Snapshot, Survives, Verb,
+    Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -442,20 +443,6 @@ impl Engine for EmbeddedEngine {
 
     fn local(&self) -> Option<&dyn LocalSessions> {
         Some(&*self.sessions)
-    }
-}
-
-impl FenceFloor for EmbeddedEngine {
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
-        // The step writes the reserve of fences to the disk before it is done.
-        let raised = self.sessions.disk_helper().run(move || {
-            let step = |ledger: &mut Ledger<Pages<'_, '_>>, _| ledger.raise_fences(to);
-            let (namespace, clock) = (scope.namespace, &*scope.clock);
-            let done = sessions.store().step(namespace, clock, Appetite::Takes, WAIT, step);
-            done.map(|(raised, _)| raised)
-        });
-        Box::pin(async move { raised.await.map_err(|error| error.during(Verb::RaiseFences)) })
     }
 }
 

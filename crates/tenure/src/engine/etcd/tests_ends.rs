@@ -43,8 +43,8 @@ fn look(engine: &EtcdEngine, text: &str) -> Option<SlotView> {
     block_on(engine.inspect(&Query::Slot(name(text)))).unwrap().slots.into_iter().next()
 }
 
-/// A gate that stops requests and replies by their number, once it counts; the first has number 1. A
-/// transaction passes it twice: before it is sent, and when its reply has come.
+/// A gate that stops requests and replies by their number, once it counts; the first has number 1.
+/// A transaction passes it twice: before it is sent, and when its reply has come.
 #[derive(Clone)]
 struct Stops {
     passed: Arc<AtomicUsize>,
@@ -242,8 +242,8 @@ fn the_step_of_a_nested_waiter_whose_ticket_was_ended_makes_no_hold() {
     a_late_step_makes_no_hold("late-step", nested, 3);
 }
 
-/// A clock that counts how often it is read. It can be ahead of its alarms: then what is due has not
-/// been noticed yet.
+/// A clock that counts how often it is read. It can be ahead of its alarms: then what is due has
+/// not been noticed yet.
 #[derive(Debug)]
 struct Ahead {
     clock: ManualClock,

@@ -19,11 +19,17 @@ use super::sentinel;
 use super::trouble::Trouble;
 use super::wire::Outcome;
 use super::{RedisEngine, answers, to_error};
-use crate::contract::{Error, Finding, SessionId, Verb};
+use crate::contract::{Diagnostics, Error, Finding, Pending, SessionId, Verb};
 
 /// What we call outside of scripts.
 const CALLED: [&str; 7] =
     ["EVAL", "EVALSHA", "PING", "SCAN", "SCRIPT|LOAD", "SUBSCRIBE", "UNSUBSCRIBE"];
+
+impl Diagnostics for RedisEngine {
+    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
+        Box::pin(async move { self.ask_the_server().await })
+    }
+}
 
 impl RedisEngine {
     /// Asks the server all there is to ask, and judges the answers.

@@ -64,10 +64,10 @@ use self::wire::{Home, Reply, Wire};
 use super::Terms;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence,
-    FenceFloor, Fencing, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending,
-    Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Signal, Snapshot,
-    Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending, Promises, Query,
+    Raised, Release, Released, Renewed, Replication, SessionId, Signal, Snapshot, Survives, Verb,
+    Verdict, Wake,
 };
 use crate::time::Clock;
 
@@ -436,26 +436,6 @@ impl FenceFloor for RedisEngine {
             let value = self.run(Verb::RaiseFences, script, &[], &[to.as_bytes()]).await?;
             answers::raised(&value)
         })
-    }
-}
-
-impl Replication for RedisEngine {
-    fn confirm<'a>(
-        &'a self,
-        claim: &'a ClaimRef,
-        replicas: u32,
-        within: Duration,
-    ) -> Pending<'a, Confirmed> {
-        Box::pin(async move {
-            let confirmed = self.replicas().confirm(claim, replicas, within).await;
-            confirmed.map_err(|trouble| to_error(trouble, Verb::Renew))
-        })
-    }
-}
-
-impl Diagnostics for RedisEngine {
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(async move { self.ask_the_server().await })
     }
 }
 

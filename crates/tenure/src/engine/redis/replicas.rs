@@ -21,8 +21,23 @@ use super::manner::Manner;
 use super::pack::pack;
 use super::trouble::Trouble;
 use super::wire::Wire;
-use crate::contract::{ClaimRef, Confirmed};
+use super::{RedisEngine, to_error};
+use crate::contract::{ClaimRef, Confirmed, Pending, Replication, Verb};
 use crate::limits;
+
+impl Replication for RedisEngine {
+    fn confirm<'a>(
+        &'a self,
+        claim: &'a ClaimRef,
+        replicas: u32,
+        within: Duration,
+    ) -> Pending<'a, Confirmed> {
+        Box::pin(async move {
+            let confirmed = self.replicas().confirm(claim, replicas, within).await;
+            confirmed.map_err(|trouble| to_error(trouble, Verb::Renew))
+        })
+    }
+}
 
 /// The connection on which replicas are asked for.
 pub(super) struct Replicas {

@@ -1,11 +1,12 @@
 //! Asks sentinels which server is the primary. Knows sentinels, not what is asked of the primary.
 //!
 //! All sentinels that the URL names are asked at once. At the first attempt a majority that agrees
-//! is enough. If an attempt failed before, every sentinel gets its time to answer: the time limit of
-//! a call while none has answered, a short while after the first answer. If they then disagree, they are asked again together with the epoch of their configuration, and `vote.rs`
-//! decides. Nothing that a sentinel says is believed without proof: the server that was chosen has
-//! to be there and to say that it is a primary (`reception.rs` checks it), otherwise the attempt
-//! failed and the next one asks again. `events.rs` hears when the primary changes.
+//! is enough. If an attempt failed before, every sentinel gets its time to answer: the timeout of a
+//! call while none has answered, a short while after the first answer. If they then disagree, they
+//! are asked again together with the epoch of their configuration, and `vote.rs` decides. Nothing
+//! that a sentinel says is believed without proof: the server that was chosen has to be there and
+//! to say that it is a primary (`reception.rs` checks it), otherwise the attempt failed and the
+//! next one asks again. `events.rs` subscribes to changes of the primary.
 
 mod events;
 pub(super) mod vote;
@@ -15,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::Value;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
 
 pub(super) use self::events::follow;
 use self::vote::{Peer, Vote};
@@ -125,26 +126,49 @@ impl Finder {
                 (at, answer.unwrap_or_else(|_| Err(unavailable(late))))
             });
         }
-        let (mut votes, mut failures) = (Vec::new(), Vec::new());
-        let mut order = Vec::new();
-        let mut end = Instant::now() + 2 * limits::CALL;
-        while let Ok(Some(answer)) = timeout_at(end, asking.join_next()).await {
-            match answer {
-                Ok((at, Ok(vote))) => {
-                    end = end.min(Instant::now() + STRAGGLERS);
-                    let place = order.partition_point(|before| *before < at);
-                    order.insert(place, at);
-                    votes.insert(place, vote);
-                }
-                Ok((_, Err(error))) => failures.push(error),
-                // The runtime is going down.
-                Err(_) => failures.push(unavailable("it could not be asked".to_owned())),
-            }
-            if enough(&votes) {
+        // Each answer has the timeout of a call; after the first vote the others have a short
+        // while.
+        let mut answers = Answers::default();
+        while let Some(answer) = asking.join_next().await {
+            answers.record(answer);
+            if !answers.votes.is_empty() {
                 break;
             }
         }
-        (votes, failures)
+        let rest = async {
+            while !enough(&answers.votes)
+                && let Some(answer) = asking.join_next().await
+            {
+                answers.record(answer);
+            }
+        };
+        let _ = timeout(STRAGGLERS, rest).await;
+        (answers.votes, answers.failures)
+    }
+}
+
+/// The answers of sentinels so far.
+#[derive(Default)]
+struct Answers {
+    /// In the order of the URL.
+    votes: Vec<Vote>,
+    /// The place in the URL of each vote.
+    places: Vec<usize>,
+    failures: Vec<Error>,
+}
+
+impl Answers {
+    fn record(&mut self, answer: Result<(usize, Result<Vote, Error>), JoinError>) {
+        match answer {
+            Ok((place, Ok(vote))) => {
+                let at = self.places.partition_point(|before| *before < place);
+                self.places.insert(at, place);
+                self.votes.insert(at, vote);
+            }
+            Ok((_, Err(error))) => self.failures.push(error),
+            // The runtime is shutting down.
+            Err(_) => self.failures.push(unavailable("it could not be asked".to_owned())),
+        }
     }
 }
 

@@ -1,0 +1,23 @@
+//! Raises the floor of a namespace's fences. The step writes the reserve of fences to the disk
+//! before it returns, so it runs on the thread that may wait for the disk.
+
+use std::sync::Arc;
+
+use super::shelf::Pages;
+use super::store::Appetite;
+use super::{EmbeddedEngine, WAIT};
+use crate::contract::{Fence, FenceFloor, Pending, Raised, Verb};
+use crate::ledger::Ledger;
+
+impl FenceFloor for EmbeddedEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        let raised = self.sessions.disk_helper().run(move || {
+            let step = |ledger: &mut Ledger<Pages<'_, '_>>, _| ledger.raise_fences(to);
+            let (namespace, clock) = (scope.namespace, &*scope.clock);
+            let done = sessions.store().step(namespace, clock, Appetite::Takes, WAIT, step);
+            done.map(|(raised, _)| raised)
+        });
+        Box::pin(async move { raised.await.map_err(|error| error.during(Verb::RaiseFences)) })
+    }
+}
