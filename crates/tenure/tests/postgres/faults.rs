@@ -89,8 +89,8 @@ fn a_statement_that_takes_too_long_is_ended_and_said() {
            PERFORM pg_sleep(600); RETURN NEW; END $$; \
          CREATE TRIGGER slow BEFORE INSERT ON tenure.slots FOR EACH ROW EXECUTE FUNCTION slow()",
     );
-    // On a machine so busy that the server ends the statement twice as late, the connection is given
-    // up before that, as one whose other end is gone: then the next attempt says it.
+    // On a machine so busy that the server ends the statement twice as late, the connection is
+    // given up before that, as one whose other end is gone: then the next attempt says it.
     eventually("the server's own word for it is said", || {
         let error = block_on(tenure.mutex("a").unwrap().try_lock()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -1,11 +1,12 @@
 //! Asks sentinels which server is the primary. Knows sentinels, not what is asked of the primary.
 //!
 //! All sentinels that the URL names are asked at once. At the first attempt a majority that agrees
-//! is enough. If an attempt failed before, every sentinel gets its time to answer: the time limit of
-//! a call while none has answered, a short while after the first answer. If they then disagree, they are asked again together with the epoch of their configuration, and `vote.rs`
-//! decides. Nothing that a sentinel says is believed without proof: the server that was chosen has
-//! to be there and to say that it is a primary (`reception.rs` checks it), otherwise the attempt
-//! failed and the next one asks again. `events.rs` hears when the primary changes.
+//! is enough. If an attempt failed before, every sentinel gets its time to answer: the time limit
+//! of a call while none has answered, a short while after each answer. If they then disagree, they
+//! are asked again together with the epoch of their configuration, and `vote.rs` decides. Nothing
+//! that a sentinel says is believed without proof: the server that was chosen has to be there and
+//! to say that it is a primary (`reception.rs` checks it), otherwise the attempt failed and the
+//! next one asks again. `events.rs` hears when the primary changes.
 
 mod events;
 pub(super) mod vote;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 pub(super) use self::events::follow;
 use self::vote::{Peer, Vote};
@@ -31,8 +32,8 @@ use super::wire::Greeter;
 use crate::contract::{Error, ErrorKind};
 use crate::limits;
 
-/// How long the other sentinels are waited for once one has answered. While none has, each may take
-/// as long as any call: a slow link or a busy host must not look like an absent sentinel.
+/// How long the next sentinel is waited for once one has answered. While none has, each may take as
+/// long as any call: a slow link or a busy host must not look like an absent sentinel.
 const STRAGGLERS: Duration = Duration::from_millis(400);
 
 /// Finds the server of a location, by way of its sentinels if it has any.
@@ -127,11 +128,11 @@ impl Finder {
         }
         let (mut votes, mut failures) = (Vec::new(), Vec::new());
         let mut order = Vec::new();
-        let mut end = Instant::now() + 2 * limits::CALL;
-        while let Ok(Some(answer)) = timeout_at(end, asking.join_next()).await {
+        let mut patience = 2 * limits::CALL;
+        while let Ok(Some(answer)) = timeout(patience, asking.join_next()).await {
             match answer {
                 Ok((at, Ok(vote))) => {
-                    end = end.min(Instant::now() + STRAGGLERS);
+                    patience = STRAGGLERS;
                     let place = order.partition_point(|before| *before < at);
                     order.insert(place, at);
                     votes.insert(place, vote);
