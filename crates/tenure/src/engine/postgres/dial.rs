@@ -51,7 +51,7 @@ async fn dial_one(location: &Location, host: &Config, tls: &Tls) -> Result<Diall
     let error = match timeout(limit, host.connect(tls.clone())).await {
         Ok(Ok(dialled)) => return Ok(dialled),
         Ok(Err(error)) => error,
-        Err(_) => return Err(unanswered(place(host), probe(host).await, limit)),
+        Err(_) => return Err(unanswered(&place(host), probe(host).await, limit)),
     };
     if error.as_db_error().is_some() {
         return Err(trouble::to_error(&error, Sent::No));
@@ -103,10 +103,10 @@ async fn probe(host: &Config) -> Probed {
     }
 }
 
-fn unanswered(place: String, probed: Probed, limit: Duration) -> Error {
+fn unanswered(place: &str, probed: Probed, limit: Duration) -> Error {
     let limit = short(limit);
     let (what, next) = match probed {
-        Probed::Stranger => return stranger(&place),
+        Probed::Stranger => return stranger(place),
         Probed::Unreached => (
             format!("no connection to {place} within {limit}"),
             "check that the server runs and can be reached",

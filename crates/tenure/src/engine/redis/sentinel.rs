@@ -1,8 +1,8 @@
 //! Asks sentinels which server is the primary. Knows sentinels, not what is asked of the primary.
 //!
 //! All sentinels that the URL names are asked at once. At the first attempt a majority that agrees
-//! is enough. If an attempt failed before, every sentinel gets its time to answer: the timeout of a
-//! call while none has answered, a short while after the first answer. If they then disagree, they
+//! is enough. If an attempt failed before, every sentinel gets its time to answer: the time limit
+//! of a call while none has answered, a short while after each answer. If they then disagree, they
 //! are asked again together with the epoch of their configuration, and `vote.rs` decides. Nothing
 //! that a sentinel says is believed without proof: the server that was chosen has to be there and
 //! to say that it is a primary (`reception.rs` checks it), otherwise the attempt failed and the
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::Value;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 pub(super) use self::events::follow;
@@ -32,8 +32,8 @@ use super::wire::Greeter;
 use crate::contract::{Error, ErrorKind};
 use crate::limits;
 
-/// How long the other sentinels are waited for once one has answered. While none has, each may take
-/// as long as any call: a slow link or a busy host must not look like an absent sentinel.
+/// How long the next sentinel is waited for once one has answered. While none has, each may take as
+/// long as any call: a slow link or a busy host must not look like an absent sentinel.
 const STRAGGLERS: Duration = Duration::from_millis(400);
 
 /// Finds the server of a location, by way of its sentinels if it has any.
@@ -126,49 +126,26 @@ impl Finder {
                 (at, answer.unwrap_or_else(|_| Err(unavailable(late))))
             });
         }
-        // Each answer has the timeout of a call; after the first vote the others have a short
-        // while.
-        let mut answers = Answers::default();
-        while let Some(answer) = asking.join_next().await {
-            answers.record(answer);
-            if !answers.votes.is_empty() {
+        let (mut votes, mut failures) = (Vec::new(), Vec::new());
+        let mut order = Vec::new();
+        let mut patience = 2 * limits::CALL;
+        while let Ok(Some(answer)) = timeout(patience, asking.join_next()).await {
+            match answer {
+                Ok((at, Ok(vote))) => {
+                    patience = STRAGGLERS;
+                    let place = order.partition_point(|before| *before < at);
+                    order.insert(place, at);
+                    votes.insert(place, vote);
+                }
+                Ok((_, Err(error))) => failures.push(error),
+                // The runtime is going down.
+                Err(_) => failures.push(unavailable("it could not be asked".to_owned())),
+            }
+            if enough(&votes) {
                 break;
             }
         }
-        let rest = async {
-            while !enough(&answers.votes)
-                && let Some(answer) = asking.join_next().await
-            {
-                answers.record(answer);
-            }
-        };
-        let _ = timeout(STRAGGLERS, rest).await;
-        (answers.votes, answers.failures)
-    }
-}
-
-/// The answers of sentinels so far.
-#[derive(Default)]
-struct Answers {
-    /// In the order of the URL.
-    votes: Vec<Vote>,
-    /// The place in the URL of each vote.
-    places: Vec<usize>,
-    failures: Vec<Error>,
-}
-
-impl Answers {
-    fn record(&mut self, answer: Result<(usize, Result<Vote, Error>), JoinError>) {
-        match answer {
-            Ok((place, Ok(vote))) => {
-                let at = self.places.partition_point(|before| *before < place);
-                self.places.insert(at, place);
-                self.votes.insert(at, vote);
-            }
-            Ok((_, Err(error))) => self.failures.push(error),
-            // The runtime is shutting down.
-            Err(_) => self.failures.push(unavailable("it could not be asked".to_owned())),
-        }
+        (votes, failures)
     }
 }
 

@@ -135,13 +135,12 @@ impl Inner {
                     failures.push(error);
                     continue;
                 }
-                Ok(Some(Err(_))) => continue,
                 Err(_) if next < most => {
                     at_a_time = asking.len() + AT_A_TIME;
                     continue;
                 }
                 Err(_) if choice.is_some() && asked == Asked::Enough => break,
-                Err(_) => continue,
+                Ok(Some(Err(_))) | Err(_) => continue,
             }
             add_new(&mut peers, views.iter().flat_map(|view: &View| view.map.peers()));
             choice = choose(&views, &known);
