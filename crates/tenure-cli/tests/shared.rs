@@ -15,7 +15,7 @@ common::on_stores!(
         a_second_run_waits_for_the_first,
         a_lock_that_is_not_obtained_gives_75_and_the_command_never_runs,
         every_command_that_does_not_wait_words_a_refusal_alike,
-        waiting_ends_with_a_signal_and_leaves_the_line,
+        waiting_ends_with_a_signal_and_leaves_the_queue,
         readers_share_and_a_writer_is_alone,
         slots_let_so_many_in_and_no_more,
         several_locks_are_taken_all_or_none,
@@ -23,12 +23,12 @@ common::on_stores!(
         namespaces_do_not_meet,
         kill_9_lets_the_next_in_only_when_the_whole_tree_is_gone,
         kill_9_of_the_guardian_lets_the_next_in_only_when_the_tree_is_gone,
-        break_releases_exactly_that_grant_and_its_holder_learns_the_reason,
+        force_release_ends_exactly_that_grant_and_its_holder_learns_the_reason,
         on_lost_decides_what_becomes_of_the_command,
         hold_keeps_a_lock_until_a_signal_comes,
         a_handle_is_the_right_to_renew_and_release,
         a_handle_that_is_not_renewed_ends_with_its_lease,
-        acquire_waits_in_line_and_exports_what_a_script_needs,
+        acquire_waits_in_the_queue_and_exports_what_a_script_needs,
         the_owner_of_a_handle_is_entered_by_what_the_script_runs,
         wait_returns_when_the_lock_is_free_and_takes_nothing,
         ls_shows_who_holds_and_who_waits,
@@ -91,7 +91,7 @@ fn every_command_that_does_not_wait_words_a_refusal_alike(place: &Place) {
     }
 }
 
-fn waiting_ends_with_a_signal_and_leaves_the_line(place: &Place) {
+fn waiting_ends_with_a_signal_and_leaves_the_queue(place: &Place) {
     let _holder = place.held("x");
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut waiter = place.start(&["run", "x", "--", "touch", "ran"]);
@@ -195,7 +195,7 @@ fn fence_of(place: &Place, name: &str) -> String {
     place.says_json(&["show", name, "--json"])["holders"][0]["fence"].to_string()
 }
 
-fn break_releases_exactly_that_grant_and_its_holder_learns_the_reason(place: &Place) {
+fn force_release_ends_exactly_that_grant_and_its_holder_learns_the_reason(place: &Place) {
     let mut command = place.tenure(&["run", "x", "-c", "echo in; exec sleep 600"]);
     command.stderr(std::fs::File::create(place.file("errors")).unwrap());
     let mut holder = Running::start(command);
@@ -293,7 +293,7 @@ fn a_handle_that_is_not_renewed_ends_with_its_lease(place: &Place) {
     assert!(stderr(&output).contains("--max-lease"), "{output:?}");
 }
 
-fn acquire_waits_in_line_and_exports_what_a_script_needs(place: &Place) {
+fn acquire_waits_in_the_queue_and_exports_what_a_script_needs(place: &Place) {
     for kind in [&[][..], &["--slots", "1"]] {
         let mut hold = vec!["hold", "x"];
         hold.extend(kind);

@@ -194,7 +194,8 @@ fn the_blocking_methods_have_all_kinds_of_locks() {
     let permit = tenure.semaphore("s", 2).unwrap().blocking_acquire_many(2).unwrap();
     assert!(tenure.semaphore("s", 2).unwrap().blocking_try_acquire().unwrap().is_none());
     permit.blocking_release().unwrap();
-    let set = tenure.lock_set([tenure.mutex("a").unwrap().part(), lock.write_part()]).unwrap();
+    let parts = [tenure.mutex("a").unwrap().part(), tenure.rwlock("rw").unwrap().write_part()];
+    let set = tenure.lock_set(parts).unwrap();
     set.blocking_lock().unwrap().blocking_release().unwrap();
     assert!(set.blocking_try_lock().unwrap().is_some());
     let family = tenure.family("x:*").unwrap();

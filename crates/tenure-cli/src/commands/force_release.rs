@@ -88,7 +88,7 @@ fn report(
     out: &mut impl Write,
 ) -> io::Result<()> {
     #[derive(Serialize)]
-    struct Broken<'a> {
+    struct Released<'a> {
         name: &'a str,
         fence: u64,
         reason: &'a str,
@@ -97,7 +97,7 @@ fn report(
     match form {
         OutputArg::Json | OutputArg::Ndjson => {
             let ForceReleaseArgs { name, fence, reason, .. } = args;
-            output::json(&Broken { name, fence: *fence, reason, ended }, out)
+            output::json(&Released { name, fence: *fence, reason, ended }, out)
         }
         _ => ended.iter().try_for_each(|holder| {
             writeln!(out, "released {} from {}", args.name, holder.about.short())
