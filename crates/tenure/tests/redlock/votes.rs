@@ -1,5 +1,5 @@
-//! What a vote is worth: for how long a hold is trusted, what an attempt that lost leaves behind, and
-//! when a node that may have lost its memory votes again.
+//! What a vote is worth: for how long a hold is trusted, what an attempt that lost leaves behind,
+//! and when a node that may have lost its memory votes again.
 
 use std::time::Duration;
 

@@ -224,8 +224,8 @@ fn a_late_step_makes_no_hold(namespace: &str, lineage: Lineage, sent: usize) {
     quiet(&third);
 
     assert_eq!(scene.seen("b"), (1, 0), "the session lives");
-    let slot = look(&scene.other, "a").expect("it is held");
-    assert_eq!(slot.holders[0].claim, next.id);
+    let seen = look(&scene.other, "a").expect("it is held");
+    assert_eq!(seen.holders[0].claim, next.id);
 }
 
 #[test]
@@ -240,8 +240,8 @@ fn the_step_of_a_nested_waiter_whose_ticket_was_ended_makes_no_hold() {
     a_late_step_makes_no_hold("late-step", nested, 3);
 }
 
-/// A clock that counts how often it is read. It can be ahead of its alarms: then what is due has not
-/// been noticed yet.
+/// A clock that counts how often it is read. It can be ahead of its alarms: then what is due has
+/// not been noticed yet.
 #[derive(Debug)]
 struct Ahead {
     clock: ManualClock,
@@ -311,10 +311,10 @@ fn a_lease_counts_from_the_send_of_what_was_answered() {
         block_on(answer).unwrap().unwrap()
     };
     let granted = answered_late("the time is read before the lease is asked for");
-    assert_eq!(granted.left(scene.clock.now()), LEASE - late);
+    assert_eq!(granted.left(scene.clock.now()) + late, LEASE);
     let kept = answered_late("the time is read before the keep-alive is sent");
     assert_eq!(kept.id, granted.id);
-    assert_eq!(kept.left(scene.clock.now()), LEASE - late);
+    assert_eq!(kept.left(scene.clock.now()) + late, LEASE);
 }
 
 #[derive(Default)]
