@@ -83,10 +83,10 @@ fn a_reader_never_passes_a_writer_that_came_before_it(world: &World) {
     let write = |name: &str| Ask::write(world, name);
     let take = |raw: &Raw, name: &str| vec![raw.granted(world, long(world, read(name))).0];
     claims_cross(world, take, [&write, &read], |raw, name, answers, holders| {
-        let [(writer, writes), (reader, reads)] = answers;
-        assert!(!is_granted(&writes), "{name}: a reader holds: {writes:?}");
-        let before = arrival(&reads) < arrival(&writes);
-        assert_eq!(is_granted(&reads), before, "{name}: {reads:?} beside {writes:?}");
+        let [(writer, of_writer), (reader, of_reader)] = answers;
+        assert!(!is_granted(&of_writer), "{name}: a reader holds: {of_writer:?}");
+        let before = arrival(&of_reader) < arrival(&of_writer);
+        assert_eq!(is_granted(&of_reader), before, "{name}: {of_reader:?} beside {of_writer:?}");
         raw.release(world, &holders[0]);
         raw.release(world, if before { reader } else { writer });
         raw.held(world, if before { writer } else { reader });
@@ -142,13 +142,12 @@ fn two_sets_that_come_at_once_never_hold_together(world: &World) {
 fn a_claim_that_crosses_the_release_it_waits_for_is_served(world: &World) {
     let raw = world.raw();
     let gates = [Arc::new(Gate::default()), Arc::new(Gate::default())];
-    let [claims, releases] = world.stage().gated([&gates[0], &gates[1]]);
+    let [one, other] = world.stage().gated([&gates[0], &gates[1]]);
     Gate::orders([&*gates[0], &*gates[1]], |number, order| {
         let name = format!("a{number}");
         let ask = || long(world, Ask::mutex(world, &name));
         let (holder, next) = (raw.granted(world, ask()).0, raw.make(ask()));
-        let (answer, released) =
-            order.drive(|| (send(&claims, &next), give_back(&releases, &holder)));
+        let (answer, released) = order.drive(|| (send(&one, &next), give_back(&other, &holder)));
         assert_eq!(released.done(world.stage()).expect("an answer"), [Released::Done], "{name}");
         answer.done(world.stage()).expect("an answer");
         // By itself: no renewal of the waiter asks for it.
