@@ -2,10 +2,10 @@
 //! Knows leases and conditions; the rules are the ledger's.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Inner;
 use super::client::{Compare, CompareResult, ResponseOp};
-use super::crowd::too_late;
 use super::keys::{Kind, Tag};
 use super::leases::{Lease, Standing, Term, Who};
 use super::picture::{Epoch, Picture, Rules, settle_arrival, settle_grant};
@@ -14,7 +14,7 @@ use super::roll::Phase;
 use super::step::{Change, Own, Step, last_two, picture, reads, reads_some};
 use super::trouble::Trouble;
 use crate::contract::{
-    Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Renewed, Verb, Verdict,
+    Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Renewed, Verb, Verdict, short,
 };
 use crate::ledger::seam::Shelf;
 use crate::time::Tick;
@@ -115,7 +115,7 @@ impl Inner {
         } else {
             Some(lease(term(claim.lock_delay)).await?)
         };
-        let lease = lease(term(std::time::Duration::ZERO)).await?;
+        let lease = lease(term(Duration::ZERO)).await?;
         let tag = self.roll.get(claim.id).map_or(Tag::FIRST, |entry| entry.own.tag);
         Ok((Own { claim: Arc::clone(claim), lease, delay, tag }, stale))
     }
@@ -357,7 +357,7 @@ impl Inner {
     pub(super) async fn pause(&self, attempt: usize) {
         if attempt >= 4 {
             let millis = u64::from(crate::sync::random_bytes()[0]) % (attempt as u64);
-            tokio::time::sleep(std::time::Duration::from_millis(millis)).await;
+            tokio::time::sleep(Duration::from_millis(millis)).await;
         }
     }
 
@@ -435,4 +435,11 @@ pub(super) fn crowded(name: &Name) -> Error {
     Error::new(ErrorKind::Unavailable, "others changed this lock faster than we could look at it")
         .on(name)
         .with_help("call again; if it happens often, spread the load over several names")
+}
+
+/// The error of a claim whose lease passed before it was sent.
+pub(super) fn too_late(lease: Duration) -> Error {
+    let what = format!("the claim was not sent: its turn came after its lease of {}", short(lease));
+    Error::new(ErrorKind::Unavailable, what)
+        .with_help("call again; if it happens often, use longer leases or fewer claims at once")
 }

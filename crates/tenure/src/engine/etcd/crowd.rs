@@ -24,12 +24,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use super::Inner;
-use super::claim::Halt;
+use super::claim::{Halt, too_late};
 use super::client::{RangeRequest, RangeResponse, RequestOp, ResponseOp, SortOrder, SortTarget};
 use super::keys::{Kind, Tag};
 use super::link::Answer;
@@ -40,7 +39,7 @@ use super::step::{Change, Own, get_range, number, picture, reads};
 use super::waits::{State, Wait};
 use super::watching::Spec;
 use crate::contract::{
-    Arrival, Claim, ClaimId, Error, ErrorKind, IdMap, Name, Part, Patience, Queued, Verdict, short,
+    Arrival, Claim, ClaimId, Error, ErrorKind, IdMap, Name, Part, Patience, Queued, Verdict,
 };
 use crate::limits;
 use crate::sync::{Mutex, MutexGuard, PoisonError, random_bytes};
@@ -179,13 +178,6 @@ impl Drop for UnderWay<'_> {
 fn withdrawn() -> Error {
     Error::new(ErrorKind::Unavailable, "the claim was withdrawn while it was being made")
         .with_help("claim anew")
-}
-
-/// The error of a claim whose lease passed before it was sent.
-pub(super) fn too_late(lease: Duration) -> Error {
-    let what = format!("the claim was not sent: its turn came after its lease of {}", short(lease));
-    Error::new(ErrorKind::Unavailable, what)
-        .with_help("call again; if it happens often, use longer leases or fewer claims at once")
 }
 
 /// The claims of this engine that wait for a name, by their arrival, and their tags.
