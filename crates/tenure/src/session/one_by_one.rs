@@ -140,7 +140,7 @@ impl<'a> Acquired<'a> {
     async fn release(&mut self) {
         let Some(held) = self.held.take() else { return };
         if let Err(error) = held.lease.release().await {
-            tracing::debug!(%error, "a name of a set was lost, or its release is not confirmed yet");
+            tracing::debug!(%error, "a name of a set was lost, or its release is unconfirmed");
         }
     }
 }

@@ -32,6 +32,8 @@ mod sessions;
 mod shelf;
 mod short;
 mod store;
+#[cfg(any(test, feature = "test-util"))]
+mod testing;
 mod txn;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -148,22 +150,6 @@ impl EmbeddedEngine {
         let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| ledger.end_session(session, now);
         let done = self.sessions.store().step(namespace, clock, Appetite::Gives, WAIT, step);
         done.map(|((), signals)| self.sessions.tell(signals, &self.scope))
-    }
-
-    /// Waits until what this process has begun in the store is done: for tests.
-    #[cfg(any(test, feature = "test-util"))]
-    pub fn settle(&self) {
-        self.sessions.helper().settle();
-        self.sessions.disk_helper().settle();
-    }
-
-    /// Stops this process inside a transaction, as a SIGSTOP at a bad moment would: for tests.
-    ///
-    /// # Errors
-    /// If the store cannot be entered.
-    #[cfg(any(test, feature = "test-util"))]
-    pub fn stop_inside(&self) -> Result<(), Error> {
-        self.sessions.store().stop_inside()
     }
 
     /// One verb: on this thread if the gate is free, else on a helper's.
