@@ -76,7 +76,7 @@ pub(super) fn revoke(
     match table.get(claim).map(|entry| &entry.phase) {
         Some(Phase::Held { .. } | Phase::Granted { .. }) => table.lose(claim, loss, now, effects),
         Some(Phase::Waiting { .. }) => {
-            table.end_wait(claim, EndReason::Revoked(loss), now, effects)
+            table.end_wait(claim, EndReason::Revoked(loss), now, effects);
         }
         // The push overtook the claim's reply: keep it until the reply comes.
         Some(Phase::Sent) => {

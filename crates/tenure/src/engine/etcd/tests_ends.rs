@@ -411,7 +411,9 @@ fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
         // It does not wait for its turn any more.
         assert_eq!(leaves.join().unwrap().unwrap_err().effect(), Effect::None);
         scene.clock.advance(LEASE);
-        numbers.iter().for_each(|number| stops.admit(*number));
+        for number in &numbers {
+            stops.admit(*number);
+        }
         let refused = waits.join().unwrap().unwrap_err();
         assert!(refused.effect() == Effect::None && refused.is_transient(), "{refused}");
     });
