@@ -135,19 +135,18 @@ pub(super) struct UnderWay<'a> {
 impl<'a> UnderWay<'a> {
     /// Waits until not too many claims are being made. An error if the claim is withdrawn before.
     pub(super) async fn turn(&self) -> Result<Option<SemaphorePermit<'a>>, Error> {
-        let turn = match self.crowd.turns.try_acquire() {
-            Ok(turn) => Some(turn),
-            Err(_) => {
-                let (stop, stopped) = oneshot::channel();
-                if let Some(making) = self.crowd.lock().get_mut(&self.id) {
-                    making.stop = (making.stage == Stage::Queued).then_some(stop);
-                }
-                tokio::select! {
-                    biased;
-                    // The semaphore is never closed.
-                    turn = self.crowd.turns.acquire() => turn.ok(),
-                    _ = stopped => return Err(withdrawn()),
-                }
+        let turn = if let Ok(turn) = self.crowd.turns.try_acquire() {
+            Some(turn)
+        } else {
+            let (stop, stopped) = oneshot::channel();
+            if let Some(making) = self.crowd.lock().get_mut(&self.id) {
+                making.stop = (making.stage == Stage::Queued).then_some(stop);
+            }
+            tokio::select! {
+                biased;
+                // The semaphore is never closed.
+                turn = self.crowd.turns.acquire() => turn.ok(),
+                _ = stopped => return Err(withdrawn()),
             }
         };
         match self.crowd.lock().get_mut(&self.id) {
