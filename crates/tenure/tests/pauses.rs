@@ -173,6 +173,24 @@ fn a_renewal_that_failed_is_tried_again_after_pauses_that_grow_up_to_a_bound() {
     assert!(apart, "sessions drift apart: {pauses:?}");
 }
 
+/// Each claim once had a pause of its own after a failed renewal, so that the retries of 2,000
+/// waiters were 2,000 calls, each of which read the whole queue from a store that was slow already.
+#[test]
+fn renewals_that_failed_together_are_tried_again_together() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let name = |number: u32| format!("n{number}");
+    let guards: Vec<_> =
+        (0..50).map(|at| now(tenure.mutex(&name(at)).unwrap().lock()).unwrap()).collect();
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    // A third of the lease to the first attempt, then pauses of up to half a second and more.
+    let pauses = pauses(&world, &world.engine.renews, 1, 15_000);
+    assert!((5..=40).contains(&pauses.len()), "{pauses:?}");
+    world.engine.refuse.store(false, Ordering::SeqCst);
+    world.advance(secs(5));
+    assert!(guards.iter().all(|guard| guard.check().is_ok()), "all were renewed in time");
+}
+
 #[test]
 fn a_renewal_without_an_answer_leaves_time_for_two_more() {
     let world = World::new();

@@ -360,8 +360,9 @@ impl Core {
         let now = self.clock.now();
         let mut effects = Effects::default();
         let mut table = self.lock();
+        // One jitter for the whole batch: it is retried as a batch, not claim by claim.
+        let jitter = self.jitter();
         for claim in claims {
-            let jitter = self.jitter();
             let cut_off = table.update(claim.id, |entry| {
                 entry.renewal_failed(now, jitter);
                 let waiting = matches!(entry.phase, Phase::Waiting { .. });
