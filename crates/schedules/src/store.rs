@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Raised, Release,
-    Released, Renewed, Replication, SessionId, Signal, Snapshot, Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence, FenceFloor, Fencing,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Raised, Release, Released,
+    Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict, Wake,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};
@@ -32,7 +32,7 @@ const PROMISES: Promises = Promises {
 pub(crate) struct Store {
     clock: ManualClock,
     ledger: Mutex<Ledger>,
-    ears: Mutex<Vec<(SessionId, Weak<dyn Ear>)>>,
+    listeners: Mutex<Vec<(SessionId, Weak<dyn SignalListener>)>>,
 }
 
 impl Store {
@@ -40,7 +40,7 @@ impl Store {
         Arc::new(Self {
             clock: clock.clone(),
             ledger: Mutex::new(Ledger::default()),
-            ears: Mutex::new(Vec::new()),
+            listeners: Mutex::new(Vec::new()),
         })
     }
 
@@ -63,11 +63,14 @@ impl Store {
     }
 
     fn tell(&self, session: SessionId, signal: Signal) {
-        let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
-        let ear = ears.iter().find(|(id, _)| *id == session).and_then(|(_, ear)| ear.upgrade());
-        drop(ears);
-        if let Some(ear) = ear {
-            ear.hear(signal);
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = listeners
+            .iter()
+            .find(|(id, _)| *id == session)
+            .and_then(|(_, listener)| listener.upgrade());
+        drop(listeners);
+        if let Some(listener) = listener {
+            listener.on_signal(signal);
         }
     }
 }
@@ -97,8 +100,8 @@ impl Engine for Store {
         Box::pin(async move { Ok(self.step(|ledger, now| ledger.evict(eviction, now))) })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        self.ears.lock().unwrap_or_else(PoisonError::into_inner).push((session, ear));
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push((session, listener));
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
     OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, Snapshot, Verdict,
+    SessionId, SignalListener, Snapshot, Verdict,
 };
 
 #[derive(Debug)]
@@ -51,8 +51,8 @@ impl Engine for CountingEngine {
         self.inner.evict(eviction)
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        self.inner.listen(session, ear);
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        self.inner.listen(session, listener);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

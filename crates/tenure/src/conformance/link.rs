@@ -11,9 +11,9 @@ use std::task::{Poll, Waker};
 
 use super::gate::Gate;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
-    FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
-    Release, Released, Renewed, Replication, SessionId, Signal, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, FenceFloor,
+    InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release,
+    Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
 };
 
 /// What happens to one call or push.
@@ -68,7 +68,7 @@ pub struct Link {
     pushes: AtomicUsize,
     renews: AtomicUsize,
     plan: Mutex<Plan>,
-    ears: Mutex<Vec<Arc<PushFilter>>>,
+    listeners: Mutex<Vec<Arc<PushFilter>>>,
     gate: Arc<Gate>,
 }
 
@@ -105,7 +105,7 @@ impl Link {
             pushes: AtomicUsize::new(0),
             renews: AtomicUsize::new(0),
             plan: Mutex::default(),
-            ears: Mutex::default(),
+            listeners: Mutex::default(),
             gate: Arc::clone(gate),
         })
     }
@@ -136,9 +136,9 @@ impl Link {
 
     /// Lets every session behind the link hear a signal that no store has sent.
     pub fn forge(&self, signal: &Signal) {
-        let ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for ear in ears.iter().filter_map(|filter| filter.ear.upgrade()) {
-            ear.hear(signal.clone());
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for listener in listeners.iter().filter_map(|filter| filter.listener.upgrade()) {
+            listener.on_signal(signal.clone());
         }
     }
 
@@ -272,13 +272,13 @@ impl Engine for Link {
         self.inner.evict(eviction)
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let link = Weak::clone(&self.me);
-        let filter = Arc::new(PushFilter { ear, kept: Mutex::default(), link });
-        let mut ears = self.ears.lock().unwrap_or_else(PoisonError::into_inner);
-        ears.retain(|filter| filter.ear.strong_count() > 0);
-        ears.push(Arc::clone(&filter));
-        drop(ears);
+        let filter = Arc::new(PushFilter { listener, kept: Mutex::default(), link });
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|filter| filter.listener.strong_count() > 0);
+        listeners.push(Arc::clone(&filter));
+        drop(listeners);
         let weak: Weak<PushFilter> = Arc::downgrade(&filter);
         self.inner.listen(session, weak);
     }
@@ -329,16 +329,18 @@ impl fmt::Debug for Link {
     }
 }
 
-/// Stands before a session's ear.
+/// Stands before a session's listener.
 struct PushFilter {
-    ear: Weak<dyn Ear>,
+    listener: Weak<dyn SignalListener>,
     kept: Mutex<Option<Signal>>,
     link: Weak<Link>,
 }
 
-impl Ear for PushFilter {
-    fn hear(&self, signal: Signal) {
-        let (Some(ear), Some(link)) = (self.ear.upgrade(), self.link.upgrade()) else { return };
+impl SignalListener for PushFilter {
+    fn on_signal(&self, signal: Signal) {
+        let (Some(listener), Some(link)) = (self.listener.upgrade(), self.link.upgrade()) else {
+            return;
+        };
         let nth = link.pushes.fetch_add(1, Ordering::SeqCst);
         if link.cut.load(Ordering::SeqCst) {
             return;
@@ -351,16 +353,16 @@ impl Ear for PushFilter {
         match trouble {
             Some(Trouble::LosePush) => {}
             Some(Trouble::RepeatPush) => {
-                ear.hear(signal.clone());
-                ear.hear(signal);
+                listener.on_signal(signal.clone());
+                listener.on_signal(signal);
             }
             Some(Trouble::DelayPush) => {
                 *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(signal);
             }
-            _ => ear.hear(signal),
+            _ => listener.on_signal(signal),
         }
         if let Some(kept) = kept {
-            ear.hear(kept);
+            listener.on_signal(kept);
         }
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::world::{World, name};
 use crate::contract::{
-    About, Claim, ClaimId, ClaimRef, Ear, Engine, Error, Evicted, Eviction, Fence, Grant, Lineage,
-    Loss, OwnerId, Part, Parts, Patience, Queued, Refusal, Release, Released, Renewed, SessionId,
-    Signal, Verdict,
+    About, Claim, ClaimId, ClaimRef, Engine, Error, Evicted, Eviction, Fence, Grant, Lineage, Loss,
+    OwnerId, Part, Parts, Patience, Queued, Refusal, Release, Released, Renewed, SessionId, Signal,
+    SignalListener, Verdict,
 };
 
 /// A client that speaks the contract itself.
@@ -21,8 +21,8 @@ pub struct Raw {
 #[derive(Default)]
 struct Heard(Mutex<Vec<Signal>>);
 
-impl Ear for Heard {
-    fn hear(&self, signal: Signal) {
+impl SignalListener for Heard {
+    fn on_signal(&self, signal: Signal) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(signal);
     }
 }
@@ -135,8 +135,8 @@ impl Ask {
 impl Raw {
     pub(super) fn new(engine: Arc<dyn Engine>) -> Self {
         let (session, heard) = (SessionId::new(), Arc::new(Heard::default()));
-        let ear: Arc<dyn Ear> = Arc::clone(&heard) as _;
-        engine.listen(session, Arc::downgrade(&ear) as Weak<dyn Ear>);
+        let listener: Arc<dyn SignalListener> = Arc::clone(&heard) as _;
+        engine.listen(session, Arc::downgrade(&listener) as Weak<dyn SignalListener>);
         Self { engine, session, heard }
     }
 

@@ -346,12 +346,12 @@ pub(crate) fn check_text(what: &str, text: &str, most: usize) -> Result<(), Erro
     Err(Error::invalid(ErrorKind::InvalidOption, problem).with_help("use a short printable text"))
 }
 
-/// Whether a claim that cannot be granted at once takes a place in line.
+/// Whether a claim that cannot be granted at once joins the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Patience {
-    /// Refuse at once. Never jumps the line.
+    /// Refuse at once. Never jumps the queue.
     Try,
-    /// Wait in line until granted, withdrawn or expired.
+    /// Wait in the queue until granted, withdrawn or expired.
     Wait,
 }
 
@@ -360,11 +360,12 @@ pub enum Patience {
 pub struct Claim {
     /// Made by the caller; repeating a living claim by its id renews it.
     pub id: ClaimId,
-    /// Who is told when it is granted. Detached claims belong to no session and live by lease.
+    /// The session that is notified of the grant. Detached claims belong to no session and live by
+    /// their lease alone.
     pub session: Option<SessionId>,
-    /// Who asks.
+    /// The owner, and its ancestors.
     pub lineage: Lineage,
-    /// For what.
+    /// The names, with the shape and weight of each.
     pub parts: Parts,
     /// How long it lives without a renewal.
     pub lease: Duration,

@@ -257,7 +257,7 @@ impl Error {
         &self.0.held_by
     }
 
-    /// Our place in line when the wait ended, counted from 1.
+    /// The claim's place in the queue when the wait ended, counted from 1.
     #[must_use]
     pub fn place(&self) -> Option<usize> {
         self.0.place

@@ -47,31 +47,31 @@ pub use verdict::{
     Signal, Verdict,
 };
 
-/// What an engine's verbs return: boxed, so that engines can stand behind one pointer.
+/// The future that an engine's verbs return. Boxed, so that engines are usable as `dyn Engine`.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-/// Our code for one kind of store, bound to one namespace.
+/// The code for one kind of store, bound to one namespace.
 ///
 /// # Rules for engines
 /// - A verb is one atomic step in the store. Dropping its future at any point leaves the store as
 ///   if the call had been made or as if it had not.
 /// - Every verb that touches a slot first drops what is dead there and serves the queue.
-/// - Repeating a living claim by its id renews it and gives the same answer.
-/// - An engine never retries on its own and never waits for a lock: it answers and, later, pushes.
+/// - Repeating a living claim by its id renews it and returns the same reply.
+/// - An engine never retries on its own and never waits for a lock: it replies and, later, pushes.
 /// - Signals are delivered from the engine's own thread or from a caller's, never while the engine
 ///   holds a lock of its own, and may be lost.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine promises.
     fn promises(&self) -> &Promises;
 
-    /// Asks for weight on one slot or on a set of slots. Shared, so that an engine of this process
-    /// may keep it without a copy.
+    /// Requests weight on one slot or on a set of slots. The claim is shared, so that an engine
+    /// which keeps it in this process need not copy it.
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict>;
 
-    /// Keeps claims alive, holders and waiters alike. One answer for each, in their order.
+    /// Renews claims, holders and waiters alike. Returns one reply for each, in their order.
     fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>>;
 
-    /// Gives claims back or withdraws them. One answer for each, in their order.
+    /// Releases or withdraws claims. Returns one reply for each, in their order.
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>>;
 
     /// Inspects slots. Changes nothing but what time has ended already.
@@ -80,8 +80,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Ends exactly the grant with this fence. Its holder learns the reason.
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted>;
 
-    /// Sends this session's signals to `ear` from now on, until the ear is gone.
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>);
+    /// Sends this session's signals to `listener` from now on, until the listener is gone.
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>);
 
     /// Versioned values beside the locks. Promised as [`Promises::cells`].
     fn cells(&self) -> Option<&dyn Cells>;
@@ -105,8 +105,8 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn local(&self) -> Option<&dyn LocalSessions>;
 }
 
-/// Hears the signals of one session. Must not block.
-pub trait Ear: Send + Sync {
-    /// Takes a signal in.
-    fn hear(&self, signal: Signal);
+/// Receives the signals of one session. Must not block.
+pub trait SignalListener: Send + Sync {
+    /// Called for each signal.
+    fn on_signal(&self, signal: Signal);
 }

@@ -71,9 +71,9 @@ pub enum Fencing {
 /// How a waiter learns that it was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// The store tells it.
+    /// The store pushes the grant.
     Push,
-    /// It asks again and again.
+    /// It polls.
     Poll,
 }
 

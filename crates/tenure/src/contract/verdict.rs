@@ -77,14 +77,14 @@ pub struct Grant {
     pub arrival: Arrival,
 }
 
-/// A claim that waits in line.
+/// A claim that waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
     /// Its place, counted from 1. For a set: the worst of its places. 0 where the engine keeps no
-    /// line: every renewal is then another attempt.
+    /// queue: every renewal is then another attempt.
     pub place: usize,
     /// How long until the first holder in its way expires, lock delay included. The head of the
-    /// line asks again then; where there is no line, everybody does after this pause.
+    /// queue asks again then; where there is no queue, every waiter does after this pause.
     pub first_expiry: Option<Duration>,
     /// Which arrival of the claim this speaks of.
     pub arrival: Arrival,
@@ -178,7 +178,7 @@ pub enum Evicted {
     NoSuchGrant(Vec<HolderView>),
 }
 
-/// The answer to [`Engine::raise_fences`](super::Engine::raise_fences).
+/// The reply to [`FenceFloor::raise_fences`](super::FenceFloor::raise_fences).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raised {
     /// Every later grant of the namespace has a larger fence than the number.
@@ -187,7 +187,7 @@ pub enum Raised {
     NotAbove(Fence),
 }
 
-/// What a store pushes to a session. The state is in the store; a signal only tells.
+/// A push from the store to a session. The state is in the store; a signal only announces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Signal {

@@ -56,7 +56,7 @@ use self::entry::{Entry, Phase};
 use self::inherited::forked_error;
 use self::table::Table;
 use crate::contract::{
-    Claim, Ear, Engine, Error, ErrorKind, Grant, SessionId, Verb, host_name, short,
+    Claim, Engine, Error, ErrorKind, Grant, SessionId, SignalListener, Verb, host_name, short,
 };
 use crate::limits;
 use crate::process::Birth;
@@ -142,8 +142,8 @@ impl Session {
             table: Mutex::new(Table::new(alarm)),
             noise: AtomicU64::new(seed(id)),
         });
-        let ear: Arc<dyn Ear> = Arc::clone(&core) as _;
-        core.engine.listen(id, Arc::downgrade(&ear) as Weak<dyn Ear>);
+        let listener: Arc<dyn SignalListener> = Arc::clone(&core) as _;
+        core.engine.listen(id, Arc::downgrade(&listener) as Weak<dyn SignalListener>);
         keeper::start(Arc::clone(&core))?;
         Ok(Self { handle: Arc::new(Handle { core }) })
     }

@@ -18,11 +18,11 @@ use super::Core;
 use super::effects::Effects;
 use super::entry::{EarlyEnd, EndReason, Phase};
 use super::table::Table;
-use crate::contract::{ClaimId, Ear, Grant, Loss, Signal};
+use crate::contract::{ClaimId, Grant, Loss, Signal, SignalListener};
 use crate::time::Tick;
 
-impl Ear for Core {
-    fn hear(&self, signal: Signal) {
+impl SignalListener for Core {
+    fn on_signal(&self, signal: Signal) {
         let now = self.clock.now();
         let mut effects = Effects::default();
         let mut table = self.lock();

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, Fence,
+    About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence,
     FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Snapshot,
-    Verdict,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
+    SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
@@ -181,9 +181,9 @@ impl Engine for Meddler {
         self.call(self.inner.evict(eviction))
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         if !self.deaf.load(Ordering::SeqCst) {
-            self.inner.listen(session, ear);
+            self.inner.listen(session, listener);
         }
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
     OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, Snapshot, Verdict,
+    SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;
@@ -88,8 +88,8 @@ impl Engine for SinglesEngine {
         self.0.evict(eviction)
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        self.0.listen(session, ear);
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        self.0.listen(session, listener);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

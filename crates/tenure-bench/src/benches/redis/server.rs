@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use servers::Redis;
 use tenure::contract::{
-    About, Claim, ClaimId, Ear, Engine, Lineage, Namespace, OwnerId, Parts, Patience, Release,
-    Released, SessionId, Signal, Verdict,
+    About, Claim, ClaimId, Engine, Lineage, Namespace, OwnerId, Parts, Patience, Release, Released,
+    SessionId, Signal, SignalListener, Verdict,
 };
 use tenure::engine::{Terms, connect};
 use tenure::time::SystemClock;
@@ -31,9 +31,9 @@ pub(crate) fn measure(run: &Run, redis: &Redis) -> Result<Vec<Figure>, Error> {
     let namespace = Namespace::default();
     let terms = Terms { namespace, max_lease, clock: Arc::new(SystemClock) };
     let engine = run.here(connect(&redis.url(), terms))?;
-    let ear: Arc<dyn Ear> = Arc::new(Deaf);
+    let listener: Arc<dyn SignalListener> = Arc::new(Deaf);
     let session = SessionId::new();
-    engine.listen(session, Arc::downgrade(&ear) as Weak<dyn Ear>);
+    engine.listen(session, Arc::downgrade(&listener) as Weak<dyn SignalListener>);
     let mut short = run.here(Line::form(&engine, session, "short", 1))?;
     let mut long = run.here(Line::form(&engine, session, "long", waiters))?;
     let (mut shorts, mut longs) = (Vec::new(), Vec::new());
@@ -123,8 +123,8 @@ impl Line {
 /// The server pushes as it always does; what it says is known here anyway.
 struct Deaf;
 
-impl Ear for Deaf {
-    fn hear(&self, _signal: Signal) {}
+impl SignalListener for Deaf {
+    fn on_signal(&self, _signal: Signal) {}
 }
 
 fn strange(what: &str) -> Error {

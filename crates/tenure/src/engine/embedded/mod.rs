@@ -46,10 +46,10 @@ use self::shelf::Pages;
 use self::store::{Address, Appetite, Done, WAIT};
 use super::{Terms, max_lease};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, FenceFloor,
-    Fencing, IdMap, LocalSessions, Loss, Name, OwnershipProof, Page, Partitions, Pending, Promises,
-    Query, Refusal, Release, Released, Renewed, Replication, SessionId, Snapshot, Survives, Verb,
-    Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, FenceFloor, Fencing,
+    IdMap, LocalSessions, Loss, Name, OwnershipProof, Page, Partitions, Pending, Promises, Query,
+    Refusal, Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot,
+    Survives, Verb, Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -386,8 +386,8 @@ impl Engine for EmbeddedEngine {
         })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        match self.sessions.join(session, ear) {
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        match self.sessions.join(session, listener) {
             Ok(()) => {
                 lock(&self.joined).push(session);
                 // From here on it is seen; before, another client may have changed the terms.

@@ -16,7 +16,7 @@ use super::post::{self, Letterbox, Postman, Sent};
 use super::refusals::forked;
 use super::shelf::Pages;
 use super::store::{Address, Appetite, Store, WAIT};
-use crate::contract::{Ear, Error, IdMap, InlineWait, LocalSessions, SessionId, Signal};
+use crate::contract::{Error, IdMap, InlineWait, LocalSessions, SessionId, Signal, SignalListener};
 use crate::ledger::Ledger;
 use crate::time::{Clock, SystemClock};
 
@@ -42,7 +42,7 @@ pub(super) struct Sessions {
 }
 
 struct Own {
-    ear: Weak<dyn Ear>,
+    listener: Weak<dyn SignalListener>,
     alive: Alive,
     letters: Arc<Letterbox>,
     /// What it is to the lookout.
@@ -123,7 +123,11 @@ impl Sessions {
     }
 
     /// A session of this process begins: it gives a sign of life and can be written to.
-    pub(super) fn join(self: &Arc<Self>, session: SessionId, ear: Weak<dyn Ear>) -> io::Result<()> {
+    pub(super) fn join(
+        self: &Arc<Self>,
+        session: SessionId,
+        listener: Weak<dyn SignalListener>,
+    ) -> io::Result<()> {
         let letters = self.postman.letterbox(&self.directory, session)?;
         let token = self.desk.token();
         self.desk.add(letters.socket(), token)?;
@@ -131,7 +135,7 @@ impl Sessions {
         // In one: whoever looks at a sign of our own life lets go of it.
         let mut own = self.own_mut();
         let alive = Alive::announce(&self.directory, session)?;
-        own.insert(session, Own { ear, alive, letters, token, watch });
+        own.insert(session, Own { listener, alive, letters, token, watch });
         drop(own);
         if self.started.get().is_none() {
             lookout::start(Arc::clone(&self.desk), Arc::downgrade(self))?;
@@ -177,7 +181,7 @@ impl Sessions {
         let Some(mine) = own.get(&session) else { return false };
         let nudge = |letter: &[u8]| (letter == codec::NUDGE, codec::read_signal(letter));
         let Some((nudge, signal)) = mine.letters.take(nudge) else { return false };
-        let ear = mine.ear.upgrade();
+        let listener = mine.listener.upgrade();
         let attended = mine.watch.attended.load(Ordering::SeqCst);
         drop(own);
         if nudge && attended {
@@ -185,7 +189,7 @@ impl Sessions {
             self.interrupt(session);
             return false;
         }
-        hear(ear, signal);
+        hear(listener, signal);
         true
     }
 
@@ -215,10 +219,10 @@ impl Sessions {
     pub(super) fn tell(&self, signals: Vec<(SessionId, Signal)>, scope: &Scope) {
         for (session, signal) in signals {
             let own = self.own();
-            let ear = own.get(&session).map(|own| own.ear.upgrade());
+            let listener = own.get(&session).map(|own| own.listener.upgrade());
             drop(own);
-            match ear {
-                Some(Some(ear)) => ear.hear(signal),
+            match listener {
+                Some(Some(listener)) => listener.on_signal(signal),
                 Some(None) => {}
                 None => self.write_to(session, &signal, scope),
             }
@@ -226,9 +230,10 @@ impl Sessions {
     }
 
     pub(super) fn tell_all(&self, signal: &Signal) {
-        let ears: Vec<_> = self.own().values().filter_map(|own| own.ear.upgrade()).collect();
-        for ear in ears {
-            ear.hear(signal.clone());
+        let listeners: Vec<_> =
+            self.own().values().filter_map(|own| own.listener.upgrade()).collect();
+        for listener in listeners {
+            listener.on_signal(signal.clone());
         }
     }
 
@@ -377,7 +382,7 @@ impl InlineWait for Sessions {
         let own = self.own();
         let Some(mine) = own.get(&session) else { return false };
         let (letters, watch) = (Arc::clone(&mine.letters), Arc::clone(&mine.watch));
-        let ear = Weak::clone(&mine.ear);
+        let listener = Weak::clone(&mine.listener);
         if watch.attended.swap(true, Ordering::SeqCst) {
             watch.others.store(true, Ordering::SeqCst);
             return false;
@@ -392,7 +397,7 @@ impl InlineWait for Sessions {
         if wanted()
             && let Some(signal) = letters.wait(codec::read_signal)
         {
-            hear(ear.upgrade(), signal);
+            hear(listener.upgrade(), signal);
         }
         drop(leaving);
         if watch.others.swap(false, Ordering::SeqCst)
@@ -420,9 +425,9 @@ impl Drop for Leaving<'_> {
 }
 
 /// Passes on what is a signal; what is none is not for us.
-fn hear(ear: Option<Arc<dyn Ear>>, signal: Result<Signal, Damaged>) {
-    if let (Some(ear), Ok(signal)) = (ear, signal) {
-        ear.hear(signal);
+fn hear(listener: Option<Arc<dyn SignalListener>>, signal: Result<Signal, Damaged>) {
+    if let (Some(listener), Ok(signal)) = (listener, signal) {
+        listener.on_signal(signal);
     }
 }
 

@@ -5,7 +5,7 @@
 //! ```text
 //! callers, keeper ─> claim.rs renew.rs release.rs ─> step.rs ─> link.rs ═══ members
 //!                         │        picture.rs <─> ledger            ║
-//! ears <──── waits.rs <───┴──── watching.rs <═══════════════════════╝
+//! listeners <──── waits.rs <───┴──── watching.rs <═══════════════════════╝
 //! ```
 //!
 //! A claim is a key that hangs on a lease of its session (`leases`); creation revisions are the
@@ -69,10 +69,10 @@ use self::watching::{News, Spec, Watcher, Watching};
 use super::Terms;
 use super::runtime::Own;
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
+    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
     Fence, FenceFloor, Fencing, Finding, LocalSessions, Loss, Name, Ownership, OwnershipProof,
     Partitions, Pending, Promises, Query, Raised, Release, Released, Renewed, Replication,
-    SessionId, Signal, Snapshot, Survives, Verb, Verdict, Wake,
+    SessionId, Signal, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
 };
 use crate::ledger::Now;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -120,7 +120,7 @@ struct Inner {
     waits: Waits,
     crowd: Crowd,
     watching: Watching,
-    ears: Mutex<Ears>,
+    listeners: Mutex<Listeners>,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     /// The latest beacon of the suite.
@@ -133,8 +133,8 @@ struct Inner {
 
 /// Who hears the signals of which session, and through which watch letters to it come.
 #[derive(Default)]
-struct Ears {
-    ears: HashMap<SessionId, (Weak<dyn Ear>, i64)>,
+struct Listeners {
+    listeners: HashMap<SessionId, (Weak<dyn SignalListener>, i64)>,
     by_watch: HashMap<i64, SessionId>,
 }
 
@@ -190,7 +190,7 @@ impl EtcdEngine {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let watcher = Arc::new(Desk(weak.clone()));
             let watching = Watching::start(Arc::clone(&link), &tasks, &keys.beacon(), watcher);
-            let (waits, crowd, ears) = (Waits::default(), Crowd::default(), Mutex::default());
+            let (waits, crowd, listeners) = (Waits::default(), Crowd::default(), Mutex::default());
             let roll = Arc::clone(&roll);
             Inner {
                 location,
@@ -203,7 +203,7 @@ impl EtcdEngine {
                 waits,
                 crowd,
                 watching,
-                ears,
+                listeners,
                 clock,
                 tasks,
                 #[cfg(feature = "conformance")]
@@ -275,26 +275,33 @@ impl Inner {
 
     /// Tells a session something, if it still listens.
     fn tell(&self, session: SessionId, signal: Signal) {
-        let ear = self.ears().ears.get(&session).and_then(|(ear, _)| ear.upgrade());
-        if let Some(ear) = ear {
-            ear.hear(signal);
+        let listener =
+            self.listeners().listeners.get(&session).and_then(|(listener, _)| listener.upgrade());
+        if let Some(listener) = listener {
+            listener.on_signal(signal);
         }
     }
 
     /// Tells every session something.
     fn tell_all(&self, signal: &Signal) {
-        let mut ears = self.ears();
-        let gone: Vec<_> = ears.ears.iter().filter(|(_, ear)| ear.0.strong_count() == 0).collect();
-        let gone: Vec<_> = gone.into_iter().map(|(session, ear)| (*session, ear.1)).collect();
+        let mut listeners = self.listeners();
+        let gone: Vec<_> = listeners
+            .listeners
+            .iter()
+            .filter(|(_, listener)| listener.0.strong_count() == 0)
+            .collect();
+        let gone: Vec<_> =
+            gone.into_iter().map(|(session, listener)| (*session, listener.1)).collect();
         for (session, watch) in gone {
-            ears.ears.remove(&session);
-            ears.by_watch.remove(&watch);
+            listeners.listeners.remove(&session);
+            listeners.by_watch.remove(&watch);
             self.watching.remove(watch);
         }
-        let all: Vec<_> = ears.ears.values().filter_map(|(ear, _)| ear.upgrade()).collect();
-        drop(ears);
-        for ear in all {
-            ear.hear(signal.clone());
+        let all: Vec<_> =
+            listeners.listeners.values().filter_map(|(listener, _)| listener.upgrade()).collect();
+        drop(listeners);
+        for listener in all {
+            listener.on_signal(signal.clone());
         }
     }
 
@@ -315,8 +322,8 @@ impl Inner {
         }
     }
 
-    fn ears(&self) -> MutexGuard<'_, Ears> {
-        self.ears.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -326,7 +333,7 @@ struct Desk(Weak<Inner>);
 impl Watcher for Desk {
     fn hear(&self, watch: i64, news: News) {
         let Some(inner) = self.0.upgrade() else { return };
-        let session = inner.ears().by_watch.get(&watch).copied();
+        let session = inner.listeners().by_watch.get(&watch).copied();
         let tasks = inner.tasks.clone();
         match (session, inner.waits.of_watch(watch), news) {
             (Some(session), _, News::Stands) => {
@@ -408,15 +415,15 @@ impl Engine for EtcdEngine {
         })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        let mut ears = self.inner.ears();
-        if let Some((_, old)) = ears.ears.remove(&session) {
-            ears.by_watch.remove(&old);
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let mut listeners = self.inner.listeners();
+        if let Some((_, old)) = listeners.listeners.remove(&session) {
+            listeners.by_watch.remove(&old);
             self.inner.watching.remove(old);
         }
         let watch = self.inner.watching.add(Spec::All(self.inner.keys.letters(session)));
-        ears.ears.insert(session, (ear, watch));
-        ears.by_watch.insert(watch, session);
+        listeners.listeners.insert(session, (listener, watch));
+        listeners.by_watch.insert(watch, session);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

@@ -15,8 +15,8 @@ use super::step::Change;
 use super::{EtcdEngine, GatePass, Inner, Lessor};
 use crate::block_on;
 use crate::contract::{
-    About, Claim, ClaimId, Ear, Effect, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts,
-    Patience, Query, Release, Released, SessionId, Signal, SlotView, Verdict,
+    About, Claim, ClaimId, Effect, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts,
+    Patience, Query, Release, Released, SessionId, Signal, SignalListener, SlotView, Verdict,
 };
 use crate::engine::Terms;
 use crate::time::{Alarm, Clock, ManualClock, Tick};
@@ -322,8 +322,8 @@ fn a_lease_counts_from_the_send_of_what_was_answered() {
 #[derive(Default)]
 struct Heard(Mutex<Vec<Signal>>);
 
-impl Ear for Heard {
-    fn hear(&self, signal: Signal) {
+impl SignalListener for Heard {
+    fn on_signal(&self, signal: Signal) {
         self.0.lock().unwrap().push(signal);
     }
 }
@@ -336,7 +336,7 @@ fn after_a_broken_watch_sessions_ask_again_and_waiters_are_served() {
     let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
     let (engine, held) = (scene.behind(&proxy), scene.take("a"));
     let (session, heard) = (SessionId::new(), Arc::new(Heard::default()));
-    engine.listen(session, Arc::downgrade(&heard) as Weak<dyn Ear>);
+    engine.listen(session, Arc::downgrade(&heard) as Weak<dyn SignalListener>);
     let waiter = claim(session, "a", Patience::Wait);
     assert!(matches!(block_on(engine.claim(&waiter)), Ok(Verdict::Queued(_))));
     quiet(&engine);

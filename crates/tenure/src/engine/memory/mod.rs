@@ -13,10 +13,10 @@ use std::time::Duration;
 use self::cells::MemoryCells;
 use super::{Terms, max_lease};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
     Fencing, IdMap, LocalSessions, Name, Namespace, OwnershipProof, Partitions, Pending, Promises,
-    Query, Raised, Release, Released, Renewed, Replication, SessionId, Signal, Snapshot, Verb,
-    Verdict, Wake,
+    Query, Raised, Release, Released, Renewed, Replication, SessionId, Signal, SignalListener,
+    Snapshot, Verb, Verdict, Wake,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -50,7 +50,7 @@ pub struct MemoryEngine {
 struct Inner {
     clock: Arc<dyn Clock>,
     ledger: Mutex<Ledger>,
-    ears: RwLock<IdMap<SessionId, Weak<dyn Ear>>>,
+    listeners: RwLock<IdMap<SessionId, Weak<dyn SignalListener>>>,
     cells: MemoryCells,
 }
 
@@ -74,7 +74,7 @@ impl MemoryEngine {
             cells: MemoryCells::new(Arc::clone(&clock)),
             clock,
             ledger: Mutex::new(Ledger::default()),
-            ears: RwLock::default(),
+            listeners: RwLock::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -128,10 +128,10 @@ impl Engine for MemoryEngine {
         Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.evict(eviction, now))) })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        let mut ears = self.inner.ears.write().unwrap_or_else(PoisonError::into_inner);
-        ears.retain(|_, ear| ear.strong_count() > 0);
-        ears.insert(session, ear);
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let mut listeners = self.inner.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|_, listener| listener.strong_count() > 0);
+        listeners.insert(session, listener);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {
@@ -194,11 +194,11 @@ impl Inner {
 
     fn tell(&self, signals: Vec<(SessionId, Signal)>) {
         for (session, signal) in signals {
-            let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
-            let ear = ears.get(&session).and_then(Weak::upgrade);
-            drop(ears);
-            if let Some(ear) = ear {
-                ear.hear(signal);
+            let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+            let listener = listeners.get(&session).and_then(Weak::upgrade);
+            drop(listeners);
+            if let Some(listener) = listener {
+                listener.on_signal(signal);
             }
         }
     }

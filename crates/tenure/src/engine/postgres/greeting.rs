@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 
 use super::call::Call;
 use super::dial::{self, Dialled};
-use super::ears::Ears;
+use super::listeners::Listeners;
 use super::location::{Durability, Location};
 use super::ready::{Manner, Ready};
 use super::schema;
@@ -33,7 +33,7 @@ pub(super) struct Setup {
     pub(super) location: Location,
     pub(super) namespace: Namespace,
     pub(super) max_lease: Duration,
-    pub(super) ears: Arc<Ears>,
+    pub(super) listeners: Arc<Listeners>,
     tls: Tls,
     /// Whether connections are lent out for one transaction at a time.
     pooled: OnceLock<bool>,
@@ -56,7 +56,7 @@ impl Setup {
             location,
             namespace,
             max_lease,
-            ears: Arc::default(),
+            listeners: Arc::default(),
             pooled: OnceLock::new(),
             listening: AtomicU32::new(0),
             known: AtomicBool::new(false),
@@ -147,13 +147,13 @@ impl Setup {
         if self.listening.load(Ordering::SeqCst) == pid {
             return Ok(true);
         }
-        let probe = self.ears.probe();
+        let probe = self.listeners.probe();
         let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
         let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
             [(&probe, Type::TEXT)];
         client.query_typed("SELECT pg_notify($1, '')", &parameters).await.map_err(failed)?;
         let heard = async {
-            while !self.ears.heard_probe() {
+            while !self.listeners.heard_probe() {
                 tokio::time::sleep(LOOK).await;
             }
         };

@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
-use super::ears::channel;
 use super::greeting::{Setup, backend};
+use super::listeners::channel;
 use super::tls::Encrypted;
 use super::trouble::{self, Sent};
 use crate::contract::{Error, SessionId};
@@ -73,11 +73,12 @@ impl Listener {
     /// Waits until a session is listened to. Where the connection is down there is nothing to wait
     /// for: it tells everybody when it is back.
     pub(super) async fn listens(&self, session: SessionId) {
-        if self.setup.ears.is_listening(session) {
+        if self.setup.listeners.is_listening(session) {
             return;
         }
         let mut news = self.news.clone();
-        while *news.borrow_and_update() == State::Up && !self.setup.ears.is_listening(session) {
+        while *news.borrow_and_update() == State::Up && !self.setup.listeners.is_listening(session)
+        {
             if news.changed().await.is_err() {
                 return;
             }
@@ -113,7 +114,7 @@ async fn run(
                 match first.take() {
                     Some(first) => _ = first.send(Ok(())),
                     // What was told meanwhile is lost.
-                    None => setup.ears.resync(),
+                    None => setup.listeners.resync(),
                 }
                 pause = PAUSE;
                 let over = serve(&setup, &client, ended, &mut inbox, &state).await;
@@ -150,16 +151,16 @@ async fn open(setup: &Arc<Setup>) -> Result<(Client, oneshot::Receiver<()>), Err
             let _ = tell.send(());
         });
         setup.listens_on(backend(&client).await?);
-        let known = setup.ears.sessions();
+        let known = setup.listeners.sessions();
         let mut text = String::new();
-        for channel in known.iter().copied().map(channel).chain([setup.ears.probe()]) {
+        for channel in known.iter().copied().map(channel).chain([setup.listeners.probe()]) {
             // A channel is made of our own letters and digits.
             let _ = write!(text, "LISTEN \"{channel}\";");
         }
         let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
         client.batch_execute(&text).await.map_err(failed)?;
         for session in known {
-            setup.ears.listens(session);
+            setup.listeners.listens(session);
         }
         Ok((client, ended))
     };
@@ -176,7 +177,7 @@ async fn hear(setup: &Setup, mut connection: Connection<Socket, Encrypted>) {
     loop {
         match poll_fn(|cx| connection.poll_message(cx)).await {
             Some(Ok(AsyncMessage::Notification(told))) => {
-                setup.ears.message(told.channel(), told.payload());
+                setup.listeners.message(told.channel(), told.payload());
             }
             Some(Ok(_)) => {}
             Some(Err(_)) | None => return,
@@ -211,7 +212,7 @@ async fn serve(
             Next::Order(Order::Listen(session)) => {
                 let text = format!("LISTEN \"{}\"", channel(session));
                 let done = within(client.batch_execute(&text)).await;
-                setup.ears.listens(session);
+                setup.listeners.listens(session);
                 state.send_replace(State::Up);
                 done
             }

@@ -4,7 +4,7 @@
 //! ```text
 //! callers ─> line.rs ─> ready.rs ═══ database    front: on the callers' runtime, if there is one
 //! keeper ──> line.rs ─> ready.rs ═══ database    back: on a thread of the engine's own
-//! ears <──── ears.rs <── listener.rs ═══         one connection that listens, for all sessions
+//! listeners <──── listeners.rs <── listener.rs ═══         one connection that listens, for all sessions
 //! ```
 //!
 //! Behind a pooler that lends connections for a transaction at a time nothing can be listened to
@@ -21,10 +21,10 @@ mod cells;
 mod crowds;
 mod dial;
 mod doctor;
-mod ears;
 mod greeting;
 mod line;
 mod listener;
+mod listeners;
 mod location;
 mod looking;
 mod ready;
@@ -60,10 +60,10 @@ use self::unsent::Unsent;
 use super::Terms;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction,
+    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
     Fence, FenceFloor, Fencing, Finding, LocalSessions, Namespace, OwnershipProof, Partitions,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Snapshot,
-    Survives, Verb, Verdict, Wake,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
+    SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
 };
 use crate::limits;
 
@@ -307,7 +307,7 @@ impl PostgresEngine {
             let Some((session, text)) = answer.told() else { return true };
             let is_left = answer.is_left_to_tell();
             // Our own sessions need no detour.
-            if !self.inner.setup.ears.tell(session, text) && !is_left {
+            if !self.inner.setup.listeners.tell(session, text) && !is_left {
                 sessions.push(Uuid::from_u128(session.as_u128()).to_string());
                 texts.push(text.to_owned());
             }
@@ -362,7 +362,7 @@ impl Inner {
     fn poll_once(&self) {
         let waits = !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         if waits {
-            self.setup.ears.resync();
+            self.setup.listeners.resync();
         }
     }
 
@@ -436,9 +436,9 @@ impl Engine for PostgresEngine {
         })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        let gone = self.inner.setup.ears.gone();
-        self.inner.setup.ears.listen(session, ear);
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let gone = self.inner.setup.listeners.gone();
+        self.inner.setup.listeners.listen(session, listener);
         let Some(listener) = &self.inner.listener else { return };
         for gone in gone {
             listener.unlisten(gone);

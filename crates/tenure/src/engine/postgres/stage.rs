@@ -63,10 +63,10 @@ impl PostgresEngine {
     pub(crate) fn activity(&self) -> Option<u64> {
         let telling = self.inner.telling.load(Ordering::SeqCst);
         let calls = self.inner.calls.load(Ordering::SeqCst);
-        let listening = self.inner.listener.is_none() || self.inner.setup.ears.all_listen();
+        let listening = self.inner.listener.is_none() || self.inner.setup.listeners.all_listen();
         let answered = self.inner.back.now().map_or(Some(0), |ready| ready.answered())?;
         let quiet = listening && telling == 0;
-        quiet.then(|| calls + answered + self.told() + self.inner.setup.ears.heard())
+        quiet.then(|| calls + answered + self.told() + self.inner.setup.listeners.heard())
     }
 
     /// How often sessions of others were told something.

@@ -102,7 +102,7 @@ async fn drive(shared: Arc<Shared>) {
     loop {
         match attempt_here(&shared).await {
             Ok(talk) => {
-                let Some(first) = shared.line().up(talk.pen()) else { return };
+                let Some(first) = shared.line().up(talk.writer()) else { return };
                 shared.greeter.ready(first);
                 let mut service = Service::new(talk);
                 let why = poll_fn(|cx| service.poll(&shared, cx)).await;

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::location::Address;
 use super::pack::Answer;
-use super::stream::Pen;
+use super::stream::WriteHalf;
 use super::talk::Why;
 use super::trouble::{Trouble, judged};
 use crate::contract::{Effect, Error};
@@ -119,7 +119,7 @@ pub(super) struct Line {
     /// Whether the server to connect to is said to be elsewhere by now.
     pub(super) moved: bool,
     /// Where callers write, when nobody else does.
-    pen: Option<Arc<Pen>>,
+    writer: Option<Arc<WriteHalf>>,
     /// Not yet given to the socket.
     out: Vec<u8>,
     /// Bytes of all commands of this connection, and how many of them the socket took.
@@ -159,7 +159,7 @@ impl Line {
             writing: false,
             peer: None,
             moved: false,
-            pen: None,
+            writer: None,
             out: Vec::new(),
             queued: 0,
             sent: 0,
@@ -183,9 +183,9 @@ impl Line {
         let answer = Answer::to(packed);
         self.awaited.push_back(Entry { end: self.queued, answer, reply });
         let mut left = packed;
-        if let Some(pen) = self.pen.as_ref().filter(|_| idle) {
+        if let Some(writer) = self.writer.as_ref().filter(|_| idle) {
             // If it fails, the driver will meet the same error, and knows what to do about it.
-            let written = pen.try_write(packed).unwrap_or(0);
+            let written = writer.try_write(packed).unwrap_or(0);
             self.sent += written as u64;
             left = &packed[written..];
         }
@@ -204,8 +204,9 @@ impl Line {
         let entries = gathered.entries.into_iter();
         self.awaited.extend(entries.map(|entry| Entry { end: base + entry.end, ..entry }));
         let mut left = &gathered.bytes[..];
-        if let Some(pen) = self.pen.as_ref().filter(|_| !self.writing && self.out.is_empty()) {
-            let written = pen.try_write(left).unwrap_or(0);
+        if let Some(writer) = self.writer.as_ref().filter(|_| !self.writing && self.out.is_empty())
+        {
+            let written = writer.try_write(left).unwrap_or(0);
             self.sent += written as u64;
             left = &left[written..];
         }
@@ -256,12 +257,12 @@ impl Line {
     }
 
     /// The connection is greeted. Whether it is the first; nothing if it is not wanted any more.
-    pub(super) fn up(&mut self, pen: Option<Arc<Pen>>) -> Option<bool> {
+    pub(super) fn up(&mut self, writer: Option<Arc<WriteHalf>>) -> Option<bool> {
         if matches!(self.stage, Stage::Over(_)) {
             return None;
         }
         self.stage = Stage::Up;
-        self.pen = pen;
+        self.writer = writer;
         Some(!std::mem::replace(&mut self.greeted, true))
     }
 
@@ -347,7 +348,7 @@ impl Line {
         if !matches!(self.stage, Stage::Over(_)) {
             self.stage = stage;
         }
-        self.pen = None;
+        self.writer = None;
         self.out.clear();
         (self.queued, self.sent, self.busy, self.writing) = (0, 0, false, false);
     }

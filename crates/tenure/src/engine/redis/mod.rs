@@ -4,7 +4,7 @@
 //! ```text
 //! callers ─> lane.rs ─> wire.rs ═══ store       front: on the callers' runtime, if there is one
 //! keeper ──> lane.rs ─> wire.rs ═══ store       back: on a thread of the engine's own
-//! ears <──── reception.rs <──── pushes          RESP3, on the connection that sends commands
+//! listeners <──── reception.rs <──── pushes          RESP3, on the connection that sends commands
 //! ```
 //!
 //! Calls by callers go out on a connection that lives on their own runtime, so that no other thread
@@ -64,10 +64,10 @@ use self::wire::{Home, Reply, Wire};
 use super::Terms;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
     Fencing, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending, Promises, Query,
-    Raised, Release, Released, Renewed, Replication, SessionId, Signal, Snapshot, Survives, Verb,
-    Verdict, Wake,
+    Raised, Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot,
+    Survives, Verb, Verdict, Wake,
 };
 use crate::time::Clock;
 
@@ -382,18 +382,18 @@ impl Engine for RedisEngine {
         })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let (wire, keys) = (self.inner.lanes.hearing().wire(), &self.inner.keys);
         for gone in self.inner.reception.gone() {
             drop(wire.unsubscribe(keys.channel(gone).as_bytes()));
         }
-        self.inner.reception.listen(session, ear.clone());
+        self.inner.reception.listen(session, listener.clone());
         // In order with later claims on this connection; a reconnection names it by itself. On the
         // other connection a claim may have been faster, and its grant told to nobody.
         let one_lane = self.inner.lanes.is_one();
         let subscribed = move |outcome: Result<Value, Trouble>| {
-            if let Some(ear) = ear.upgrade().filter(|_| outcome.is_ok() && !one_lane) {
-                ear.hear(Signal::Resync);
+            if let Some(listener) = listener.upgrade().filter(|_| outcome.is_ok() && !one_lane) {
+                listener.on_signal(Signal::Resync);
             }
         };
         let reply = Reply::Many(Box::new(subscribed));

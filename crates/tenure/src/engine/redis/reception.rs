@@ -14,7 +14,7 @@ use super::manner::Manner;
 use super::pack::pack;
 use super::trouble::judged;
 use super::wire::Greeter;
-use crate::contract::{Ear, Error, ErrorKind, IdMap, SessionId, Signal, Verb};
+use crate::contract::{Error, ErrorKind, IdMap, SessionId, Signal, SignalListener, Verb};
 use crate::engine::max_lease;
 
 /// The version of what scripts keep in the store.
@@ -30,7 +30,7 @@ pub(super) struct Reception {
     pub(super) manner: Arc<Manner>,
     pub(super) location: Arc<Location>,
     pub(super) max_lease: Duration,
-    ears: RwLock<IdMap<SessionId, Weak<dyn Ear>>>,
+    listeners: RwLock<IdMap<SessionId, Weak<dyn SignalListener>>>,
     server: Mutex<Option<Server>>,
     /// It makes no claims, and agrees to any terms.
     looks: bool,
@@ -53,9 +53,9 @@ impl Reception {
         location: Arc<Location>,
         max_lease: Duration,
     ) -> Self {
-        let (ears, server) = (RwLock::default(), Mutex::default());
+        let (listeners, server) = (RwLock::default(), Mutex::default());
         let (known, looks, stands) = (AtomicBool::new(false), false, Mutex::default());
-        Self { keys, manner, location, max_lease, ears, server, looks, stands, known }
+        Self { keys, manner, location, max_lease, listeners, server, looks, stands, known }
     }
 
     /// The same for a client that makes no claims and agrees to any terms.
@@ -68,32 +68,33 @@ impl Reception {
         *self.stands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a session's signals to this ear.
-    pub(super) fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        let mut ears = self.ears.write().unwrap_or_else(PoisonError::into_inner);
-        ears.insert(session, ear);
+    /// Sends a session's signals to this listener.
+    pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.insert(session, listener);
     }
 
     /// Forgets the sessions that are gone, and says which.
     pub(super) fn gone(&self) -> Vec<SessionId> {
-        let mut ears = self.ears.write().unwrap_or_else(PoisonError::into_inner);
-        let gone =
-            |(id, ear): (&SessionId, &Weak<dyn Ear>)| (ear.strong_count() == 0).then_some(*id);
-        let gone: Vec<SessionId> = ears.iter().filter_map(gone).collect();
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        let gone = |(id, listener): (&SessionId, &Weak<dyn SignalListener>)| {
+            (listener.strong_count() == 0).then_some(*id)
+        };
+        let gone: Vec<SessionId> = listeners.iter().filter_map(gone).collect();
         for session in &gone {
-            ears.remove(session);
+            listeners.remove(session);
         }
         gone
     }
 
     pub(super) fn sessions(&self) -> Vec<SessionId> {
-        let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
-        ears.keys().copied().collect()
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.keys().copied().collect()
     }
 
-    pub(super) fn ear(&self, session: SessionId) -> Option<Arc<dyn Ear>> {
-        let ears = self.ears.read().unwrap_or_else(PoisonError::into_inner);
-        ears.get(&session)?.upgrade()
+    pub(super) fn listener(&self, session: SessionId) -> Option<Arc<dyn SignalListener>> {
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.get(&session)?.upgrade()
     }
 
     /// What the server said of itself when it was greeted last.
@@ -279,8 +280,8 @@ impl Greeter for Clerk {
         }
         // What was published meanwhile is lost, so everybody who waits asks again.
         for session in self.reception.sessions() {
-            if let Some(ear) = self.reception.ear(session) {
-                ear.hear(Signal::Resync);
+            if let Some(listener) = self.reception.listener(session) {
+                listener.on_signal(Signal::Resync);
             }
         }
     }
@@ -288,10 +289,10 @@ impl Greeter for Clerk {
     fn lost(&self) {}
 
     fn message(&self, channel: &[u8], payload: &[u8]) {
-        let ear = self.reception.keys.session_of(channel);
-        let ear = ear.and_then(|session| self.reception.ear(session));
+        let listener = self.reception.keys.session_of(channel);
+        let listener = listener.and_then(|session| self.reception.listener(session));
         self.reception.manner.active();
-        let (Some(ear), Some(signal)) = (ear, signal(payload)) else { return };
-        ear.hear(signal);
+        let (Some(listener), Some(signal)) = (listener, signal(payload)) else { return };
+        listener.on_signal(signal);
     }
 }

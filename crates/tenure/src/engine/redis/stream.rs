@@ -29,12 +29,12 @@ const UNHEARD_MS: u32 = 5_000;
 
 /// One open connection.
 pub(super) struct Stream {
-    ear: Ear,
+    reader: ReadHalf,
     /// None under TLS, where reading and writing are one machine.
-    pen: Option<Arc<Pen>>,
+    writer: Option<Arc<WriteHalf>>,
 }
 
-enum Ear {
+enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     Unix(unix::OwnedReadHalf),
     Tls(Box<TlsStream<TcpStream>>),
@@ -42,7 +42,7 @@ enum Ear {
 
 /// The side of a plain connection that any thread may write to.
 #[derive(Debug)]
-pub(super) enum Pen {
+pub(super) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
 }
@@ -58,14 +58,20 @@ impl Stream {
             )
             .with_help("ask them first")),
             (Address::Unix(path), _) => {
-                let (ear, pen) = UnixStream::connect(path).await.map_err(away)?.into_split();
-                Ok(Self { ear: Ear::Unix(ear), pen: Some(Arc::new(Pen::Unix(pen))) })
+                let (reader, writer) = UnixStream::connect(path).await.map_err(away)?.into_split();
+                Ok(Self {
+                    reader: ReadHalf::Unix(reader),
+                    writer: Some(Arc::new(WriteHalf::Unix(writer))),
+                })
             }
             (Address::Tcp { host, port }, None) => {
                 let stream = TcpStream::connect((&**host, *port)).await.map_err(away)?;
                 tune(&stream).map_err(away)?;
-                let (ear, pen) = stream.into_split();
-                Ok(Self { ear: Ear::Tcp(ear), pen: Some(Arc::new(Pen::Tcp(pen))) })
+                let (reader, writer) = stream.into_split();
+                Ok(Self {
+                    reader: ReadHalf::Tcp(reader),
+                    writer: Some(Arc::new(WriteHalf::Tcp(writer))),
+                })
             }
             (Address::Tcp { host, port }, Some(tls)) => {
                 // Read before connecting: a wrong path should not cost the server a connection.
@@ -77,14 +83,14 @@ impl Stream {
                 tune(&stream).map_err(away)?;
                 let secured = connector.connect(name, stream).await;
                 let stream = secured.map_err(|error| insecure(location, error))?;
-                Ok(Self { ear: Ear::Tls(Box::new(stream)), pen: None })
+                Ok(Self { reader: ReadHalf::Tls(Box::new(stream)), writer: None })
             }
         }
     }
 
     /// Where others may write, if the bytes need no more than a socket.
-    pub(super) fn pen(&self) -> Option<Arc<Pen>> {
-        self.pen.clone()
+    pub(super) fn writer(&self) -> Option<Arc<WriteHalf>> {
+        self.writer.clone()
     }
 
     /// Reads what is there; nothing at the end of the connection.
@@ -94,10 +100,10 @@ impl Stream {
         room: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let mut room = ReadBuf::new(room);
-        ready!(match &mut self.ear {
-            Ear::Tcp(ear) => Pin::new(ear).poll_read(cx, &mut room),
-            Ear::Unix(ear) => Pin::new(ear).poll_read(cx, &mut room),
-            Ear::Tls(stream) => Pin::new(stream).poll_read(cx, &mut room),
+        ready!(match &mut self.reader {
+            ReadHalf::Tcp(reader) => Pin::new(reader).poll_read(cx, &mut room),
+            ReadHalf::Unix(reader) => Pin::new(reader).poll_read(cx, &mut room),
+            ReadHalf::Tls(stream) => Pin::new(stream).poll_read(cx, &mut room),
         })?;
         Poll::Ready(Ok(room.filled().len()))
     }
@@ -108,16 +114,16 @@ impl Stream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if let Ear::Tls(stream) = &mut self.ear {
+        if let ReadHalf::Tls(stream) = &mut self.reader {
             return Pin::new(stream).poll_write(cx, bytes);
         }
-        let Some(pen) = &self.pen else {
+        let Some(writer) = &self.writer else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         loop {
-            match pen.try_write(bytes) {
+            match writer.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(pen.poll_ready(cx))?;
+                    ready!(writer.poll_ready(cx))?;
                 }
                 done => return Poll::Ready(done),
             }
@@ -126,27 +132,27 @@ impl Stream {
 
     /// Sends what a layer in between still keeps.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.ear {
-            Ear::Tls(stream) => Pin::new(stream).poll_flush(cx),
-            Ear::Tcp(_) | Ear::Unix(_) => Poll::Ready(Ok(())),
+        match &mut self.reader {
+            ReadHalf::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            ReadHalf::Tcp(_) | ReadHalf::Unix(_) => Poll::Ready(Ok(())),
         }
     }
 }
 
-impl Pen {
+impl WriteHalf {
     /// Writes some of the bytes if that needs no waiting.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(pen) => pen.try_write(bytes),
-            Self::Unix(pen) => pen.try_write(bytes),
+            Self::Tcp(writer) => writer.try_write(bytes),
+            Self::Unix(writer) => writer.try_write(bytes),
         }
     }
 
     /// Waits for room; for one task only, the last to ask is woken.
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Tcp(pen) => pen.as_ref().poll_write_ready(cx),
-            Self::Unix(pen) => pen.as_ref().poll_write_ready(cx),
+            Self::Tcp(writer) => writer.as_ref().poll_write_ready(cx),
+            Self::Unix(writer) => writer.as_ref().poll_write_ready(cx),
         }
     }
 }

@@ -10,7 +10,7 @@ use redis::{Value, ValueCodec};
 use tokio_util::codec::Decoder;
 
 use super::location::Location;
-use super::stream::{Pen, Stream};
+use super::stream::{Stream, WriteHalf};
 use crate::contract::Error;
 
 /// How much is read at once: a few hundred replies.
@@ -42,8 +42,8 @@ impl Talk {
     }
 
     /// Where others may write, if anywhere.
-    pub(super) fn pen(&self) -> Option<Arc<Pen>> {
-        self.stream.pen()
+    pub(super) fn writer(&self) -> Option<Arc<WriteHalf>> {
+        self.stream.writer()
     }
 
     /// Reads once. Whether the room was filled, so that more may be waiting.

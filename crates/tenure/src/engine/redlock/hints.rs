@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::keys::Keys;
 use super::queue::{Admission, Departure, Notice, Queue, pause_alone};
 use super::trying::Taken;
-use crate::contract::{Claim, ClaimId, Ear, IdMap, Name, SessionId};
+use crate::contract::{Claim, ClaimId, IdMap, Name, SessionId, SignalListener};
 use crate::engine::redis::answers::signal;
 use crate::time::{Clock, Tick};
 
@@ -26,7 +26,7 @@ pub(super) struct Hints {
 
 #[derive(Default)]
 struct Inner {
-    ears: IdMap<SessionId, Weak<dyn Ear>>,
+    listeners: IdMap<SessionId, Weak<dyn SignalListener>>,
     queues: HashMap<Name, Queue>,
 }
 
@@ -42,11 +42,11 @@ impl Hints {
         Self { majority, clock: Arc::clone(clock), inner: Mutex::default() }
     }
 
-    /// Sends a session's signals to this ear.
-    pub(super) fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+    /// Sends a session's signals to this listener.
+    pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let mut inner = self.lock();
-        inner.ears.retain(|_, ear| ear.strong_count() > 0);
-        inner.ears.insert(session, ear);
+        inner.listeners.retain(|_, listener| listener.strong_count() > 0);
+        inner.listeners.insert(session, listener);
     }
 
     /// Whether a waiter may try now, with an attempt that takes no longer than `limit`; otherwise
@@ -102,7 +102,7 @@ impl Hints {
     fn depart(&self, name: &Name, leave: impl FnOnce(&mut Queue, Tick) -> Departure) -> bool {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { ears, queues } = &mut *inner;
+        let Inner { listeners, queues } = &mut *inner;
         let Some(queue) = queues.get_mut(name) else { return false };
         let mut departure = leave(queue, now);
         loop {
@@ -113,13 +113,13 @@ impl Hints {
                     return queues.remove(name).is_some_and(|queue| queue.subscribed);
                 }
             };
-            let Some(ear) = ear_of(ears, &notice) else {
+            let Some(listener) = ear_of(listeners, &notice) else {
                 // Its session is gone.
                 departure = queue.leave(notice.claim, now);
                 continue;
             };
             drop(inner);
-            ear.hear(notice.signal());
+            listener.on_signal(notice.signal());
             return false;
         }
     }
@@ -129,13 +129,13 @@ impl Hints {
     pub(super) fn released(&self, name: &Name, claim: ClaimId, contended: bool) {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { ears, queues } = &mut *inner;
+        let Inner { listeners, queues } = &mut *inner;
         let Some(queue) = queues.get_mut(name) else { return };
         let notice = queue.released(claim, contended, now);
-        let ear = ear_of(ears, &notice);
+        let listener = ear_of(listeners, &notice);
         drop(inner);
-        if let Some(ear) = ear {
-            ear.hear(notice.signal());
+        if let Some(listener) = listener {
+            listener.on_signal(notice.signal());
         }
     }
 
@@ -148,7 +148,7 @@ impl Hints {
     /// may listen.
     pub(super) fn channels(&self, keys: &Keys) -> Vec<String> {
         let inner = self.lock();
-        let sessions = inner.ears.keys().map(|session| keys.channel(*session));
+        let sessions = inner.listeners.keys().map(|session| keys.channel(*session));
         let waited_for = inner.queues.iter().filter(|(_, queue)| queue.subscribed);
         let names = waited_for.map(|(name, _)| keys.free(name));
         sessions.chain(names).chain([keys.channels() + "nobody"]).collect()
@@ -157,9 +157,9 @@ impl Hints {
     /// A message has arrived.
     pub(super) fn message(&self, keys: &Keys, channel: &[u8], payload: &[u8]) {
         if let Some(session) = keys.session_of(channel) {
-            let ear = self.lock().ears.get(&session).and_then(Weak::upgrade);
-            if let (Some(ear), Some(signal)) = (ear, signal(payload)) {
-                ear.hear(signal);
+            let listener = self.lock().listeners.get(&session).and_then(Weak::upgrade);
+            if let (Some(listener), Some(signal)) = (listener, signal(payload)) {
+                listener.on_signal(signal);
             }
             return;
         }
@@ -167,12 +167,12 @@ impl Hints {
         let (Some(name), Some(claim)) = (keys.freed(channel), claim) else { return };
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { ears, queues } = &mut *inner;
+        let Inner { listeners, queues } = &mut *inner;
         let notice = queues.get_mut(&name).and_then(|q| q.published(claim, self.majority, now));
-        let told = notice.and_then(|notice| Some((ear_of(ears, &notice)?, notice)));
+        let told = notice.and_then(|notice| Some((ear_of(listeners, &notice)?, notice)));
         drop(inner);
-        if let Some((ear, notice)) = told {
-            ear.hear(notice.signal());
+        if let Some((listener, notice)) = told {
+            listener.on_signal(notice.signal());
         }
     }
 
@@ -180,13 +180,13 @@ impl Hints {
     pub(super) fn missed(&self) {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { ears, queues } = &mut *inner;
+        let Inner { listeners, queues } = &mut *inner;
         let notices = queues.values_mut().map(|queue| queue.retry(now));
         let told: Vec<_> =
-            notices.filter_map(|notice| Some((ear_of(ears, &notice)?, notice))).collect();
+            notices.filter_map(|notice| Some((ear_of(listeners, &notice)?, notice))).collect();
         drop(inner);
-        for (ear, notice) in told {
-            ear.hear(notice.signal());
+        for (listener, notice) in told {
+            listener.on_signal(notice.signal());
         }
     }
 
@@ -195,8 +195,11 @@ impl Hints {
     }
 }
 
-fn ear_of(ears: &IdMap<SessionId, Weak<dyn Ear>>, notice: &Notice) -> Option<Arc<dyn Ear>> {
-    ears.get(&notice.session?)?.upgrade()
+fn ear_of(
+    listeners: &IdMap<SessionId, Weak<dyn SignalListener>>,
+    notice: &Notice,
+) -> Option<Arc<dyn SignalListener>> {
+    listeners.get(&notice.session?)?.upgrade()
 }
 
 /// The pause of a waiter. The first that pauses subscribes.

@@ -68,10 +68,10 @@ use super::redis::trouble::Trouble;
 use super::redis::wire::Reply;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
     FenceFloor, Fencing, Finding, LocalSessions, Loss, OwnershipProof, Partitions, Pending,
-    Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, Snapshot,
-    Survives, Verb, Verdict, Wake,
+    Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId, SignalListener,
+    Snapshot, Survives, Verb, Verdict, Wake,
 };
 
 /// What the quorum engine promises.
@@ -372,9 +372,9 @@ impl Engine for RedlockEngine {
         })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let quorum = &self.quorum;
-        quorum.hints.listen(session, ear);
+        quorum.hints.listen(session, listener);
         let channel = quorum.site.keys.channel(session);
         for node in &quorum.nodes {
             let wire = node.wire(quorum.hearing());

@@ -4,7 +4,7 @@
 //! ```text
 //! callers ─> calls.rs ─> node.rs ═══ a node           slots.rs: which keeps which slot
 //!                 ▲        │     ═══ another node     survey.rs: asks again when that changes
-//! ears <──────────┴── hearing.rs <── pushes           one channel for each session and name
+//! listeners <──────────┴── hearing.rs <── pushes           one channel for each session and name
 //! ```
 //!
 //! Everything of a name is in one slot: its keys, the number its fences grow from, the channels on
@@ -50,9 +50,10 @@ use super::trouble::Trouble;
 use super::wire::Reply;
 use super::{answers, to_error};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Diagnostics, Ear, Engine, Error, ErrorKind, Evicted,
-    Eviction, FenceFloor, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending,
-    Promises, Query, Release, Released, Renewed, Replication, SessionId, Snapshot, Verb, Verdict,
+    Cells, Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
+    FenceFloor, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending, Promises,
+    Query, Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot, Verb,
+    Verdict,
 };
 use crate::engine::Terms;
 use crate::engine::runtime::{Callers, Own};
@@ -362,10 +363,10 @@ impl Engine for ClusterEngine {
         })
     }
 
-    fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let gone = self.inner.reception.gone();
         self.leave(self.inner.hearing.end(&gone));
-        self.inner.reception.listen(session, ear);
+        self.inner.reception.listen(session, listener);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

@@ -143,9 +143,9 @@ impl Greeter for NodeClerk {
     fn message(&self, channel: &[u8], payload: &[u8]) {
         self.reception.manner.active();
         let heard = self.reception.keys.heard_on(channel);
-        let ear = heard.and_then(|(_, session)| self.reception.ear(session));
-        let (Some(ear), Some(signal)) = (ear, signal(payload)) else { return };
-        ear.hear(signal);
+        let listener = heard.and_then(|(_, session)| self.reception.listener(session));
+        let (Some(listener), Some(signal)) = (listener, signal(payload)) else { return };
+        listener.on_signal(signal);
     }
 
     fn dismissed(&self, channel: &[u8]) {

@@ -243,8 +243,8 @@ impl Inner {
     /// Tells all sessions that they may have missed something.
     fn resync(&self) {
         for session in self.reception.sessions() {
-            if let Some(ear) = self.reception.ear(session) {
-                ear.hear(Signal::Resync);
+            if let Some(listener) = self.reception.listener(session) {
+                listener.on_signal(Signal::Resync);
             }
         }
     }

@@ -6,11 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use uuid::Uuid;
 
 use super::answers::signal;
-use crate::contract::{Ear, IdMap, SessionId, Signal};
+use crate::contract::{IdMap, SessionId, Signal, SignalListener};
 use crate::sync::random_bytes;
 
 /// The sessions of an engine, each with who hears for it.
-pub(super) struct Ears {
+pub(super) struct Listeners {
     all: RwLock<IdMap<SessionId, Listening>>,
     /// A channel of our own, to see whether anything is heard at all.
     probe: String,
@@ -21,11 +21,11 @@ pub(super) struct Ears {
 
 /// Who hears for a session, and whether its channel is listened to.
 struct Listening {
-    ear: Weak<dyn Ear>,
+    listener: Weak<dyn SignalListener>,
     yet: bool,
 }
 
-impl Default for Ears {
+impl Default for Listeners {
     fn default() -> Self {
         Self {
             all: RwLock::default(),
@@ -36,17 +36,17 @@ impl Default for Ears {
     }
 }
 
-impl Ears {
-    /// Sends a session's signals to this ear.
-    pub(super) fn listen(&self, session: SessionId, ear: Weak<dyn Ear>) {
-        let mut ears = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        ears.insert(session, Listening { ear, yet: false });
+impl Listeners {
+    /// Sends a session's signals to this listener.
+    pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let mut listeners = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.insert(session, Listening { listener, yet: false });
     }
 
     /// The channel of a session is listened to from now on.
     pub(super) fn listens(&self, session: SessionId) {
-        let mut ears = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(listening) = ears.get_mut(&session) {
+        let mut listeners = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listening) = listeners.get_mut(&session) {
             listening.yet = true;
         }
     }
@@ -54,33 +54,33 @@ impl Ears {
     /// Whether all are that somebody hears for.
     #[cfg(feature = "conformance")]
     pub(super) fn all_listen(&self) -> bool {
-        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        ears.values().all(|listening| listening.yet || listening.ear.strong_count() == 0)
+        let listeners = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.values().all(|listening| listening.yet || listening.listener.strong_count() == 0)
     }
 
     /// Whether it is, or nobody would hear anyway.
     pub(super) fn is_listening(&self, session: SessionId) -> bool {
-        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        ears.get(&session).is_none_or(|listening| listening.yet)
+        let listeners = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.get(&session).is_none_or(|listening| listening.yet)
     }
 
     /// Forgets the sessions that are gone, and says which.
     pub(super) fn gone(&self) -> Vec<SessionId> {
-        let mut ears = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.all.write().unwrap_or_else(PoisonError::into_inner);
         let gone = |(id, listening): (&SessionId, &Listening)| {
-            (listening.ear.strong_count() == 0).then_some(*id)
+            (listening.listener.strong_count() == 0).then_some(*id)
         };
-        let gone: Vec<SessionId> = ears.iter().filter_map(gone).collect();
+        let gone: Vec<SessionId> = listeners.iter().filter_map(gone).collect();
         for session in &gone {
-            ears.remove(session);
+            listeners.remove(session);
         }
         gone
     }
 
     /// All that are known.
     pub(super) fn sessions(&self) -> Vec<SessionId> {
-        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        ears.keys().copied().collect()
+        let listeners = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.keys().copied().collect()
     }
 
     /// The channel on which nobody but we ourselves speaks.
@@ -112,10 +112,10 @@ impl Ears {
 
     /// Tells a session, if it is one of ours.
     pub(super) fn tell(&self, session: SessionId, text: &str) -> bool {
-        let Some(ear) = self.ear(session) else { return false };
+        let Some(listener) = self.listener(session) else { return false };
         self.heard.fetch_add(1, Ordering::SeqCst);
         if let Some(signal) = signal(text) {
-            ear.hear(signal);
+            listener.on_signal(signal);
         }
         true
     }
@@ -123,15 +123,15 @@ impl Ears {
     /// Something may have been missed: everybody who waits asks again.
     pub(super) fn resync(&self) {
         for session in self.sessions() {
-            if let Some(ear) = self.ear(session) {
-                ear.hear(Signal::Resync);
+            if let Some(listener) = self.listener(session) {
+                listener.on_signal(Signal::Resync);
             }
         }
     }
 
-    fn ear(&self, session: SessionId) -> Option<Arc<dyn Ear>> {
-        let ears = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        ears.get(&session)?.ear.upgrade()
+    fn listener(&self, session: SessionId) -> Option<Arc<dyn SignalListener>> {
+        let listeners = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.get(&session)?.listener.upgrade()
     }
 }
 
