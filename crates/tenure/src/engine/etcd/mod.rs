@@ -5,7 +5,7 @@
 //! ```text
 //! callers, keeper ─> claim.rs renew.rs release.rs ─> step.rs ─> link.rs ═══ members
 //!                         │        picture.rs <─> ledger            ║
-//! listeners <──── waits.rs <───┴──── watching.rs <═══════════════════════╝
+//! sessions <─ waits.rs <──┴──── watching.rs <═══════════════════════╝
 //! ```
 //!
 //! A claim is a key that hangs on a lease of its session (`leases`); creation revisions are the

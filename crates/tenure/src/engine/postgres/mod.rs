@@ -4,7 +4,7 @@
 //! ```text
 //! callers ─> line.rs ─> ready.rs ═══ database    front: on the callers' runtime, if there is one
 //! keeper ──> line.rs ─> ready.rs ═══ database    back: on a thread of the engine's own
-//! listeners <──── listeners.rs <── listener.rs ═══         one connection that listens, for all sessions
+//! sessions <─ listeners.rs <─ listener.rs ═══ database    one connection listens, for all
 //! ```
 //!
 //! Behind a pooler that lends connections for a transaction at a time nothing can be listened to

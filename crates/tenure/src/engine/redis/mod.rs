@@ -4,7 +4,7 @@
 //! ```text
 //! callers ─> lane.rs ─> wire.rs ═══ store       front: on the callers' runtime, if there is one
 //! keeper ──> lane.rs ─> wire.rs ═══ store       back: on a thread of the engine's own
-//! listeners <──── reception.rs <──── pushes          RESP3, on the connection that sends commands
+//! sessions <─ reception.rs <──── pushes          RESP3, on the connection that sends commands
 //! ```
 //!
 //! Calls by callers go out on a connection that lives on their own runtime, so that no other thread

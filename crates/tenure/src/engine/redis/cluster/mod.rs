@@ -4,7 +4,7 @@
 //! ```text
 //! callers ─> calls.rs ─> node.rs ═══ a node           slots.rs: which keeps which slot
 //!                 ▲        │     ═══ another node     survey.rs: asks again when that changes
-//! listeners <──────────┴── hearing.rs <── pushes           one channel for each session and name
+//! sessions <──────┴── hearing.rs <── pushes           one channel for each session and name
 //! ```
 //!
 //! Everything of a name is in one slot: its keys, the number its fences grow from, the channels on
