@@ -20,7 +20,7 @@ fn it_is_noticed_and_whoever_waits_asks_again() {
     assert_eq!((one.promises().wake, two.promises().wake), (Wake::Poll, Wake::Poll));
     let seen = block_on(one.doctor()).unwrap();
     let pooler = seen.iter().find(|finding| finding.check == "pooler").unwrap();
-    assert!(pooler.state == Health::Note && pooler.what.contains("whoever waits asks"));
+    assert!(pooler.state == Health::Note && pooler.what.contains("waiters poll"));
     let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
     let waiter = Waiter::behind(&two, "a", 0);
     let other = Waiter::behind(&direct, "a", 1);
