@@ -181,7 +181,7 @@ fn renewals_that_failed_together_are_tried_again_together() {
     let tenure = world.tenure();
     let name = |number: u32| format!("n{number}");
     let guards: Vec<_> =
-        (0..50).map(|at| now(tenure.mutex(&name(at)).unwrap().lock()).unwrap()).collect();
+        (0..50).map(|at| now(tenure.mutex(name(at)).unwrap().lock()).unwrap()).collect();
     world.engine.refuse.store(true, Ordering::SeqCst);
     // A third of the lease to the first attempt, then pauses of up to half a second and more.
     let pauses = pauses(&world, &world.engine.renews, 1, 15_000);
