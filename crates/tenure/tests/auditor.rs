@@ -278,6 +278,36 @@ fn a_use_is_noted_at_an_instant_before_its_check() {
     assert!(recorder.history().entries().is_empty());
 }
 
+/// A grant waited for its caller until its safe-until had passed, and was renewed before its lease
+/// ended. The auditor saw a renewal that came too late, and called each use of it a breach.
+#[test]
+fn a_grant_that_is_renewed_before_it_is_picked_up_may_be_used() {
+    let (clock, lease) = (ManualClock::new(), Duration::from_secs(10));
+    let recorder = Recorder::new(Arc::new(clock.clone()));
+    let engine = MemoryEngine::with_clock(Arc::new(clock.clone()));
+    let builder = Tenure::builder().clock(Arc::new(clock.clone())).lease(lease);
+    let tenure =
+        builder.witness(Arc::clone(&recorder) as _).open(Arc::new(engine.clone())).unwrap();
+    let first = tenure.mutex("a").unwrap().blocking_lock().unwrap();
+    let mut waiting = Box::pin(tenure.mutex("a").unwrap().lock());
+    let mut poll = || {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        waiting.as_mut().poll(&mut cx)
+    };
+    assert!(poll().is_pending());
+    first.blocking_release().unwrap();
+    clock.settle();
+    // Safe-until is two milliseconds before the end of the lease here.
+    clock.jump(Duration::from_millis(9_999));
+    clock.settle();
+    let std::task::Poll::Ready(Ok(guard)) = poll() else { panic!("it was granted") };
+    assert!(recorder.used(&guard));
+    clock.jump(Duration::from_millis(1));
+    guard.blocking_release().unwrap();
+    let verdicts = judge(&recorder.history(), &STRICT);
+    assert!(verdicts.violations.is_empty() && verdicts.uses == 1, "{verdicts}");
+}
+
 /// A real run on the memory engine: tasks of several sessions on a few names, some of them dropped
 /// while they wait, with a link that may misbehave.
 async fn real_run(seed: u64, lossy: bool) -> Verdicts {

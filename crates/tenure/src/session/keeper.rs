@@ -331,8 +331,15 @@ impl Core {
                     let refused = if matches!(entry.phase, Phase::Held { .. }) {
                         hold.renewed(safe_until, &grant, note).err()
                     } else {
+                        let lapses = hold.safe_until();
                         let refused = hold.revived(safe_until, &grant).err();
                         note();
+                        // Its safe-until had passed before its caller picked it up: for a witness
+                        // it is granted anew. Read after the event above, so that none is missed.
+                        if refused.is_none() && self.clock.now() >= lapses {
+                            let fences = &grant.fences;
+                            self.emit(&entry.claim, Event::Granted { fences, safe_until });
+                        }
                         refused
                     };
                     entry.joints().iter().for_each(|joint| joint.follow());

@@ -50,7 +50,8 @@ pub enum Event<'a> {
         /// Its place in the queue, from 1.
         place: usize,
     },
-    /// It holds, and may be trusted until the given instant.
+    /// It holds, and may be trusted until the given instant. Emitted again if that instant passed
+    /// before the caller picked the grant up, and a renewal has made it good again.
     Granted {
         /// One fence for each part.
         fences: &'a Fences,

@@ -257,8 +257,7 @@ fn wake_ups(name: &Name, lives: &[&Life], rules: &Rules, end: Tick, verdicts: &m
     busy.sort_unstable();
     for waiter in lives.iter().filter(|life| life.waits && life.parts.len() == 1) {
         let Some(queued) = waiter.queued else { continue };
-        let served = waiter.granted.as_ref().map(|(at, _)| *at);
-        let over = served.or(waiter.gave_up).unwrap_or(end);
+        let over = waiter.served.or(waiter.gave_up).unwrap_or(end);
         let mut free_from = queued;
         let mut longest = Duration::ZERO;
         for (from, until, id) in &busy {
@@ -283,11 +282,11 @@ fn wake_ups(name: &Name, lives: &[&Life], rules: &Rules, end: Tick, verdicts: &m
 fn occupied(life: &Life, rules: &Rules) -> Option<(Tick, Tick)> {
     let lingers = life.last_heard + life.lease;
     let gone = |at: Tick| if rules.lossy || life.lost { lingers } else { at };
-    match (&life.granted, life.gave_up) {
+    match (life.served, life.gave_up) {
         _ if life.refused => None,
         _ if life.unanswered() => Some((life.sent, lingers)),
-        (Some((at, _)), Some(end)) => Some((*at - rules.wake_within, gone(end))),
-        (Some((at, _)), None) => Some((*at - rules.wake_within, lingers)),
+        (Some(at), Some(end)) => Some((at - rules.wake_within, gone(end))),
+        (Some(at), None) => Some((at - rules.wake_within, lingers)),
         // It waited and gave up, and may have been granted just then.
         (None, Some(end)) => Some((end - rules.wake_within, gone(end))),
         (None, None) => None,

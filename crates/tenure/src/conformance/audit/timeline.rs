@@ -20,6 +20,8 @@ pub(super) struct Life {
     pub(super) sent: Tick,
     /// When it heard that it waits.
     pub(super) queued: Option<Tick>,
+    /// When it was first granted, whether or not its caller picked that grant up in time.
+    pub(super) served: Option<Tick>,
     /// When it heard that it holds, with which fences.
     pub(super) granted: Option<(Tick, Vec<Fence>)>,
     /// Until when it believed to hold: it let go, was told of the loss, or its safe-until passed.
@@ -84,6 +86,7 @@ pub(super) fn lives(history: &History) -> Vec<Life> {
                 replaces: *replaces,
                 sent: entry.at,
                 queued: None,
+                served: None,
                 granted: None,
                 believed_until: Tick::ZERO,
                 gave_up: None,
@@ -104,6 +107,7 @@ fn live(life: &mut Life, entry: &Entry) {
     match &entry.what {
         What::Queued => life.queued = life.queued.or(Some(entry.at)),
         What::Granted(fences, until) => {
+            life.served = life.served.or(Some(entry.at));
             life.granted = Some((entry.at, fences.clone()));
             life.believed_until = *until;
         }
