@@ -210,7 +210,7 @@ impl Cluster {
     /// was killed.
     ///
     /// # Panics
-    /// When nobody takes its place.
+    /// If no replica takes its place.
     #[must_use = "it is dead until it is started again"]
     pub fn kill_keeper(&self, slot: u16) -> &Redis {
         let old = self.keeper(slot);
@@ -258,7 +258,7 @@ impl Cluster {
     /// with the map that it had, without hearing of the others or being heard by them.
     ///
     /// # Panics
-    /// When nobody takes its place.
+    /// If no replica takes its place.
     pub fn cut_off(&self, node: &Redis) {
         let slot = slot_at(node).expect("a master");
         node.kill();

@@ -1,7 +1,7 @@
-//! What time has ended while nobody looked. Other scenarios look at a slot after its holder's time
-//! is up, and a store that drops what is dead when it is looked at has dropped it by then. Here the
-//! verb under test is the first that meets the dead, on each of the short paths a store may have: a
-//! lone holder, a batch of them, a set, a mutex with a waiter.
+//! What time has ended before any call has touched the slot. Other scenarios look at a slot after
+//! its holder's time is up, and a store that drops what is dead when it is looked at has dropped it
+//! by then. Here the verb under test is the first that meets the dead, on each of the short paths a
+//! store may have: a lone holder, a batch of them, a set, a mutex with a waiter.
 
 use std::sync::Arc;
 

@@ -178,7 +178,7 @@ impl Lookout {
             if self.settles_at.is_some_and(|at| SystemClock.now() >= at) {
                 self.settle(&sessions);
             }
-            // A panic of whoever hears a signal must not leave everybody else without listeners.
+            // A listener that panics must not end the delivery of signals to the other sessions.
             let done = catch_unwind(AssertUnwindSafe(|| self.attend_to(&sessions, &ready)));
             if let Ok(false) = done {
                 return;
