@@ -8,7 +8,8 @@
 /// A text file of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text {
-    /// Its path below `src/engine`.
+    /// Its path below `src/engine`, by which a directory of changed texts is searched.
+    #[cfg(feature = "seeded-bugs")]
     pub(super) path: &'static str,
     /// What it said when the library was built.
     pub(super) built_in: &'static str,
@@ -18,6 +19,7 @@ pub(super) struct Text {
 macro_rules! text {
     ($path:literal) => {
         $crate::engine::texts::Text {
+            #[cfg(feature = "seeded-bugs")]
             path: $path,
             built_in: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/engine/", $path)),
         }

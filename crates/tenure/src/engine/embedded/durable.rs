@@ -20,10 +20,10 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak
 
 use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 
+use super::errors::stuck;
 use super::files::{is_damage, until_closed};
 use super::guard::{Guard, Room};
 use super::place::{self, Root, cannot, cannot_without};
-use super::refusals::stuck;
 use super::store::WAIT;
 use super::txn::{Table, Trouble, Txn};
 use crate::contract::{Error, ErrorKind};

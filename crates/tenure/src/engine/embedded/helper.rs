@@ -8,7 +8,7 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use super::refusals::forked;
+use super::errors::forked;
 use crate::contract::{Error, ErrorKind};
 use crate::process::Birth;
 

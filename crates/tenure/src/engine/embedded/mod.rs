@@ -14,20 +14,19 @@ mod bytes;
 mod cells;
 mod codec;
 mod durable;
+mod errors;
 mod files;
 mod guard;
 mod helper;
 mod holders;
 mod line;
 mod liveness;
-mod location;
 mod long;
 mod long_holds;
 mod lookout;
 mod place;
 mod post;
 mod raise_fences;
-mod refusals;
 mod sessions;
 mod shelf;
 mod short;
@@ -35,15 +34,16 @@ mod store;
 #[cfg(any(test, feature = "test-util"))]
 mod testing;
 mod txn;
+mod url;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::cells::EmbeddedCells;
-pub use self::location::Location;
 use self::place::Root;
 use self::sessions::Sessions;
 use self::shelf::Pages;
 use self::store::{Address, Appetite, Done, WAIT};
+pub use self::url::Location;
 use super::{Terms, max_lease};
 use crate::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, FenceFloor, Fencing,
@@ -485,7 +485,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// Opens the store that the rest of an `embedded:` URL names.
 pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
-    let open = || EmbeddedEngine::open(&location::read(rest)?, terms);
+    let open = || EmbeddedEngine::open(&url::read(rest)?, terms);
     let engine = open().map_err(|error| error.during(Verb::Connect))?;
     Ok(Arc::new(engine))
 }

@@ -9,11 +9,11 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
 
 use super::Scope;
 use super::codec::{self, Damaged, Writer};
+use super::errors::forked;
 use super::helper::Helper;
 use super::liveness::{self, Alive, Pulse};
 use super::lookout::{self, Desk, Order};
 use super::post::{self, Letterbox, Postman, Sent};
-use super::refusals::forked;
 use super::shelf::Pages;
 use super::store::{Address, Appetite, Store, WAIT};
 use crate::contract::{Error, IdMap, InlineWait, LocalSessions, SessionId, Signal, SignalListener};

@@ -12,11 +12,11 @@ use heed::{Env, MdbError, WithoutTls};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fcntl_lock};
 
 use super::durable::Durable;
+use super::errors::{foreign, forked, stuck};
 use super::files::{Refused, check_namespace, is_damage, make, open_env, refused, set_aside};
 use super::guard::{Busy, Guard, Inside, Room};
 use super::liveness;
 use super::place::{self, Root, SetUp, cannot, cannot_without};
-use super::refusals::{foreign, forked, stuck};
 use super::shelf::Pages;
 use super::txn::{Table, Trouble, Txn};
 use crate::contract::{Error, ErrorKind, SessionId, Signal};

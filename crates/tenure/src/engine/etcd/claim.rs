@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::Inner;
 use super::client::{Compare, CompareResult, ResponseOp};
+use super::errors::Trouble;
 use super::keys::{Kind, Tag};
 use super::leases::{Lease, Standing, Term, Who};
 use super::picture::{Epoch, Picture, Rules, settle_arrival, settle_grant};
 use super::record::{FenceAt, Record};
 use super::roll::Phase;
 use super::step::{Change, Own, Step, last_two, picture, reads, reads_some};
-use super::trouble::Trouble;
 use crate::contract::{
     Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Renewed, Verb, Verdict, short,
 };

@@ -16,10 +16,10 @@ use std::time::Duration;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::client::{KeepAliveStream, LeaseKeepAliveRequest};
+use super::errors::Trouble;
 use super::link::Link;
 #[cfg(feature = "conformance")]
-use super::stage::Lessor;
-use super::trouble::Trouble;
+use super::testing::Lessor;
 use crate::contract::{ClaimId, SessionId};
 use crate::sync::{Mutex, PoisonError};
 use crate::time::{Clock, Tick};
@@ -266,7 +266,7 @@ impl Leases {
         let wanted = if cell { whole } else { whole + SPARE.max(whole / 8) };
         let seconds = wanted.as_secs() + u64::from(wanted.subsec_nanos() > 0);
         #[cfg(feature = "conformance")]
-        let seconds = if self.lessor.is_some() { super::stage::LIFE.as_secs() } else { seconds };
+        let seconds = if self.lessor.is_some() { super::testing::LIFE.as_secs() } else { seconds };
         let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
         let (answered, raft_term) = (self.clock.now(), self.link.raft_term());
         let granted = self.link.lease(|client| async move { client.lease_grant(seconds).await });

@@ -18,11 +18,11 @@ use super::client::{
     Client, Compare, Failure, Login, Options, RequestOp, ResponseHeader, ResponseOp, Target, Tls,
     TxnRequest,
 };
-use super::location::{Location, Tls as TlsFiles};
-#[cfg(feature = "conformance")]
-use super::stage::GatePass;
+use super::errors::Trouble;
 use super::tasks::Front;
-use super::trouble::Trouble;
+#[cfg(feature = "conformance")]
+use super::testing::GatePass;
+use super::url::{Location, Tls as TlsFiles};
 use crate::contract::{Error, ErrorKind};
 use crate::limits;
 use crate::sync::{Mutex, PoisonError};

@@ -23,27 +23,27 @@ mod client;
 pub mod client;
 mod crowd;
 mod doctor;
+mod errors;
+mod inspect;
 mod keys;
 mod leases;
 mod link;
-mod location;
-mod looking;
 mod moves;
 mod picture;
 mod record;
 mod release;
 mod renew;
 mod roll;
-#[cfg(feature = "conformance")]
-mod stage;
 mod step;
 mod tasks;
 mod terms;
+#[cfg(feature = "conformance")]
+mod testing;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "conformance"))]
 mod tests_ends;
-mod trouble;
+mod url;
 mod waits;
 mod watching;
 
@@ -57,13 +57,13 @@ use self::crowd::Crowd;
 use self::keys::{Keys, Kind};
 use self::leases::Leases;
 use self::link::Link;
-use self::location::Location;
 use self::picture::Epoch;
 use self::roll::Roll;
-#[cfg(feature = "conformance")]
-pub(crate) use self::stage::{GatePass, Lessor, WeakEngine};
 use self::tasks::{Front, Tasks};
 use self::terms::Stated;
+#[cfg(feature = "conformance")]
+pub(crate) use self::testing::{GatePass, Lessor, WeakEngine};
+use self::url::Location;
 use self::waits::Waits;
 use self::watching::{News, Spec, Watcher, Watching};
 use super::Terms;

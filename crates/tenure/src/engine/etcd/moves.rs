@@ -18,12 +18,12 @@ use std::time::Duration;
 use super::Inner;
 use super::claim::{Halt, LEASES, TRIES, crowded};
 use super::client::RequestOp;
+use super::errors::Trouble;
 use super::keys::Kind;
 use super::leases::{Lease, Term, Who};
 use super::picture::{Picture, see};
 use super::roll::{Entry, Phase};
 use super::step::{Change, Own};
-use super::trouble::Trouble;
 use crate::contract::ClaimId;
 use crate::time::Tick;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Inner;
 use super::claim::{Halt, LEASES, TRIES, crowded};
 use super::client::{KeyValue, RequestOp, ResponseOp};
+use super::errors::Trouble;
 use super::keys::{Kind, Tag};
 use super::leases::{Lease, Term, Who};
 use super::link::Answer;
@@ -14,7 +15,6 @@ use super::picture::Picture;
 use super::renew::TOGETHER;
 use super::roll::{AGAIN, Due, DueKey, Entry, Phase};
 use super::step::{Change, Step, picture, reads};
-use super::trouble::Trouble;
 use crate::contract::{
     ClaimId, ClaimRef, Error, Evicted, Eviction, Name, Parts, Release, Released, Verb,
 };

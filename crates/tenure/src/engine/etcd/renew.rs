@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::Inner;
 use super::claim::{Halt, TRIES, crowded};
 use super::client::{RequestOp, ResponseOp};
+use super::errors::Trouble;
 use super::keys::{Kind, Tag};
 use super::leases::{Lease, Leases, Term, Who};
 use super::picture::{Picture, Seen, settle_renewed};
 use super::roll::{Entry, Phase};
 use super::step::{Own, Step, picture, reads};
-use super::trouble::Trouble;
 use crate::contract::{ClaimId, ClaimRef, Error, Loss, Name, Renewed, Verb};
 use crate::time::Tick;
 

@@ -16,10 +16,10 @@ use tokio::time::{sleep, timeout};
 use super::client::{
     Event, EventType, FilterType, WatchCancelRequest, WatchCreateRequest, WatchStream,
 };
+use super::errors::Trouble;
 use super::keys::Range;
 use super::link::Link;
 use super::tasks::{Busy, Tasks};
-use super::trouble::Trouble;
 
 /// How long a new stream may take until it stands.
 const OPEN: Duration = Duration::from_secs(2);

@@ -8,10 +8,10 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tokio_postgres::{AsyncMessage, CancelToken, Client};
 
+use super::errors::{self, Sent};
 use super::greeting::Setup;
-use super::location::Location;
 use super::tls::Tls;
-use super::trouble::{self, Sent};
+use super::url::Location;
 use crate::contract::{Error, Namespace, Verb};
 use crate::engine::runtime::{Callers, Own};
 use crate::{limits, process};
@@ -75,7 +75,7 @@ impl fmt::Debug for Connector {
 /// What a failed statement means, for people. It had no effect that outlives its connection.
 #[must_use]
 pub fn to_error(error: &tokio_postgres::Error) -> Error {
-    trouble::to_error(error, Sent::No)
+    errors::to_error(error, Sent::No)
 }
 
 /// Where connections live: the runtime of the caller if it runs its tasks on threads of its own,

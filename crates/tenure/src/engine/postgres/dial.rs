@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
-use super::location::Location;
+use super::errors::{self, Sent};
 use super::tls::{Encrypted, Tls};
-use super::trouble::{self, Sent};
+use super::url::Location;
 use crate::contract::{Error, ErrorKind, short};
 
 /// How long a host may take to answer [`probe`], after it had the time of a whole handshake.
@@ -54,7 +54,7 @@ async fn dial_one(location: &Location, host: &Config, tls: &Tls) -> Result<Diall
         Err(_) => return Err(unanswered(&place(host), probe(host).await, limit)),
     };
     if error.as_db_error().is_some() {
-        return Err(trouble::to_error(&error, Sent::No));
+        return Err(errors::to_error(&error, Sent::No));
     }
     let said = chain(&error);
     // The client has no kinds of errors, only texts.

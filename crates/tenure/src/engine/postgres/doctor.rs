@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::location::Durability;
+use super::url::Durability;
 use super::{PostgresEngine, answers, unanswered};
 use crate::contract::{Error, Finding, Health, Verb};
 use crate::time::{Clock, SystemClock};

@@ -10,12 +10,12 @@ use tokio_postgres::types::Type;
 
 use super::call::Call;
 use super::dial::{self, Dialled};
+use super::errors::{self, Sent};
 use super::listeners::Listeners;
-use super::location::{Durability, Location};
 use super::ready::{Manner, Ready};
 use super::schema;
 use super::tls::Tls;
-use super::trouble::{self, Sent};
+use super::url::{Durability, Location};
 use crate::contract::{Error, ErrorKind, Namespace};
 use crate::engine::max_lease;
 use crate::limits;
@@ -101,7 +101,7 @@ impl Setup {
             }
         }
         let wrapped = self.is_wrapped();
-        let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Sent::No);
         if !wrapped {
             let settings = self.settings("SET SESSION");
             client.batch_execute(&settings).await.map_err(failed)?;
@@ -148,7 +148,7 @@ impl Setup {
             return Ok(true);
         }
         let probe = self.listeners.probe();
-        let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Sent::No);
         let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
             [(&probe, Type::TEXT)];
         client.query_typed("SELECT pg_notify($1, '')", &parameters).await.map_err(failed)?;
@@ -205,7 +205,7 @@ impl Setup {
         let columns = "kind, ns, closed_for, stands, there";
         let text = format!("SELECT {columns} FROM {schema}.connect($1, $2, $3, $4)");
         let lease = i64::try_from(self.max_lease.as_micros()).unwrap_or(i64::MAX);
-        let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Sent::No);
         #[cfg(feature = "conformance")]
         if let Some(clock) = &self.clock {
             let set = format!("SET tenure.clock = '{}'", clock.wall_micros());
@@ -254,7 +254,7 @@ fn other_durability(theirs: &str, ours: &str) -> Error {
 
 /// The backend that answers on a connection.
 pub(super) async fn backend(client: &Client) -> Result<u32, Error> {
-    let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
+    let failed = |error: tokio_postgres::Error| errors::to_error(&error, Sent::No);
     let rows = client.query_typed("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
     let pid: i32 = rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(failed)?;
     Ok(u32::try_from(pid).unwrap_or_default())

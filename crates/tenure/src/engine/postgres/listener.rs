@@ -12,10 +12,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
+use super::errors::{self, Sent};
 use super::greeting::{Setup, backend};
 use super::listeners::channel;
 use super::tls::Encrypted;
-use super::trouble::{self, Sent};
 use crate::contract::{Error, SessionId};
 use crate::limits;
 
@@ -157,7 +157,7 @@ async fn open(setup: &Arc<Setup>) -> Result<(Client, oneshot::Receiver<()>), Err
             // A channel is made of our own letters and digits.
             let _ = write!(text, "LISTEN \"{channel}\";");
         }
-        let failed = |error: tokio_postgres::Error| trouble::to_error(&error, Sent::No);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Sent::No);
         client.batch_execute(&text).await.map_err(failed)?;
         for session in known {
             setup.listeners.listens(session);

@@ -21,19 +21,19 @@ mod cells;
 mod crowds;
 mod dial;
 mod doctor;
+mod errors;
 mod greeting;
+mod inspect;
 mod line;
 mod listener;
 mod listeners;
-mod location;
-mod looking;
 mod ready;
 mod schema;
 #[cfg(feature = "conformance")]
-mod stage;
+mod testing;
 mod tls;
-mod trouble;
 mod unsent;
+mod url;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,16 +47,16 @@ use uuid::Uuid;
 use self::answers::Answer;
 use self::call::Call;
 use self::crowds::Crowds;
+use self::errors::{Sent, to_error};
 use self::greeting::Setup;
 use self::line::Line;
 use self::listener::Listener;
-use self::location::Location;
 use self::ready::{Parameters, Room};
 pub use self::schema::{MIGRATIONS, Migration};
 #[cfg(feature = "conformance")]
-pub(crate) use self::stage::{WeakEngine, furnish};
-use self::trouble::{Sent, to_error};
+pub(crate) use self::testing::{WeakEngine, furnish};
 use self::unsent::Unsent;
+use self::url::Location;
 use super::Terms;
 use super::runtime::{Callers, Own};
 use crate::contract::{

@@ -14,7 +14,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
 use super::call::Call;
-use super::trouble::ends_connection;
+use super::errors::ends_connection;
 use crate::contract::Verb;
 #[cfg(feature = "conformance")]
 use crate::time::Clock;

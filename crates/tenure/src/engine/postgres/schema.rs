@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::location::Location;
-use super::trouble::{self, Sent};
+use super::errors::{self, Sent};
+use super::url::Location;
 use crate::contract::{Error, ErrorKind};
 use crate::engine::texts::{Text, text};
 
@@ -77,11 +77,11 @@ pub(super) async fn version(client: &Client, location: &Location) -> Result<i32,
     let asked = format!("SELECT coalesce(max(version), 0) FROM {schema}.migrations");
     match client.query_typed(&asked, &[]).await {
         Ok(rows) => rows.first().map_or(Ok(0), |row| {
-            row.try_get(0).map_err(|error| trouble::to_error(&error, Sent::Yes))
+            row.try_get(0).map_err(|error| errors::to_error(&error, Sent::Yes))
         }),
         Err(error) => match error.code() {
             Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(0),
-            _ => Err(trouble::to_error(&error, Sent::Yes)),
+            _ => Err(errors::to_error(&error, Sent::Yes)),
         },
     }
 }
@@ -109,7 +109,7 @@ pub(super) async fn bring_in(client: &Client, location: &Location) -> Result<(),
             error.code(),
             Some(&SqlState::INSUFFICIENT_PRIVILEGE | &SqlState::INVALID_SCHEMA_NAME)
         );
-        let error = trouble::to_error(&error, Sent::Yes);
+        let error = errors::to_error(&error, Sent::Yes);
         if !denied {
             return error;
         }

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use super::location::Location;
+use super::url::Location;
 use crate::contract::{Error, ErrorKind};
 
 /// Encrypts, if the location may be spoken to in TLS.

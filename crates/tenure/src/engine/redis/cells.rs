@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::answers;
-use super::looking::Store;
+use super::inspect::Store;
 use crate::contract::{
     Cell, Cells, Error, ErrorKind, Expect, Name, Pattern, Pending, Put, PutVerdict, Verb,
 };

@@ -11,8 +11,8 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answers::{list, strange, text};
+use super::inspect::{self, Store};
 use super::keys::Keys;
-use super::looking::{self, Store};
 use crate::contract::{Error, ErrorKind, Page, Snapshot};
 use crate::engine::{Terms, max_lease};
 
@@ -94,7 +94,7 @@ async fn ask(store: &impl Store, terms: &Terms, top: &str) -> Result<Said, Error
 async fn everything(store: &impl Store) -> Result<Snapshot, Error> {
     let mut page = Page::default();
     loop {
-        let seen = looking::page(store, &page).await?;
+        let seen = inspect::page(store, &page).await?;
         if seen.more_after.is_none() || max_lease::claimed(&seen).is_some() {
             return Ok(seen);
         }

@@ -12,11 +12,11 @@ use redis::Value;
 
 use self::judge::{Facts, Link, Offset, SETTINGS};
 pub(super) use self::watch::{Heard, Opinion};
-use super::location::{Address, is_near};
+use super::errors::Trouble;
 use super::pack::pack;
 use super::reception::Server;
 use super::sentinel;
-use super::trouble::Trouble;
+use super::url::{Address, is_near};
 use super::wire::Outcome;
 use super::{RedisEngine, answers, to_error};
 use crate::contract::{Diagnostics, Error, Finding, Pending, SessionId, Verb};

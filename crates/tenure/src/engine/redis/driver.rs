@@ -12,10 +12,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::backoff;
+use super::errors::Trouble;
 use super::greeting;
 use super::line::{Event, Outgoing, Reply, Stage};
 use super::talk::{Talk, Why};
-use super::trouble::Trouble;
 use super::wire::{Greeter, Shared};
 use crate::contract::{Error, ErrorKind};
 use crate::engine::runtime::blocks_a_runtime;

@@ -4,10 +4,10 @@
 use redis::Value;
 
 use super::answers::text;
-use super::location::Location;
+use super::errors::{Trouble, judged};
 use super::pack::{Answer, pack};
 use super::talk::{NOT_RESP, Talk, Why};
-use super::trouble::{Trouble, judged};
+use super::url::Location;
 use super::wire::Greeter;
 use crate::contract::{Error, ErrorKind};
 

@@ -10,13 +10,13 @@ use redis::Value;
 use tokio::sync::oneshot;
 
 use super::answers::fence_of;
+use super::errors::Trouble;
 use super::item::{Item, Joint};
 use super::manner::Manner;
 use super::pack::{pack, push_count, push_word};
 use super::scripts::Script;
-use super::trouble::Trouble;
 use super::wire::{Gather, Greeter, Home, Outgoing, Reply, Wire};
-use super::{keys::Keys, location::Location};
+use super::{keys::Keys, url::Location};
 
 /// Most claims in one call: no other client waits longer for the store than for so many.
 const TOGETHER: usize = 32;

@@ -9,11 +9,11 @@ use std::task::Waker;
 use redis::{PushKind, Value};
 use tokio::sync::oneshot;
 
-use super::location::Address;
+use super::errors::{Trouble, judged};
 use super::pack::Answer;
 use super::stream::WriteHalf;
 use super::talk::Why;
-use super::trouble::{Trouble, judged};
+use super::url::Address;
 use crate::contract::{Effect, Error};
 
 /// What a call comes to.

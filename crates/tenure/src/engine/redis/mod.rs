@@ -19,13 +19,13 @@ mod cluster;
 pub(in crate::engine) mod codec;
 mod doctor;
 mod driver;
+pub(in crate::engine) mod errors;
 mod greeting;
+mod inspect;
 mod item;
 pub(in crate::engine) mod keys;
 mod lane;
 mod line;
-pub(in crate::engine) mod location;
-mod looking;
 mod manner;
 pub(in crate::engine) mod pack;
 mod pair;
@@ -33,11 +33,11 @@ pub(in crate::engine) mod reception;
 mod replicas;
 mod scripts;
 mod sentinel;
-#[cfg(feature = "conformance")]
-mod stage;
 mod stream;
 mod talk;
-pub(in crate::engine) mod trouble;
+#[cfg(feature = "conformance")]
+mod testing;
+pub(in crate::engine) mod url;
 pub(in crate::engine) mod wire;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -47,19 +47,19 @@ use redis::Value;
 
 use self::cells::CellRead;
 use self::codec::push_reference;
+use self::errors::Trouble;
+use self::inspect::Store;
 use self::item::{Item, Joint};
 use self::keys::Keys;
 use self::lane::Lane;
-use self::location::{Address, Location};
-use self::looking::Store;
 use self::manner::Manner;
 use self::pair::Pair;
 use self::reception::{Clerk, Reception};
 use self::replicas::Replicas;
 use self::scripts::Script;
 #[cfg(feature = "conformance")]
-pub(crate) use self::stage::{Staged, on_stage};
-use self::trouble::Trouble;
+pub(crate) use self::testing::{Staged, on_stage};
+use self::url::{Address, Location};
 use self::wire::{Home, Reply, Wire};
 use super::Terms;
 use super::runtime::{Callers, Own};
@@ -479,7 +479,7 @@ impl Store for RedisEngine {
 
     fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>> {
         Box::pin(async move {
-            let found = looking::scan(self.lane().wire(), pattern).await;
+            let found = inspect::scan(self.lane().wire(), pattern).await;
             found.map_err(|trouble| to_error(trouble, Verb::Inspect))
         })
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use redis::Value;
 
 use super::answers::{list, number, said, signal, strange, text};
+use super::errors::judged;
 use super::keys::Keys;
-use super::location::Location;
 use super::manner::Manner;
 use super::pack::pack;
-use super::trouble::judged;
+use super::url::Location;
 use super::wire::Greeter;
 use crate::contract::{Error, ErrorKind, IdMap, SessionId, Signal, SignalListener, Verb};
 use crate::engine::max_lease;

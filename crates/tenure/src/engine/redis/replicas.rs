@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 
 use super::answers;
 use super::codec::push_reference;
+use super::errors::Trouble;
 use super::keys::Keys;
 use super::lane::script_call;
 use super::manner::Manner;
 use super::pack::pack;
-use super::trouble::Trouble;
 use super::wire::Wire;
 use super::{RedisEngine, to_error};
 use crate::contract::{ClaimRef, Confirmed, Pending, Replication, Verb};

@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use super::location::{Address, Location, Tls};
+use super::url::{Address, Location, Tls};
 use crate::contract::{Error, ErrorKind};
 
 /// How long a silent connection is left alone before the kernel asks whether the other side lives.

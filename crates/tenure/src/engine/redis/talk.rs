@@ -9,8 +9,8 @@ use bytes::BytesMut;
 use redis::{Value, ValueCodec};
 use tokio_util::codec::Decoder;
 
-use super::location::Location;
 use super::stream::{Stream, WriteHalf};
+use super::url::Location;
 use crate::contract::Error;
 
 /// How much is read at once: a few hundred replies.

@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 pub(crate) use super::line::{Outcome, Outgoing, Reply};
 
 use super::driver;
+use super::errors::Trouble;
 use super::line::{After, Line, Stage};
-use super::location::{Address, Location};
 use super::pack::pack;
 use super::sentinel::Finder;
-use super::trouble::Trouble;
+use super::url::{Address, Location};
 use crate::contract::{Effect, Error};
 use crate::engine::runtime::blocks_a_runtime;
 

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Callers;
-use super::location::Set;
 use super::node::Lane;
 use super::protocol::quorum;
 use super::round::together;
 use super::site::Site;
+use super::url::Set;
 use super::{Own, Quorum};
 use crate::contract::{Error, Page, Query};
 use crate::engine::redis::change_terms::Said;
-use crate::engine::redis::trouble::Trouble;
+use crate::engine::redis::errors::Trouble;
 use crate::engine::{Terms, max_lease};
 
 impl Quorum {

@@ -14,9 +14,9 @@ use super::round::together;
 use super::site::CLOCK_BOUND;
 use crate::contract::{Finding, Health};
 use crate::engine::redis::answers::{list, text};
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::reception::Server;
-use crate::engine::redis::trouble::Trouble;
 use crate::limits;
 use crate::time::Clock;
 

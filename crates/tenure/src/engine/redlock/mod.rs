@@ -18,21 +18,21 @@ mod change_terms;
 mod claims;
 mod doctor;
 mod hints;
+mod inspect;
 mod keys;
-mod location;
-mod looking;
 mod node;
 mod patience;
 #[cfg(not(feature = "test-util"))]
 mod protocol;
+mod url;
 // Public for `tests/redlock_model.rs`, whose model is made of it.
+mod errors;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod protocol;
 mod queue;
 mod raise_fences;
 mod record;
-mod refusals;
 mod releasing;
 mod renewing;
 mod round;
@@ -45,7 +45,7 @@ pub mod rules;
 mod scripts;
 mod site;
 #[cfg(feature = "conformance")]
-mod stage;
+mod testing;
 mod trying;
 mod waiting;
 
@@ -54,7 +54,6 @@ use std::time::Duration;
 
 use self::claims::Claims;
 use self::hints::Hints;
-use self::location::Set;
 use self::node::{Lane, Node};
 use self::patience::Patience;
 use self::protocol::quorum;
@@ -62,9 +61,10 @@ use self::renewing::Hold;
 use self::round::together;
 use self::site::Site;
 #[cfg(feature = "conformance")]
-pub(crate) use self::stage::WeakEngine;
+pub(crate) use self::testing::WeakEngine;
+use self::url::Set;
 use super::Terms;
-use super::redis::trouble::Trouble;
+use super::redis::errors::Trouble;
 use super::redis::wire::Reply;
 use super::runtime::{Callers, Own};
 use crate::contract::{
@@ -239,7 +239,7 @@ impl Quorum {
     }
 
     async fn claim(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Verdict, Error> {
-        refusals::unless_plain(claim)?;
+        errors::unless_plain(claim)?;
         let lane = self.lane();
         if let Some(standing) = self.claims.get(claim.id)
             && let Some(fence) = standing.fence

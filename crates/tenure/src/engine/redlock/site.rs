@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::keys::Keys;
-use super::location::Set;
 use super::node::{Known, LAYOUT, State};
 use super::scripts::{self, Calling, Script, Scripts};
+use super::url::Set;
 use crate::contract::{Error, ErrorKind, Parts};
-use crate::engine::redis::location::Location;
 use crate::engine::redis::reception::Server;
+use crate::engine::redis::url::Location;
 use crate::engine::{Terms, max_lease};
 use crate::time::Clock;
 

@@ -17,7 +17,7 @@ use super::site::Site;
 use crate::contract::{Claim, Effect, Error, ErrorKind, HolderView, OwnerId, SessionId};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::codec::push_about;
-use crate::engine::redis::trouble::Trouble;
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::wire::Outcome;
 use crate::time::{Clock, SystemClock};
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::Quorum;
+use super::errors;
 use super::hints::Pause;
 use super::node::Lane;
-use super::refusals;
 use super::renewing::grant;
 use super::rules::Token;
 use super::trying::{Came, Taken};
@@ -91,7 +91,7 @@ impl Quorum {
         let Some(holder) = kin else { return Ok(()) };
         self.claims.end(claim.id);
         self.stop_waiting(claim.parts.first_name(), claim.id);
-        Err(refusals::reentry(holder).on(claim.parts.first_name()))
+        Err(errors::reentry(holder).on(claim.parts.first_name()))
     }
 
     /// The claim waits no longer, if it did.

@@ -8,10 +8,10 @@ use super::node::Node;
 use super::slots::{Peer, slot_of};
 use super::survey::Asked;
 use crate::contract::{Error, ErrorKind, Name};
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::lane::script_call;
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::scripts::Script;
-use crate::engine::redis::trouble::Trouble;
 use crate::engine::redis::wire::{Call, Outcome};
 
 /// How often a call that had no effect is made again: elsewhere, or by the text of its script.

@@ -11,9 +11,9 @@ use super::views::{Witnesses, names};
 use super::{ClusterEngine, Node};
 use crate::contract::{Error, ErrorKind, Finding, Health, SessionId, short};
 use crate::engine::redis::doctor::{seen, setting_in, time_in, words_in, words_of};
-use crate::engine::redis::location::is_near;
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::reception::Server;
+use crate::engine::redis::url::is_near;
 
 /// What we call outside of scripts.
 const CALLED: [&str; 11] = [

@@ -13,12 +13,12 @@
 mod calls;
 mod doctor;
 mod hearing;
-mod looking;
+mod inspect;
 mod node;
 mod slots;
-#[cfg(feature = "conformance")]
-mod stage;
 mod survey;
+#[cfg(feature = "conformance")]
+mod testing;
 mod views;
 
 use std::collections::{HashMap, HashSet};
@@ -38,15 +38,15 @@ use self::survey::Asked;
 use self::views::Witnesses;
 use super::change_terms::change_terms;
 use super::codec::{plain_lease, push_claim, push_reference};
+use super::errors::Trouble;
 use super::item::Joint;
 use super::keys::Keys;
 use super::lane::single;
-use super::location::Location;
 use super::manner::Manner;
 use super::pack::pack;
 use super::reception::Reception;
 use super::scripts::Script;
-use super::trouble::Trouble;
+use super::url::Location;
 use super::wire::Reply;
 use super::{answers, to_error};
 use crate::contract::{

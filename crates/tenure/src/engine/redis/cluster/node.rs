@@ -11,12 +11,12 @@ use super::slots::Peer;
 use crate::contract::{Error, Verb};
 use crate::engine::redis::answers::{signal, strange};
 use crate::engine::redis::doctor::words_of;
-use crate::engine::redis::location::Location;
+use crate::engine::redis::errors::{Trouble, judged};
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::pair::Pair;
 use crate::engine::redis::reception::{Reception, Server};
 use crate::engine::redis::replicas::Replicas;
-use crate::engine::redis::trouble::{Trouble, judged};
+use crate::engine::redis::url::Location;
 use crate::engine::redis::wire::{Greeter, Home, Wire};
 use crate::engine::runtime::Callers;
 

@@ -22,12 +22,12 @@ use super::node::Node;
 use super::slots::{Peer, SlotMap};
 use super::views::{Choice, Nodes, View, choose, names};
 use crate::contract::{Error, ErrorKind, Signal};
+use crate::engine::redis::errors::{Trouble, judged};
 use crate::engine::redis::greeting::{self, Kind, ask};
-use crate::engine::redis::location::Location;
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::sentinel::Nobody;
 use crate::engine::redis::talk::Talk;
-use crate::engine::redis::trouble::{Trouble, judged};
+use crate::engine::redis::url::Location;
 use crate::engine::redis::wire::{Reply, Wire};
 use crate::limits;
 

@@ -19,9 +19,9 @@ use crate::contract::Error;
 use crate::engine::redis::answers::text;
 use crate::engine::redis::backoff;
 use crate::engine::redis::greeting::{self, Kind};
-use crate::engine::redis::location::{Address, Location};
 use crate::engine::redis::pack::pack;
 use crate::engine::redis::talk::{Talk, Why};
+use crate::engine::redis::url::{Address, Location};
 use crate::limits;
 
 /// The channel on which sentinels tell of a new primary.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::{Gather, Greeter, Home, Wire};
 use crate::contract::Error;
-use crate::engine::redis::location::Location;
+use crate::engine::redis::url::Location;
 
 /// What a greeter was told.
 #[derive(Debug, PartialEq)]

@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use super::fake::{Fake, bulk, confirm, push};
 use super::{Notes, Told, here, open, plain, text};
 use crate::contract::Effect;
-use crate::engine::redis::location::Location;
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
-use crate::engine::redis::trouble::Trouble;
+use crate::engine::redis::url::Location;
 use crate::engine::redis::wire::{Gather, Reply, Wire};
 
 fn echo(number: usize) -> Vec<u8> {

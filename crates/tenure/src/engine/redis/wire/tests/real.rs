@@ -9,8 +9,8 @@ use redis::Value;
 
 use super::{Notes, Told, open, plain, text};
 use crate::contract::{Effect, ErrorKind};
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
-use crate::engine::redis::trouble::Trouble;
 
 /// A server on a socket of its own, in a directory that goes with it.
 struct Server {

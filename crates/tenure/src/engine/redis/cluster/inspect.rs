@@ -12,8 +12,8 @@ use super::ClusterEngine;
 use crate::contract::{Cell, Error, Name, OwnerId, Page, Pending, Query, SlotView, Snapshot, Verb};
 use crate::engine::redis::answers;
 use crate::engine::redis::cells::CellRead;
+use crate::engine::redis::inspect::{Store, page, scan, slot};
 use crate::engine::redis::keys::Keys;
-use crate::engine::redis::looking::{Store, page, scan, slot};
 use crate::engine::redis::to_error;
 use crate::limits;
 

@@ -9,10 +9,10 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::answers::COLUMNS;
+use super::errors::{Sent, to_error};
 use super::greeting::Setup;
 use super::listener::Listener;
-use super::location::Location;
-use super::trouble::{Sent, to_error};
+use super::url::Location;
 use super::{Inner, PostgresEngine, schema};
 use crate::contract::{Error, ErrorKind, SessionId};
 use crate::engine::Terms;

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use super::cluster::ClusterEngine;
-use super::location::Location;
-use super::looking::Store;
+use super::inspect::Store;
 use super::manner::Manner;
 use super::pack::pack;
+use super::url::Location;
 use super::wire::{Outcome, Reply};
 use super::{RedisEngine, to_error};
 use crate::contract::{Engine, Error, SessionId, Verb};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::contract::{Error, ErrorKind};
-use crate::engine::redis::location::Location;
+use crate::engine::redis::url::Location;
 
 /// Fewer nodes have no majority that survives the loss of one.
 const LEAST: usize = 3;

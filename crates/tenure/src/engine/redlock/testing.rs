@@ -4,14 +4,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::location::Set;
 use super::node::Lane;
 use super::round::together;
+use super::url::Set;
 use super::{Quorum, RedlockEngine};
 use crate::contract::{Error, SessionId};
 use crate::engine::Terms;
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
-use crate::engine::redis::trouble::Trouble;
 use crate::engine::redis::wire::Call;
 use crate::engine::runtime::Own;
 

@@ -18,8 +18,8 @@ use crate::contract::{
     Verb,
 };
 use crate::engine::redis::answers::{self, list, text};
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
-use crate::engine::redis::trouble::Trouble;
 use crate::limits;
 
 /// How long a look may take: whoever looks only wants to know.
