@@ -1,5 +1,6 @@
 //! Engines: our code for each kind of store. Each has the same rooms: know one, know all.
 
+mod common;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 pub mod embedded;
 #[cfg(feature = "etcd")]

@@ -85,6 +85,24 @@ fn tls_is_spoken_and_the_certificate_is_checked() {
     assert_eq!(spoken, "t\n");
 }
 
+/// The login is tied to the TLS connection: a server that cannot do that is refused if the URL asks
+/// for it, here one that is reached without TLS.
+#[test]
+fn a_login_is_bound_to_its_channel() {
+    let server = Postgres::builder().tls().start();
+    server.done("CREATE ROLE pw; CREATE ROLE app LOGIN SUPERUSER PASSWORD 'c4n4ry' IN ROLE pw");
+    let ca = server.certificates().ca().display().to_string();
+    let url = format!(
+        "postgres://app:c4n4ry@localhost:{}/postgres?channel_binding=require&sslrootcert={ca}",
+        server.port()
+    );
+    let tenure = session(&format!("{url}&sslmode=require"));
+    block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+    let error = block_on(Tenure::connect(&format!("{url}&sslmode=disable"))).unwrap_err();
+    assert!(error.to_string().contains("channel binding"), "{error}");
+    assert!(!format!("{error:?}").contains("c4n4ry"), "{error:?}");
+}
+
 #[test]
 fn a_table_that_is_away_is_named_and_had_no_effect() {
     let server = Postgres::start();

@@ -1,8 +1,9 @@
-//! Which store a URL names. Knows text and paths, not what is there.
+//! The URLs of embedded stores: the user's own, or a directory.
 
 use std::path::{Path, PathBuf};
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::url::decode;
 
 /// Where to open a store.
 #[derive(Clone, Debug, Default)]
@@ -60,12 +61,11 @@ pub(super) fn read(rest: &str) -> Result<Location, Error> {
     if path.contains(['?', '#']) {
         return Err(wrong("an embedded store has no options; write ? as %3F, # as %23".into()));
     }
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8();
-    let decoded = decoded.map_err(|_| wrong("the path is not UTF-8".into()))?;
+    let decoded = decode(path).map_err(|problem| wrong(problem.into_owned()))?;
     if decoded.contains('\0') {
         return Err(wrong("the path contains a zero byte".into()));
     }
-    Ok(Location::at(&*decoded))
+    Ok(Location::at(decoded))
 }
 
 #[cfg(test)]

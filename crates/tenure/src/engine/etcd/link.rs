@@ -22,8 +22,9 @@ use super::errors::Trouble;
 use super::tasks::Front;
 #[cfg(feature = "conformance")]
 use super::testing::GatePass;
-use super::url::{Location, Tls as TlsFiles};
+use super::url::Location;
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::url::TlsFiles;
 use crate::limits;
 use crate::sync::{Mutex, PoisonError};
 

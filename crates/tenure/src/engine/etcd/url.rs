@@ -1,19 +1,18 @@
-//! Which cluster a URL names, and how to be let in. Knows text, not connections.
-//!
-//! An error about a URL repeats none of it: where a slash or a question mark was not escaped, a
-//! piece of the password stands where a port or an option would.
+//! The URLs of etcd: the members of a cluster, and the prefix of the keys. What URLs of all engines
+//! have in common is in `common/url.rs`.
 
 use std::ffi::OsString;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
-use std::path::{Path, PathBuf};
-
-use percent_encoding::percent_decode_str;
+use std::path::PathBuf;
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::url::{
+    Host, PASSWORD_FILE, Password, Problem, SplitUrl, TlsFiles, decode, file, joined,
+    refuse_plaintext, unknown_option, yes_or_no,
+};
 
-/// Where a password is, for programs that do not want it in a URL.
-const PASSWORD_FILE: &str = "TENURE_PASSWORD_FILE";
+/// The port of a member if the URL names none.
+const PORT: u16 = 2379;
 
 /// Where our keys stand if the URL does not say.
 const PREFIX: &str = "tenure";
@@ -24,36 +23,18 @@ const PREFIX_BYTES: usize = 255;
 /// Most members in a URL.
 const MEMBERS: usize = 16;
 
-/// Every option, for people who wrote another one.
-const OPTIONS: &str = "password_file, ca, cert, key, allow_plaintext, restored";
+/// Every option, for an error about another one.
+const KNOWN: &[&str] = &["password_file", "ca", "cert", "key", "allow_plaintext", "restored"];
 
 /// The members of one cluster, and how to be let in.
 #[derive(Clone)]
 pub(super) struct Location {
-    /// Host and port of each member, the host in brackets if it needs them.
-    members: Vec<String>,
+    members: Vec<Host>,
     prefix: String,
     user: Option<String>,
     password: Password,
-    tls: Option<Tls>,
+    tls: Option<TlsFiles>,
     restored: bool,
-}
-
-/// What TLS needs to know beyond the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tls {
-    /// Whom to trust; the system's roots if not given.
-    pub(super) ca: Option<PathBuf>,
-    /// Our own certificate and its key.
-    pub(super) identity: Option<(PathBuf, PathBuf)>,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-enum Password {
-    None,
-    Given(String),
-    /// Read when connecting, so that a password can be changed between two runs.
-    File(PathBuf),
 }
 
 impl Location {
@@ -77,7 +58,7 @@ impl Location {
     }
 
     /// How to encrypt, if at all.
-    pub(super) fn tls(&self) -> Option<&Tls> {
+    pub(super) fn tls(&self) -> Option<&TlsFiles> {
         self.tls.as_ref()
     }
 
@@ -92,12 +73,7 @@ impl Location {
     /// If the password is in a file that cannot be read.
     pub(super) fn credentials(&self) -> Result<Option<(String, String)>, Error> {
         let Some(user) = self.user.clone() else { return Ok(None) };
-        let password = match &self.password {
-            Password::None => String::new(),
-            Password::Given(password) => password.clone(),
-            Password::File(path) => password_in(path)?,
-        };
-        Ok(Some((user, password)))
+        Ok(Some((user, self.password.read()?.unwrap_or_default())))
     }
 }
 
@@ -105,7 +81,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls.is_some() { "etcds" } else { "etcd" };
         let secret = if self.user.is_some() { "***@" } else { "" };
-        write!(f, "{scheme}://{secret}{}/{}", self.members.join(","), self.prefix)
+        write!(f, "{scheme}://{secret}{}/{}", joined(&self.members), self.prefix)
     }
 }
 
@@ -115,126 +91,42 @@ impl fmt::Debug for Location {
     }
 }
 
-fn password_in(path: &Path) -> Result<String, Error> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
-            .with_help(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
-            .caused_by(error)
-    })?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
-}
-
 fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
-    let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("the URL has no ://"))?;
-    let tls = match &*scheme.to_ascii_lowercase() {
+    let split = SplitUrl::of(url).and_then(SplitUrl::without_fragment).map_err(wrong)?;
+    let tls = match &*split.scheme {
         "etcd" => false,
         "etcds" => true,
         _ => return Err(wrong("the scheme is not one of etcd")),
     };
-    if rest.contains('#') {
-        return Err(wrong("the URL has a fragment; a # inside a password is written %23"));
-    }
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-    let (login, hosts) =
-        authority.rsplit_once('@').map_or((None, authority), |(l, h)| (Some(l), h));
-    let (user, password) = login.map_or(Ok((None, None)), read_login)?;
-    let options = Options::read(query, tls)?;
-    let hosts: Vec<&str> = hosts.split(',').collect();
-    if hosts.len() > MEMBERS {
+    let (user, password) = split.user_and_password().map_err(wrong)?;
+    let options = Options::read(&split.options().map_err(wrong)?, tls).map_err(wrong)?;
+    let members = Host::read_all(split.hosts, PORT).map_err(wrong)?;
+    if members.len() > MEMBERS {
         return Err(wrong(format!("the URL names more than {MEMBERS} members")));
     }
-    let members = hosts.iter().map(|host| read_host(host)).collect::<Result<Vec<_>, _>>()?;
-    let password = match (password, options.password_file) {
-        (Some(_), Some(_)) => {
-            return Err(wrong("the URL has a password and a password_file; which one counts?"));
-        }
-        (Some(password), None) => Password::Given(password),
-        (None, Some(path)) => Password::File(path),
-        (None, None) => match password_file.filter(|_| user.is_some()) {
-            Some(path) => Password::File(path.into()),
-            None => Password::None,
-        },
-    };
-    if password != Password::None && user.is_none() {
+    // A password that the environment names is for a user; without one there is nobody to log in.
+    let password_file = password_file.filter(|_| user.is_some());
+    let password =
+        Password::choose(password, options.password_file, password_file).map_err(wrong)?;
+    if !password.is_none() && user.is_none() {
         return Err(wrong("the URL has a password and no user"));
     }
-    if user.is_some() && !tls && !hosts.iter().all(|host| is_near(host)) && !options.plaintext {
-        return Err(Error::new(
-            ErrorKind::InvalidOption,
-            "the password would be sent to another host in plain text",
-        )
-        .with_help("use etcds://, or allow_plaintext=yes where the network itself is encrypted"));
+    let near = members.iter().all(Host::is_loopback);
+    if user.is_some() && !tls && !near && !options.allow_plaintext {
+        return Err(refuse_plaintext("etcds"));
     }
     Ok(Location {
         members,
-        prefix: read_prefix(path)?,
+        prefix: read_prefix(split.path)?,
         user,
         password,
-        tls: tls.then_some(Tls { ca: options.ca, identity: options.identity }),
+        tls: tls.then_some(options.tls),
         restored: options.restored,
     })
 }
 
-/// `user` or `user:password`.
-fn read_login(login: &str) -> Result<(Option<String>, Option<String>), Error> {
-    let (user, password) = match login.split_once(':') {
-        Some((user, password)) => (user, Some(decode(password)?)),
-        None => (login, None),
-    };
-    let user = decode(user)?;
-    Ok(((!user.is_empty()).then_some(user), password.filter(|password| !password.is_empty())))
-}
-
-/// A member with its port, as it stands in a URL.
-fn read_host(text: &str) -> Result<String, Error> {
-    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, after) =
-            rest.split_once(']').ok_or_else(|| wrong("a bracket of an address is open"))?;
-        if host.parse::<Ipv6Addr>().is_err() {
-            return Err(wrong("an address in brackets is not an IPv6 address"));
-        }
-        match after.strip_prefix(':') {
-            Some(port) => (format!("[{host}]"), Some(port)),
-            None if after.is_empty() => (format!("[{host}]"), None),
-            None => return Err(wrong("after an address in brackets comes a port")),
-        }
-    } else {
-        let (host, port) = text.split_once(':').map_or((text, None), |(h, p)| (h, Some(p)));
-        (host.to_owned(), port)
-    };
-    if host.is_empty() {
-        return Err(wrong("a member has no host"));
-    }
-    let legal =
-        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-    if !host.chars().all(legal) {
-        return Err(wrong("a host has a character that no host name has"));
-    }
-    let port = match port {
-        None => 2379,
-        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port
-            .parse::<u16>()
-            .ok()
-            .filter(|port| *port > 0)
-            .ok_or_else(|| wrong("a port is not a number from 1 to 65535"))?,
-        Some(_) => return Err(wrong("a port is not a number from 1 to 65535")),
-    };
-    Ok(format!("{host}:{port}"))
-}
-
-/// Whether what is sent there stays on this host.
-fn is_near(host: &str) -> bool {
-    let host = host
-        .strip_prefix('[')
-        .and_then(|rest| rest.split(']').next())
-        .unwrap_or_else(|| host.split(':').next().unwrap_or(host));
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 fn read_prefix(path: &str) -> Result<String, Error> {
-    let prefix = decode(path.strip_prefix('/').unwrap_or(path))?;
+    let prefix = decode(path.strip_prefix('/').unwrap_or(path)).map_err(wrong)?;
     if prefix.is_empty() {
         return Ok(PREFIX.to_owned());
     }
@@ -249,61 +141,35 @@ fn read_prefix(path: &str) -> Result<String, Error> {
 #[derive(Default)]
 struct Options {
     password_file: Option<PathBuf>,
-    ca: Option<PathBuf>,
-    identity: Option<(PathBuf, PathBuf)>,
-    plaintext: bool,
+    tls: TlsFiles,
+    allow_plaintext: bool,
     restored: bool,
 }
 
 impl Options {
-    fn read(query: &str, tls: bool) -> Result<Self, Error> {
+    fn read(pairs: &[(&str, &str)], tls: bool) -> Result<Self, Problem> {
         let mut options = Self::default();
-        let (mut cert, mut key) = (None, None);
-        let mut seen = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) =
-                pair.split_once('=').ok_or_else(|| wrong("an option has no value"))?;
-            if seen.contains(&name) {
-                return Err(wrong("an option is given twice"));
-            }
-            seen.push(name);
+        let (mut ca, mut cert, mut key) = (None, None, None);
+        for (name, value) in pairs.iter().copied() {
             match name {
                 "password_file" => options.password_file = Some(file(value)?),
-                "ca" if tls => options.ca = Some(file(value)?),
+                "ca" if tls => ca = Some(file(value)?),
                 "cert" if tls => cert = Some(file(value)?),
                 "key" if tls => key = Some(file(value)?),
-                "ca" | "cert" | "key" => return Err(wrong("certificates are for etcds:// alone")),
-                "allow_plaintext" if value == "yes" => options.plaintext = true,
-                "allow_plaintext" if value == "no" => options.plaintext = false,
-                "allow_plaintext" => {
-                    return Err(wrong("the option allow_plaintext is `yes` or `no`"));
-                }
+                "ca" | "cert" | "key" => return Err("certificates are for etcds:// alone".into()),
+                "allow_plaintext" => options.allow_plaintext = yes_or_no("allow_plaintext", value)?,
                 "restored" if value == "accept" => options.restored = true,
-                "restored" => return Err(wrong("the option restored is `accept` or left out")),
-                _ => return Err(wrong(format!("an option is none of {OPTIONS}"))),
+                "restored" => return Err("the option restored is `accept` or left out".into()),
+                _ => return Err(unknown_option(name, KNOWN)),
             }
         }
-        options.identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(wrong("a client certificate takes both cert= and key=")),
-        };
+        options.tls = TlsFiles::new(ca, cert, key)?;
         Ok(options)
     }
 }
 
-fn file(value: &str) -> Result<PathBuf, Error> {
-    let path = decode(value)?;
-    if path.is_empty() { Err(wrong("a file has no path")) } else { Ok(path.into()) }
-}
-
-fn decode(text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| wrong("a part of the URL is not UTF-8 once it is decoded"))
-}
-
-fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOption, what.into())
+fn wrong(what: impl Into<Problem>) -> Error {
+    Error::new(ErrorKind::InvalidOption, what)
         .with_help("use etcd://host:2379,host:2379/prefix or etcds://user:password@host:2379")
 }
 

@@ -1,25 +1,21 @@
-//! Which database a URL names, and what to tell it. Knows text, not connections.
-//!
-//! The URL is that of libpq; what is ours is taken out of it first. An error about a URL repeats
-//! none of it: where a slash or a question mark was not escaped, a piece of the password stands
-//! where a host or an option would.
+//! The URLs of PostgreSQL: those of libpq, read by the client, with a few options of the engine,
+//! which are taken out first. What URLs of all engines have in common is in `common/url.rs`.
 
 use std::ffi::OsString;
 use std::fmt;
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::url::{
+    PASSWORD_FILE, Password, Problem, TlsFiles, decode, file, is_loopback, options,
+};
 use crate::limits;
 use crate::sync::random_bytes;
 
-/// Where a password is, for programs that do not want it in a URL.
-const PASSWORD_FILE: &str = "TENURE_PASSWORD_FILE";
 /// How long sent bytes may stay unacknowledged before the kernel gives a connection up.
 const UNHEARD: Duration = Duration::from_secs(5);
 /// How long a silent connection is left alone before the kernel asks whether the other side lives.
@@ -55,15 +51,13 @@ impl Durability {
 #[derive(Clone)]
 pub(super) struct Location {
     config: Config,
-    password_file: Option<PathBuf>,
+    /// The password, unless it stands in `config`.
+    password: Password,
     /// How long one host may take to connect and log in.
     pub(super) handshake: Duration,
     pub(super) schema: String,
     pub(super) durability: Durability,
-    /// Whom to trust; the system's roots if not given.
-    pub(super) ca: Option<PathBuf>,
-    /// Our own certificate and its key.
-    pub(super) identity: Option<(PathBuf, PathBuf)>,
+    pub(super) tls: TlsFiles,
 }
 
 impl Location {
@@ -82,8 +76,8 @@ impl Location {
     /// If the password is in a file that cannot be read.
     pub(super) fn hosts(&self) -> Result<Vec<Config>, Error> {
         let mut config = self.config.clone();
-        if let Some(path) = &self.password_file {
-            config.password(password_in(path)?);
+        if let Some(password) = self.password.read()? {
+            config.password(password);
         }
         let count = config.get_hosts().len().max(config.get_hostaddrs().len());
         let mut hosts: Vec<Config> = (0..count).map(|at| only(&config, at)).collect();
@@ -162,19 +156,9 @@ fn only(all: &Config, at: usize) -> Config {
     one
 }
 
-fn password_in(path: &Path) -> Result<String, Error> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
-            .with_help(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
-            .caused_by(error)
-    })?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
-}
-
 fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
     let (plain, query) = url.split_once('?').unwrap_or((url, ""));
-    let (ours, theirs) = Options::read(query)?;
+    let (ours, theirs) = Options::read(&options(query).map_err(wrong)?).map_err(wrong)?;
     // The client takes all before the first @ for user and password, whatever else stands there.
     if theirs.contains('@') && !plain.contains('@') {
         return Err(wrong("an @ stands behind a ?, so one of both is not what it seems"));
@@ -187,11 +171,13 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err(wrong("the URL names no host"));
     }
-    let given = config.get_password().is_some();
-    if given && ours.password_file.is_some() {
-        return Err(wrong("the URL has a password and a password_file; which one counts?"));
-    }
-    let file = ours.password_file.or(password_file.map(PathBuf::from).filter(|_| !given));
+    // A password of the URL stays where the client has put it, byte by byte.
+    let in_url = config.get_password().map(|_| String::new());
+    let password = match Password::choose(in_url, ours.password_file, password_file) {
+        Ok(Password::InUrl(_)) => Password::None,
+        Ok(password) => password,
+        Err(problem) => return Err(wrong(problem)),
+    };
     if !ours.has_ssl_mode {
         let near = config.get_hosts().iter().all(is_near);
         // Nobody listens between two processes of a host; between hosts anybody may.
@@ -201,16 +187,11 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
     furnish(&mut config);
     Ok(Location {
         config,
-        password_file: file,
+        password,
         handshake,
         schema: ours.schema.unwrap_or_else(|| "tenure".to_owned()),
         durability: ours.durability.unwrap_or(Durability::Commit),
-        ca: ours.ca,
-        identity: match (ours.cert, ours.key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => return Err(wrong("a client certificate takes both sslcert= and sslkey=")),
-        },
+        tls: TlsFiles::new(ours.ca, ours.cert, ours.key).map_err(wrong)?,
     })
 }
 
@@ -235,9 +216,7 @@ fn furnish(config: &mut Config) {
 fn is_near(host: &Host) -> bool {
     match host {
         Host::Unix(_) => true,
-        Host::Tcp(host) => {
-            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-        }
+        Host::Tcp(host) => is_loopback(host),
     }
 }
 
@@ -254,18 +233,11 @@ struct Options {
 }
 
 impl Options {
-    /// Ours, and the rest for the client.
-    fn read(query: &str) -> Result<(Self, String), Error> {
+    /// Those of the engine, and the rest for the client.
+    fn read(pairs: &[(&str, &str)]) -> Result<(Self, String), Problem> {
         let mut options = Self::default();
         let mut rest: Vec<String> = Vec::new();
-        let mut seen = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) =
-                pair.split_once('=').ok_or_else(|| wrong("an option has no value"))?;
-            if seen.contains(&name) {
-                return Err(wrong("an option is given twice"));
-            }
-            seen.push(name);
+        for (name, value) in pairs.iter().copied() {
             match name {
                 "schema" => options.schema = Some(schema(value)?),
                 "durability" => options.durability = Some(durability(value)?),
@@ -279,44 +251,32 @@ impl Options {
                     let strict = matches!(value, "verify-ca" | "verify-full");
                     rest.push(format!("sslmode={}", if strict { "require" } else { value }));
                 }
-                _ => rest.push(pair.to_owned()),
+                _ => rest.push(format!("{name}={value}")),
             }
         }
         Ok((options, rest.join("&")))
     }
 }
 
-fn schema(value: &str) -> Result<String, Error> {
+fn schema(value: &str) -> Result<String, Problem> {
     let name = decode(value)?;
     let fine = !name.is_empty()
         && name.len() <= IDENTIFIER
         && !name.starts_with("pg_")
         && !name.chars().any(char::is_control);
-    if fine { Ok(name) } else { Err(wrong("the schema is not a name for one")) }
+    if fine { Ok(name) } else { Err("the schema is not a name for one".into()) }
 }
 
-fn durability(value: &str) -> Result<Durability, Error> {
+fn durability(value: &str) -> Result<Durability, Problem> {
     [Durability::Commit, Durability::Grace]
         .into_iter()
         .find(|one| one.word() == value)
-        .ok_or_else(|| wrong("the option durability is `commit` or `grace`"))
+        .ok_or_else(|| "the option durability is `commit` or `grace`".into())
 }
 
-fn file(value: &str) -> Result<PathBuf, Error> {
-    let path = decode(value)?;
-    if path.is_empty() || path.contains('\0') {
-        return Err(wrong("an option names no file"));
-    }
-    Ok(path.into())
-}
-
-fn decode(text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    Ok(decoded.map_err(|_| wrong("an option is not UTF-8"))?.into_owned())
-}
-
-fn wrong(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidOption, format!("this URL cannot be used: {what}")).with_help(
+fn wrong(what: impl Into<Problem>) -> Error {
+    let what = format!("this URL cannot be used: {}", what.into());
+    Error::new(ErrorKind::InvalidOption, what).with_help(
         "write postgres://user:password@host:5432/database?schema=tenure&durability=commit, and \
          / ? # @ : % in a password as %2F %3F %23 %40 %3A %25; other options are those of libpq",
     )
@@ -347,7 +307,7 @@ mod tests {
         let all = at("postgres://h/d?schema=my%20locks&durability=grace&sslrootcert=%2Fca");
         assert_eq!((&*all.schema, all.durability), ("my locks", Durability::Grace));
         assert_eq!(all.quoted_schema(), "\"my locks\"");
-        assert_eq!(all.ca, Some("/ca".into()));
+        assert_eq!(all.tls.ca, Some("/ca".into()));
         let none = at("postgres://h/d");
         assert_eq!((&*none.schema, none.durability), ("tenure", Durability::Commit));
     }

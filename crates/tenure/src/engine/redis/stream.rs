@@ -1,9 +1,8 @@
 //! Bytes to and from a server: TCP, a Unix socket, or TLS. Knows sockets and certificates; no RESP.
 
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -12,13 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::url::{Address, Location, Tls};
+use super::url::{Address, Location};
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::tls::{TlsOptions, client_config};
+
+/// The options of a URL that name certificates.
+const TLS_OPTIONS: TlsOptions = TlsOptions { ca: "ca=", cert: "cert=", key: "key=" };
 
 /// How long a silent connection is left alone before the kernel asks whether the other side lives.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -64,8 +65,8 @@ impl Stream {
                     writer: Some(Arc::new(WriteHalf::Unix(writer))),
                 })
             }
-            (Address::Tcp { host, port }, None) => {
-                let stream = TcpStream::connect((&**host, *port)).await.map_err(away)?;
+            (Address::Tcp(host), None) => {
+                let stream = TcpStream::connect((&*host.name, host.port)).await.map_err(away)?;
                 tune(&stream).map_err(away)?;
                 let (reader, writer) = stream.into_split();
                 Ok(Self {
@@ -73,13 +74,13 @@ impl Stream {
                     writer: Some(Arc::new(WriteHalf::Tcp(writer))),
                 })
             }
-            (Address::Tcp { host, port }, Some(tls)) => {
+            (Address::Tcp(host), Some(tls)) => {
                 // Read before connecting: a wrong path should not cost the server a connection.
-                let connector = TlsConnector::from(Arc::new(config(tls)?));
-                let name = ServerName::try_from(host.clone()).map_err(|_| {
+                let connector = TlsConnector::from(client_config(tls, &TLS_OPTIONS)?);
+                let name = ServerName::try_from(host.name.clone()).map_err(|_| {
                     bad_file("the host cannot be a name in a certificate", "use another name")
                 })?;
-                let stream = TcpStream::connect((&**host, *port)).await.map_err(away)?;
+                let stream = TcpStream::connect((&*host.name, host.port)).await.map_err(away)?;
                 tune(&stream).map_err(away)?;
                 let secured = connector.connect(name, stream).await;
                 let stream = secured.map_err(|error| insecure(location, error))?;
@@ -166,50 +167,6 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, PROBES.1)?;
     sockopt::set_tcp_user_timeout(stream, UNHEARD_MS)?;
     Ok(())
-}
-
-/// Built with a provider of our own choice: with two in one program, the default one panics.
-fn config(tls: &Tls) -> Result<ClientConfig, Error> {
-    let broken = |error: rustls::Error| {
-        bad_file(format!("the certificates cannot be used: {error}"), "check ca=, cert= and key=")
-    };
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().map_err(broken)?;
-    let builder = builder.with_root_certificates(roots(tls.ca.as_deref())?);
-    let Some((cert, key)) = &tls.identity else { return Ok(builder.with_no_client_auth()) };
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| {
-        bad_file(format!("the file of key= has no private key: {error}"), "give a PEM file")
-    })?;
-    builder.with_client_auth_cert(certificates("cert=", cert)?, key).map_err(broken)
-}
-
-fn roots(ca: Option<&Path>) -> Result<Arc<RootCertStore>, Error> {
-    // Hundreds of files, read once: they do not change while a program reconnects.
-    static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
-    let Some(ca) = ca else {
-        let system = SYSTEM.get_or_init(|| {
-            let mut store = RootCertStore::empty();
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            Arc::new(store)
-        });
-        return Ok(system.clone());
-    };
-    let mut store = RootCertStore::empty();
-    for certificate in certificates("ca=", ca)? {
-        store.add(certificate).map_err(|error| {
-            bad_file(format!("a certificate of ca= cannot be used: {error}"), "give a PEM file")
-        })?;
-    }
-    Ok(Arc::new(store))
-}
-
-fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let bad = |what: String| bad_file(format!("the file of {option} {what}"), "give a PEM file");
-    let found = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| bad(format!("cannot be read: {error}")))?;
-    if found.is_empty() { Err(bad("has no certificate".to_owned())) } else { Ok(found) }
 }
 
 fn unreachable(location: &Location, error: io::Error) -> Error {

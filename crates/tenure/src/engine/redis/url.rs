@@ -1,23 +1,17 @@
-//! Which server a URL names, and what to tell it; or which sentinels know that server, or nodes
-//! that know their cluster. Knows text, not connections.
-//!
-//! An error about a URL repeats none of it: where a slash or a question mark was not escaped, a
-//! piece of the password stands where a port or an option would.
+//! The URLs of Redis and Valkey: one server, sentinels that know which server is the primary, or
+//! nodes of a cluster. What URLs of all engines have in common is in `common/url.rs`.
 
 mod options;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-
-use percent_encoding::percent_decode_str;
+use std::path::PathBuf;
 
 use self::options::Options;
 use crate::contract::{Error, ErrorKind};
-
-/// Where a password is, for programs that do not want it in a URL.
-const PASSWORD_FILE: &str = "TENURE_PASSWORD_FILE";
+use crate::engine::common::url::{
+    Host, PASSWORD_FILE, Password, SplitUrl, TlsFiles, decode, digits, joined, refuse_plaintext,
+};
 
 /// The port of a server, and that of a sentinel, if the URL names none.
 const PORTS: (u16, u16) = (6379, 26379);
@@ -31,7 +25,7 @@ pub(crate) struct Location {
     login: Login,
     /// For sentinels, which have users of their own.
     sentinel_login: Login,
-    tls: Option<Tls>,
+    tls: Option<TlsFiles>,
     /// A password may be sent to another host as it is.
     allow_plaintext: bool,
     eviction_allowed: bool,
@@ -43,48 +37,25 @@ pub(crate) struct Location {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A host and a port.
-    Tcp {
-        /// A name or an address, without brackets.
-        host: String,
-        /// Its port.
-        port: u16,
-    },
+    Tcp(Host),
     /// A socket of this host.
     Unix(PathBuf),
-    /// Wherever these say.
+    /// The primary, which sentinels name.
     Sentinels {
-        /// The hosts and ports of the sentinels.
-        hosts: Vec<(String, u16)>,
-        /// What they call the server.
+        /// Where the sentinels listen.
+        hosts: Vec<Host>,
+        /// What they call the primary.
         primary: String,
     },
-    /// Wherever the nodes of a cluster say, of which these are some.
-    Cluster(Vec<(String, u16)>),
+    /// The nodes of a cluster, which these seeds name.
+    Cluster(Vec<Host>),
 }
 
-/// Whom to be let in as.
+/// A user and its password.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Login {
     user: Option<String>,
     password: Password,
-}
-
-/// What TLS needs to know beyond the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tls {
-    /// Whom to trust; the system's roots if not given.
-    pub(crate) ca: Option<PathBuf>,
-    /// Our own certificate and its key.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
-}
-
-#[derive(Clone, Default, PartialEq, Eq)]
-enum Password {
-    #[default]
-    None,
-    Given(String),
-    /// Read at each connect, so that a password can be changed under a running program.
-    File(PathBuf),
 }
 
 impl Location {
@@ -107,7 +78,7 @@ impl Location {
     }
 
     /// How to encrypt, if at all.
-    pub(crate) fn tls(&self) -> Option<&Tls> {
+    pub(crate) fn tls(&self) -> Option<&TlsFiles> {
         self.tls.as_ref()
     }
 
@@ -132,43 +103,37 @@ impl Location {
     /// If the password is in a file that cannot be read.
     pub(crate) fn credentials(&self) -> Result<Option<(String, String)>, Error> {
         let Login { user, password } = &self.login;
-        let password = match password {
-            Password::None if user.is_none() => return Ok(None),
-            // A user whom the server lets in with any password.
-            Password::None => String::new(),
-            Password::Given(password) => password.clone(),
-            Password::File(path) => password_in(path)?,
-        };
-        let user = user.clone().unwrap_or_else(|| "default".to_owned());
-        Ok(Some((user, password)))
+        if user.is_none() && password.is_none() {
+            return Ok(None);
+        }
+        // A user without a password: the server lets it in with any.
+        let password = password.read()?.unwrap_or_default();
+        Ok(Some((user.clone().unwrap_or_else(|| "default".to_owned()), password)))
     }
 
     /// What the sentinels call the server, if there are any to ask.
     pub(crate) fn primary(&self) -> Option<&str> {
         match &self.address {
             Address::Sentinels { primary, .. } => Some(primary),
-            Address::Tcp { .. } | Address::Unix(_) | Address::Cluster(_) => None,
+            Address::Tcp(_) | Address::Unix(_) | Address::Cluster(_) => None,
         }
     }
 
     /// Host and port, or path, for people.
     pub(crate) fn place(&self) -> String {
         match &self.address {
-            Address::Tcp { host, port } => host_and_port(host, *port),
+            Address::Tcp(host) => host.to_string(),
             Address::Unix(path) => path.display().to_string(),
             Address::Sentinels { primary, .. } => primary.clone(),
-            Address::Cluster(hosts) => {
-                let hosts = hosts.iter().map(|(host, port)| host_and_port(host, *port));
-                hosts.collect::<Vec<_>>().join(",")
-            }
+            Address::Cluster(seeds) => joined(seeds),
         }
     }
 
     /// The sentinels to ask, each as a server with its own user.
     pub(crate) fn sentinels(&self) -> Vec<Self> {
         let Address::Sentinels { hosts, .. } = &self.address else { return Vec::new() };
-        let one = |(host, port): &(String, u16)| Self {
-            address: Address::Tcp { host: host.clone(), port: *port },
+        let one = |host: &Host| Self {
+            address: Address::Tcp(host.clone()),
             db: 0,
             login: self.sentinel_login.clone(),
             ..self.clone()
@@ -177,11 +142,9 @@ impl Location {
     }
 
     /// The nodes to ask for all others, if the URL names a cluster.
-    pub(crate) fn seeds(&self) -> &[(String, u16)] {
-        match &self.address {
-            Address::Cluster(seeds) => seeds,
-            Address::Tcp { .. } | Address::Unix(_) | Address::Sentinels { .. } => &[],
-        }
+    pub(crate) fn seeds(&self) -> Vec<(String, u16)> {
+        let Address::Cluster(seeds) = &self.address else { return Vec::new() };
+        seeds.iter().map(|seed| (seed.name.clone(), seed.port)).collect()
     }
 
     /// The server that the sentinels named, or other nodes of the cluster.
@@ -189,7 +152,7 @@ impl Location {
     /// # Errors
     /// If it is on another host, and the password would be sent there in plain text.
     pub(crate) fn moved_to(&self, host: &str, port: u16) -> Result<Self, Error> {
-        let address = Address::Tcp { host: host.to_owned(), port };
+        let address = Address::Tcp(Host { name: host.to_owned(), port });
         // What is for the sentinels alone does not go there.
         let location = Self { address, sentinel_login: Login::default(), ..self.clone() };
         location.check_plaintext()?;
@@ -198,20 +161,15 @@ impl Location {
 
     /// Refuses to send a password where others could read it.
     fn check_plaintext(&self) -> Result<(), Error> {
-        let has = |login: &Login| login.password != Password::None;
-        let secret = has(&self.login) || has(&self.sentinel_login);
+        let secret = !self.login.password.is_none() || !self.sentinel_login.password.is_none();
         if !secret || self.tls.is_some() || self.allow_plaintext || is_near(&self.address) {
             return Ok(());
         }
-        let secure = match &self.address {
-            Address::Tcp { .. } | Address::Unix(_) => "rediss",
+        Err(refuse_plaintext(match &self.address {
+            Address::Tcp(_) | Address::Unix(_) => "rediss",
             Address::Sentinels { .. } => "rediss+sentinel",
             Address::Cluster(_) => "rediss+cluster",
-        };
-        let what = "the password would be sent to another host in plain text";
-        let next = "or allow_plaintext=yes where the network itself is encrypted";
-        Err(Error::new(ErrorKind::InvalidOption, what)
-            .with_help(format!("use {secure}://, {next}")))
+        }))
     }
 }
 
@@ -222,15 +180,13 @@ impl fmt::Display for Location {
         let db = self.db;
         let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
         match &self.address {
-            Address::Tcp { host, port } => {
-                write!(f, "{scheme}://{secret}{}/{db}", host_and_port(host, *port))
-            }
+            Address::Tcp(host) => write!(f, "{scheme}://{secret}{host}/{db}"),
             Address::Unix(path) => write!(f, "redis+unix://{secret}{}?db={db}", path.display()),
             Address::Sentinels { hosts, primary } => {
-                write!(f, "{scheme}+sentinel://{secret}{}/{primary}/{db}", hosts_and_ports(hosts))
+                write!(f, "{scheme}+sentinel://{secret}{}/{primary}/{db}", joined(hosts))
             }
             Address::Cluster(seeds) => {
-                write!(f, "{scheme}+cluster://{secret}{}", hosts_and_ports(seeds))
+                write!(f, "{scheme}+cluster://{secret}{}", joined(seeds))
             }
         }
     }
@@ -242,31 +198,9 @@ impl fmt::Debug for Location {
     }
 }
 
-/// As in a URL.
-fn host_and_port(host: &str, port: u16) -> String {
-    let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
-    format!("{open}{host}{close}:{port}")
-}
-
-fn hosts_and_ports(hosts: &[(String, u16)]) -> String {
-    let hosts: Vec<_> = hosts.iter().map(|(host, port)| host_and_port(host, *port)).collect();
-    hosts.join(",")
-}
-
-fn password_in(path: &Path) -> Result<String, Error> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Error::new(ErrorKind::InvalidOption, format!("the password file cannot be read: {error}"))
-            .with_help(format!("check password_file= or {PASSWORD_FILE}: {}", path.display()))
-            .caused_by(error)
-    })?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
-}
-
 fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
-    let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("the URL has no ://"))?;
-    let scheme = scheme.to_ascii_lowercase();
-    let (tls, kind) = match &*scheme {
+    let split = SplitUrl::of(url).map_err(wrong)?;
+    let (tls, kind) = match &*split.scheme {
         "redis" | "valkey" => (false, Kind::Host),
         "rediss" | "valkeys" => (true, Kind::Host),
         "redis+unix" => (false, Kind::Unix),
@@ -276,49 +210,36 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
         "rediss+cluster" | "valkeys+cluster" => (true, Kind::Cluster),
         _ => return Err(wrong("the scheme is not one of Redis")),
     };
-    // Lettuce writes the name of the primary there.
-    let (rest, fragment) = match rest.split_once('#') {
-        Some((rest, name)) if kind == Kind::Sentinel => (rest, Some(name)),
-        Some(_) => {
-            return Err(wrong("the URL has a fragment; a # inside a password is written %23"));
-        }
-        None => (rest, None),
-    };
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-    let (login, host) = authority.rsplit_once('@').map_or((None, authority), |(l, h)| (Some(l), h));
-    let (user, password) = login.map_or(Ok((None, None)), read_login)?;
-    let options = Options::read(query, tls, kind)?;
-    let path_below = path.strip_prefix('/').unwrap_or(path);
+    // Lettuce writes the name of the primary in the fragment.
+    let split =
+        if kind == Kind::Sentinel { split } else { split.without_fragment().map_err(wrong)? };
+    let (user, password) = split.user_and_password().map_err(wrong)?;
+    let options = Options::read(&split.options().map_err(wrong)?, tls, kind)?;
+    let below = split.path.strip_prefix('/').unwrap_or(split.path);
     let (address, db) = match kind {
-        Kind::Unix => (read_socket(host, path)?, options.db.unwrap_or(0)),
+        Kind::Unix => (read_socket(split.hosts, split.path)?, options.db.unwrap_or(0)),
         Kind::Host => {
-            let (host, port) = read_host(host, PORTS.0)?;
-            (Address::Tcp { host, port }, read_db(path_below)?)
+            (Address::Tcp(Host::read(split.hosts, PORTS.0).map_err(wrong)?), read_db(below)?)
         }
         Kind::Cluster => {
-            if read_db(path_below)? != 0 {
+            if read_db(below)? != 0 {
                 return Err(wrong("a cluster has no database but 0"));
             }
-            (Address::Cluster(read_hosts(host, PORTS.0)?), 0)
+            (Address::Cluster(Host::read_all(split.hosts, PORTS.0).map_err(wrong)?), 0)
         }
-        Kind::Sentinel => read_sentinels(host, path_below, options.primary.as_deref(), fragment)?,
-    };
-    let password = match (password, options.password_file) {
-        (Some(_), Some(_)) => {
-            return Err(wrong("the URL has a password and a password_file; which one counts?"));
+        Kind::Sentinel => {
+            read_sentinels(split.hosts, below, options.primary.as_deref(), split.fragment)?
         }
-        (Some(password), None) => Password::Given(password),
-        (None, Some(path)) => Password::File(path),
-        (None, None) => password_file.map_or(Password::None, |path| Password::File(path.into())),
     };
-    let sentinel_password = options.sentinel_password_file.map_or(Password::None, Password::File);
+    let password =
+        Password::choose(password, options.password_file, password_file).map_err(wrong)?;
+    let sentinel_password = options.sentinel_password_file.map_or(Password::None, Password::InFile);
     let location = Location {
         address,
         db,
         login: Login { user, password },
         sentinel_login: Login { user: options.sentinel_user, password: sentinel_password },
-        tls: tls.then_some(Tls { ca: options.ca, identity: options.identity }),
+        tls: tls.then_some(options.tls),
         allow_plaintext: options.allow_plaintext,
         eviction_allowed: options.eviction_allowed,
         grace: options.grace,
@@ -354,66 +275,15 @@ fn read_sentinels(
     if primary.is_empty() || !primary.chars().all(legal) {
         return Err(wrong("the URL does not say what the sentinels call the primary"));
     }
-    let hosts = read_hosts(hosts, PORTS.1)?;
+    let hosts = Host::read_all(hosts, PORTS.1).map_err(wrong)?;
     Ok((Address::Sentinels { hosts, primary: primary.to_owned() }, read_db(db)?))
-}
-
-/// `user`, `user:password` or `:password`.
-fn read_login(login: &str) -> Result<(Option<String>, Option<String>), Error> {
-    let (user, password) = match login.split_once(':') {
-        Some((user, password)) => (user, Some(decode(password)?)),
-        None => (login, None),
-    };
-    let user = decode(user)?;
-    Ok(((!user.is_empty()).then_some(user), password.filter(|password| !password.is_empty())))
-}
-
-fn read_hosts(hosts: &str, default: u16) -> Result<Vec<(String, u16)>, Error> {
-    hosts.split(',').map(|host| read_host(host, default)).collect()
-}
-
-fn read_host(host: &str, default: u16) -> Result<(String, u16), Error> {
-    let (host, port) = match host.strip_prefix('[') {
-        Some(rest) => {
-            let (host, after) =
-                rest.split_once(']').ok_or_else(|| wrong("a bracket of the address is open"))?;
-            if host.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(wrong("the address in brackets is not an IPv6 address"));
-            }
-            let port = match after.strip_prefix(':') {
-                Some(port) => Some(port),
-                None if after.is_empty() => None,
-                None => return Err(wrong("after the address in brackets comes a port")),
-            };
-            (host, port)
-        }
-        None => host.split_once(':').map_or((host, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() {
-        return Err(wrong("the URL names no host"));
-    }
-    if host.contains(',') {
-        return Err(wrong("the URL names several hosts, which takes another scheme"));
-    }
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
-    if !host.chars().all(legal) {
-        return Err(wrong("the host has a character that no host name has"));
-    }
-    let port = match port {
-        None => default,
-        Some(port) => digits(port)
-            .and_then(|port| u16::try_from(port).ok())
-            .filter(|port| *port > 0)
-            .ok_or_else(|| wrong("the port is not a number from 1 to 65535"))?,
-    };
-    Ok((host.to_owned(), port))
 }
 
 fn read_socket(host: &str, path: &str) -> Result<Address, Error> {
     if !host.is_empty() {
         return Err(wrong("a Unix socket is on this host, not on another"));
     }
-    let path = decode(path)?;
+    let path = decode(path).map_err(wrong)?;
     if path.len() < 2 || path.contains('\0') {
         return Err(wrong("the URL names no path of a Unix socket"));
     }
@@ -427,28 +297,13 @@ fn read_db(text: &str) -> Result<u32, Error> {
     digits(text).ok_or_else(|| wrong("the database is not a number"))
 }
 
-/// A number written in digits alone: `+1` is none.
-fn digits(text: &str) -> Option<u32> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| plain)
-}
-
-fn decode(text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| wrong("a part of the URL is not UTF-8"))
-}
-
-/// Whether what we send stays on this host.
+/// Whether what is sent there stays on this machine.
 pub(super) fn is_near(address: &Address) -> bool {
-    let near = |host: &str| {
-        host.eq_ignore_ascii_case("localhost")
-            || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-    };
     match address {
         Address::Unix(_) => true,
-        Address::Tcp { host, .. } => near(host),
+        Address::Tcp(host) => host.is_loopback(),
         Address::Sentinels { hosts, .. } | Address::Cluster(hosts) => {
-            hosts.iter().all(|(host, _)| near(host))
+            hosts.iter().all(Host::is_loopback)
         }
     }
 }

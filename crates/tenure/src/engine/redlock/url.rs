@@ -1,4 +1,4 @@
-//! Which servers a URL names, and how they are to be used. Knows text, not connections.
+//! The URLs of a quorum: several servers, and what holds for all of them.
 //!
 //! `redlock://user:password@host:port,host:port,host:port/db?option=value` names as many servers of
 //! the kind that `redis://` names one of; `redlocks://` speaks TLS to each.
@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::url::{Problem, SplitUrl, yes_or_no};
 use crate::engine::redis::url::Location;
 
 /// Fewer nodes have no majority that survives the loss of one.
@@ -26,19 +27,15 @@ pub(super) struct Set {
 impl Set {
     /// Reads a URL, and the environment for a password that it does not have.
     pub(super) fn parse(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("the URL has no ://"))?;
-        let scheme = match &*scheme.to_ascii_lowercase() {
+        let split = SplitUrl::of(url).and_then(SplitUrl::without_fragment).map_err(wrong)?;
+        let scheme = match &*split.scheme {
             "redlock" => "redis",
             "redlocks" => "rediss",
             _ => return Err(wrong("the scheme is not redlock or redlocks")),
         };
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-        let (login, hosts) = match authority.rsplit_once('@') {
-            Some((login, hosts)) => (format!("{login}@"), hosts),
-            None => (String::new(), authority),
-        };
-        let (options, rest) = Options::read(query)?;
+        let login = split.login.map(|login| format!("{login}@")).unwrap_or_default();
+        let (hosts, path) = (split.hosts, split.path);
+        let (options, rest) = Options::read(&split.options().map_err(wrong)?)?;
         let one = |host: &str| Location::parse(&format!("{scheme}://{login}{host}{path}{rest}"));
         let nodes: Vec<_> =
             hosts.split(',').map(|host| one(host).map(Arc::new)).collect::<Result<_, _>>()?;
@@ -75,24 +72,24 @@ struct Options {
 }
 
 impl Options {
-    /// Takes our own options out, and leaves the rest for each server.
-    fn read(query: &str) -> Result<(Self, String), Error> {
+    /// Takes the options of the quorum out, and leaves the rest for each server.
+    fn read(pairs: &[(&str, &str)]) -> Result<(Self, String), Error> {
         let mut options = Self::default();
-        let mut rest = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("drift", value)) => options.drift = Some(percent(value)?),
-                Some(("new", "yes")) => options.new = true,
-                Some(("new", "no")) => options.new = false,
-                Some(("new", _)) => return Err(wrong("the option new is `yes` or `no`")),
-                Some(("grace", _)) => {
+        let mut rest = String::new();
+        for (name, value) in pairs.iter().copied() {
+            match name {
+                "drift" => options.drift = Some(percent(value)?),
+                "new" => options.new = yes_or_no("new", value).map_err(wrong)?,
+                "grace" => {
                     return Err(wrong("the option grace is for redis://; a quorum always waits"));
                 }
-                _ => rest.push(pair),
+                _ => {
+                    let sign = if rest.is_empty() { '?' } else { '&' };
+                    rest = format!("{rest}{sign}{name}={value}");
+                }
             }
         }
-        let rest = rest.join("&");
-        Ok((options, if rest.is_empty() { rest } else { format!("?{rest}") }))
+        Ok((options, rest))
     }
 }
 
@@ -105,7 +102,7 @@ fn percent(value: &str) -> Result<u32, Error> {
     })
 }
 
-fn wrong(what: &'static str) -> Error {
+fn wrong(what: impl Into<Problem>) -> Error {
     Error::new(ErrorKind::InvalidOption, what).with_help(
         "use redlock://[user:password@]host:port,host:port,host:port[/db][?option=value]",
     )

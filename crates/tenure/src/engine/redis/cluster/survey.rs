@@ -158,7 +158,7 @@ impl Inner {
         add_new(&mut peers, &witnesses.members);
         drop(witnesses);
         add_new(&mut peers, known.peers());
-        add_new(&mut peers, self.reception.location.seeds());
+        add_new(&mut peers, &self.reception.location.seeds());
         peers
     }
 

@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Finder, Nobody, address, question, unavailable};
 use crate::contract::Error;
+use crate::engine::common::url::Host;
 use crate::engine::redis::answers::text;
 use crate::engine::redis::backoff;
 use crate::engine::redis::greeting::{self, Kind};
@@ -44,7 +45,7 @@ pub(in super::super) async fn follow(
         let (location, news) = (Arc::clone(&location), Arc::clone(&news));
         let elsewhere = Arc::clone(&elsewhere);
         let named = move |host: &str, port: u16| {
-            if elsewhere(&Address::Tcp { host: host.to_owned(), port }) {
+            if elsewhere(&Address::Tcp(Host { name: host.to_owned(), port })) {
                 news.notify_one();
             }
         };
