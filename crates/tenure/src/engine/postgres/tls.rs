@@ -2,9 +2,9 @@
 //!
 //! Channel binding ties the login to this TLS connection: the client hashes the certificate that it
 //! was shown into its SCRAM proof (`tls-server-end-point`, RFC 5929), and the server compares it
-//! with its own. Somebody in the middle with another certificate that the client trusts cannot pass
-//! the login on. It is used where the server offers it; `channel_binding=require` in the URL refuses
-//! a server that does not.
+//! with its own. A machine in between, with another certificate that the client trusts, cannot pass
+//! the login on. It is used where the server offers it; `channel_binding=require` in the URL
+//! refuses a server that does not.
 //!
 //! Written here because `tokio-postgres-rustls` 0.13 falls short: it reads the certificate as the
 //! part of it that is signed, which fails, so it never binds; and it has no way to leave a Unix
