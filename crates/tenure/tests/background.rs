@@ -12,6 +12,7 @@ use std::thread;
 use common::{World, millis, now, poll_once, secs};
 use tenure::contract::Claim;
 use tenure::engine::memory::MemoryEngine;
+use tenure::time::Tick;
 use tenure::{ErrorKind, Event, Tenure, Witness};
 
 #[test]
@@ -209,7 +210,7 @@ fn the_blocking_methods_have_all_kinds_of_locks() {
 struct SelfWaits(Mutex<Vec<(String, String)>>);
 
 impl Witness for SelfWaits {
-    fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, claim: &Arc<Claim>, _at: Tick, event: &Event) {
         if let Event::WaitsForItself { held_by } = event {
             let places = (claim.about.to_string(), held_by.about.to_string());
             self.0.lock().unwrap().push(places);

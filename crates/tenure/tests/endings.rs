@@ -11,6 +11,7 @@ use std::task::{Context, Wake, Waker};
 use common::{Meddler, World, millis, now, poll_once, secs};
 use tenure::conformance::{Link, Trouble};
 use tenure::contract::Claim;
+use tenure::time::Tick;
 use tenure::{Closed, Effect, Error, ErrorKind, Event, Loss, MutexGuard, Query, Tenure, Witness};
 
 type Waiting = Pin<Box<dyn Future<Output = Result<MutexGuard, Error>> + Send>>;
@@ -219,7 +220,7 @@ fn closing_waits_for_a_release_beside_a_claim_that_was_refused_in_the_end() {
     assert!(poll_once(std::pin::pin!(tenure.close())).is_none());
 }
 
-type Chosen = fn(&Event<'_>) -> bool;
+type Chosen = fn(&Event) -> bool;
 type Ending = fn(&World, &Tenure);
 
 /// Closes the session in the middle of an event, and remembers whether that was done at once.
@@ -231,8 +232,8 @@ struct Closer {
 }
 
 impl Witness for Closer {
-    fn on_event(&self, _: &Arc<Claim>, event: Event<'_>) {
-        let Some(tenure) = self.tenure.get().filter(|_| (self.on)(&event)) else { return };
+    fn on_event(&self, _: &Arc<Claim>, _at: Tick, event: &Event) {
+        let Some(tenure) = self.tenure.get().filter(|_| (self.on)(event)) else { return };
         if self.done.lock().unwrap().is_none() {
             *self.done.lock().unwrap() = Some(false);
             let done = poll_once(std::pin::pin!(tenure.close())).is_some();

@@ -3,12 +3,13 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use common::{World, millis, now, poll_once, secs};
 use tenure::conformance::{Link, Trouble};
 use tenure::contract::Claim;
+use tenure::time::Tick;
 use tenure::{ErrorKind, Event, Loss, Owner, Tenure, Witness};
 
 /// A session behind a link of its own.
@@ -288,36 +289,70 @@ fn finished_work_is_not_undone_by_a_release_that_gets_no_answer() {
 struct Panics(AtomicBool);
 
 impl Witness for Panics {
-    fn on_event(&self, _: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _: &Arc<Claim>, _at: Tick, event: &Event) {
         let first = matches!(event, Event::Renewed { .. }) && !self.0.swap(true, Ordering::SeqCst);
         assert!(!first, "a witness of the test's own");
-    }
-}
-
-/// Lets what was left of the lease pass at the first renewal.
-#[derive(Debug)]
-struct Stalls(tenure::time::ManualClock, AtomicBool);
-
-impl Witness for Stalls {
-    fn on_event(&self, _: &Arc<Claim>, event: Event<'_>) {
-        if matches!(event, Event::Renewed { .. }) && !self.1.swap(true, Ordering::SeqCst) {
-            self.0.jump(secs(25));
-        }
     }
 }
 
 #[test]
 fn a_renewal_that_is_noticed_too_late_does_not_bring_a_grant_back() {
     let world = World::new();
-    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
-    let stalls = Stalls(world.clock.clone(), AtomicBool::new(false));
-    let tenure = builder.witness(Arc::new(stalls)).open(Arc::new(world.store.clone())).unwrap();
+    let tenure = world.tenure();
     let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
     let lost = guard.lost();
+    // The keeper renews, and the reply is held up for longer than anybody may trust the grant.
+    *world.engine.stall.lock().unwrap() = Some((world.clock.clone(), secs(25)));
     world.clock.jump(secs(10));
-    // The keeper renews, and is held up for longer than anybody may trust the grant.
     assert_eq!(tenure::block_on(lost), Loss::Expired);
     assert!(guard.check().is_err());
+}
+
+/// Asks the session that it witnesses how many claims it has, at each event.
+#[derive(Debug, Default)]
+struct Asks {
+    tenure: OnceLock<Tenure>,
+    seen: Mutex<Vec<(&'static str, usize)>>,
+}
+
+impl Witness for Asks {
+    fn on_event(&self, _: &Arc<Claim>, _at: Tick, event: &Event) {
+        let name = match event {
+            Event::Sent => "sent",
+            Event::Queued { .. } => "queued",
+            Event::Granted { .. } => "granted",
+            Event::Renewed { .. } => "renewed",
+            Event::Released => "released",
+            _ => "other",
+        };
+        if let Some(tenure) = self.tenure.get() {
+            let claims = tenure.claim_count();
+            self.seen.lock().unwrap().push((name, claims));
+        }
+    }
+}
+
+/// A witness is never called under a lock of the session, whichever event it is.
+#[test]
+fn a_witness_may_use_the_session_at_every_event() {
+    let world = World::new();
+    let asks = Arc::new(Asks::default());
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let builder = builder.witness(Arc::clone(&asks) as _);
+    let tenure = builder.open(Arc::clone(&world.engine) as _).unwrap();
+    asks.tenure.set(tenure.clone()).unwrap();
+    let first = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let mut second = Box::pin(tenure.mutex("a").unwrap().lock());
+    assert!(poll_once(second.as_mut()).is_none());
+    world.advance(secs(11));
+    now(first.release()).unwrap();
+    world.settle();
+    let second = poll_once(second.as_mut()).expect("it was granted").unwrap();
+    now(second.release()).unwrap();
+    let seen: Vec<_> = asks.seen.lock().unwrap().iter().map(|(name, _)| *name).collect();
+    let expected =
+        ["sent", "granted", "sent", "queued", "renewed", "released", "granted", "released"];
+    assert_eq!(seen, expected);
 }
 
 #[test]

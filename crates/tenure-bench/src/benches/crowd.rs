@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use servers::Postgres;
 use tenure::contract::Claim;
+use tenure::time::Tick;
 use tenure::{Builder, Error, ErrorKind, Event, Tenure, Witness};
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, yield_now};
@@ -114,7 +115,7 @@ struct Queued {
 }
 
 impl Witness for Queued {
-    fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
         if matches!(event, Event::Queued { .. })
             && self.count.fetch_add(1, Ordering::SeqCst) + 1 == self.awaited.load(Ordering::SeqCst)
         {

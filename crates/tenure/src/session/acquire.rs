@@ -159,7 +159,7 @@ impl<'a> Attempt<'a> {
             replaces: ask.replaces,
             about: ask.about.clone(),
         });
-        core.emit(&claim, Event::Sent);
+        core.emit(&claim, || Event::Sent);
         // The send time is read before anything that could take time.
         let sent = core.clock.now();
         let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), sent);
@@ -257,7 +257,7 @@ impl<'a> Attempt<'a> {
                 Ok(ClaimReply::Queued)
             }
             Verdict::Refused(refusal) => {
-                self.core.emit(&self.claim, Event::Refused);
+                self.core.emit(&self.claim, || Event::Refused);
                 // A refused claim leaves nothing in the store, so there is nothing to withdraw.
                 self.done = true;
                 self.forget_refused(&refusal);
@@ -331,7 +331,7 @@ impl<'a> Attempt<'a> {
 
     fn handle_queued(&mut self, queued: &Queued, sent: Tick) {
         let core = self.core;
-        core.emit(&self.claim, Event::Queued { place: queued.place });
+        core.emit(&self.claim, || Event::Queued { place: queued.place });
         let now = core.clock.now();
         let mut effects = Effects::default();
         let mut table = core.lock();
@@ -382,7 +382,7 @@ impl<'a> Attempt<'a> {
             "a task waits for a lock that it took itself; use a scope to re-enter it"
         );
         let held_by = hold.claim();
-        self.core.emit(&self.claim, Event::WaitsForItself { held_by });
+        self.core.emit(&self.claim, || Event::WaitsForItself { held_by: Arc::clone(held_by) });
         self.own_hold = Some(Arc::clone(held_by));
     }
 
@@ -437,7 +437,7 @@ impl Drop for Attempt<'_> {
         }
         drop(table);
         self.core.apply(effects);
-        self.core.emit(&self.claim, Event::Withdrawn);
+        self.core.emit(&self.claim, || Event::Withdrawn);
         if let Phase::Granted { hold, .. } | Phase::Held { hold, .. } = &entry.phase {
             hold.end(Loss::Released);
         }

@@ -87,7 +87,7 @@ impl Core {
         let Confirmed { renewed, replicas } = answer?;
         let Renewed::Held(grant) = renewed else { return Ok(Confirmation::Forgotten) };
         let safe_until = self.safe_until(sent, claim.lease);
-        let note = || self.emit(hold.claim(), Event::Renewed { safe_until });
+        let note = || self.emit(hold.claim(), || Event::Renewed { safe_until });
         if hold.renewed(safe_until, &grant, note).is_err() {
             return Ok(Confirmation::Forgotten);
         }

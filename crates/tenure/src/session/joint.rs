@@ -113,7 +113,7 @@ impl Core {
         let entries = self.lock().take_apart(joint, now);
         joint.hold.end_at(now, Loss::Released);
         for entry in &entries {
-            self.emit(&entry.claim, Event::Released);
+            self.emit(&entry.claim, || Event::Released);
             if let Phase::Held { hold, .. } = &entry.phase {
                 hold.end_at(now, Loss::Released);
             }

@@ -327,7 +327,10 @@ impl Core {
             let safe_until = self.safe_until(sent, entry.claim.lease);
             match &entry.phase {
                 Phase::Held { hold, .. } | Phase::Granted { hold, .. } => {
-                    let note = || self.emit(&entry.claim, Event::Renewed { safe_until });
+                    let note = || {
+                        let renewed = || Event::Renewed { safe_until };
+                        self.events.push(&entry.claim, now, renewed);
+                    };
                     let refused = if matches!(entry.phase, Phase::Held { .. }) {
                         hold.renewed(safe_until, &grant, note).err()
                     } else {
@@ -335,10 +338,11 @@ impl Core {
                         let refused = hold.revived(safe_until, &grant).err();
                         note();
                         // Its safe-until had passed before its caller picked it up: for a witness
-                        // it is granted anew. Read after the event above, so that none is missed.
-                        if refused.is_none() && self.clock.now() >= lapses {
-                            let fences = &grant.fences;
-                            self.emit(&entry.claim, Event::Granted { fences, safe_until });
+                        // it is granted anew.
+                        if refused.is_none() && now >= lapses {
+                            let fences = grant.fences.clone();
+                            let granted = || Event::Granted { fences, safe_until };
+                            self.events.push(&entry.claim, now, granted);
                         }
                         refused
                     };

@@ -49,6 +49,7 @@ pub use park::block_on;
 pub use release::Closed;
 pub(crate) use request::{AcquireRequest, Outcome, Wait};
 pub(crate) use share::Share;
+use witness::Events;
 pub use witness::{Event, Witness};
 
 use self::effects::Effects;
@@ -117,6 +118,7 @@ pub(crate) struct Core {
     /// The process in which the keeper's thread runs.
     birth: Birth,
     table: Mutex<Table>,
+    events: Events,
     noise: AtomicU64,
 }
 
@@ -135,6 +137,7 @@ impl Session {
             engine,
             clock,
             alarm: Arc::clone(&alarm),
+            events: Events::new(settings.witness.clone()),
             settings,
             host: host_name(),
             pid,
@@ -199,9 +202,11 @@ impl Core {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn emit(&self, claim: &Arc<Claim>, event: Event<'_>) {
-        if let Some(witness) = &self.settings.witness {
-            witness.on_event(claim, event);
+    /// Delivers an event of this instant. Never called under the table's lock.
+    fn emit(&self, claim: &Arc<Claim>, event: impl FnOnce() -> Event) {
+        if self.events.has_witness() {
+            self.events.push(claim, self.clock.now(), event);
+            self.events.deliver();
         }
     }
 
@@ -215,7 +220,8 @@ impl Core {
     fn make_hold(&self, entry: &Entry, grant: Grant, now: Tick) -> Arc<Hold> {
         let safe_until = self.safe_until(entry.sent_at, entry.claim.lease);
         let cap = entry.max_hold.map_or(Tick::NEVER, |most| now + most);
-        self.emit(&entry.claim, Event::Granted { fences: &grant.fences, safe_until });
+        let granted = || Event::Granted { fences: grant.fences.clone(), safe_until };
+        self.events.push(&entry.claim, now, granted);
         let fencing = self.engine.promises().fencing;
         Hold::new(&entry.claim, grant, fencing, &self.clock, safe_until, cap)
     }
@@ -234,11 +240,15 @@ impl Core {
     /// Carries out what follows from a change of the table: losses, wakers, releases. Never called
     /// under the table's lock, since wakers may run anything.
     fn apply(&self, mut effects: Effects) {
-        for (hold, loss) in &effects.lost {
-            self.emit(hold.claim(), Event::Lost { loss });
-        }
-        for hold in &effects.replaced {
-            self.emit(hold.claim(), Event::Released);
+        if self.events.has_witness() {
+            let now = self.clock.now();
+            for (hold, loss) in &effects.lost {
+                self.events.push(hold.claim(), now, || Event::Lost { loss: loss.clone() });
+            }
+            for hold in &effects.replaced {
+                self.events.push(hold.claim(), now, || Event::Released);
+            }
+            self.events.deliver();
         }
         effects.notify();
         // Only now may the store receive the releases and grant the locks to other claims.

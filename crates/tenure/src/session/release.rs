@@ -45,7 +45,7 @@ impl Core {
         // Counted as in flight from here on: the keeper must not end in between.
         table.begin_release(entry.claim.lease, now);
         drop(table);
-        self.emit(hold.claim(), Event::Released);
+        self.emit(hold.claim(), || Event::Released);
         hold.end_at(now, Loss::Released);
         Some(entry)
     }

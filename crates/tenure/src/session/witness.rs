@@ -1,13 +1,32 @@
 //! Events of a session, for histories, metrics and reports.
+//!
+//! An event becomes true under the table's lock, but a witness is code of the user: it may call the
+//! session again. So [`Events`] keeps a queue. [`Events::push`] is called in the critical section
+//! that makes the event true, which fixes its order and its instant; [`Events::deliver`] is called
+//! after the lock was dropped, and calls the witness.
+//!
+//! - **Order.** Only one thread delivers at a time, from the front of the queue. So a witness
+//!   receives the events of a claim in the order in which they became true, whichever threads they
+//!   come from.
+//! - **Nothing is used before its event.** `deliver` returns only when all that was pushed before
+//!   it has been delivered, by this thread or by another. A guard is returned, and a release is
+//!   sent, after that.
+//! - **A witness may call the session.** An event that is pushed inside `on_event` is delivered
+//!   when `on_event` has returned: the call that pushed it does not wait, or it would wait for
+//!   itself.
+//! - **A witness may panic.** The event counts as delivered, and the next thread goes on.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::contract::{Claim, Fences, Loss};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::time::Tick;
 
-/// Receives the events of a session. Called on the path of every lock: must be quick and must not
-/// block.
+/// Receives the events of a session, in the order in which they happened. Called on the path of
+/// every lock: must be quick and must not block. May call the session.
 ///
 /// # Examples
 /// ```
@@ -15,13 +34,14 @@ use crate::time::Tick;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// use tenure::contract::Claim;
+/// use tenure::time::Tick;
 /// use tenure::{Event, Tenure, Witness};
 ///
 /// #[derive(Debug, Default)]
 /// struct Grants(AtomicU64);
 ///
 /// impl Witness for Grants {
-///     fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+///     fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
 ///         if matches!(event, Event::Granted { .. }) {
 ///             self.0.fetch_add(1, Ordering::Relaxed);
 ///         }
@@ -35,14 +55,15 @@ use crate::time::Tick;
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub trait Witness: fmt::Debug + Send + Sync + 'static {
-    /// Called for each event in the life of a claim.
-    fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>);
+    /// Called for each event in the life of a claim, with the instant at which it happened. The call
+    /// may come a little later than that, never before the caller could act on the event.
+    fn on_event(&self, claim: &Arc<Claim>, at: Tick, event: &Event);
 }
 
 /// One event in the life of a claim.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum Event {
     /// It is about to be sent for the first time.
     Sent,
     /// It waits at this place.
@@ -54,7 +75,7 @@ pub enum Event<'a> {
     /// before the caller picked the grant up, and a renewal has made it good again.
     Granted {
         /// One fence for each part.
-        fences: &'a Fences,
+        fences: Fences,
         /// Until when it may be trusted without another renewal.
         safe_until: Tick,
     },
@@ -68,7 +89,7 @@ pub enum Event<'a> {
     /// It was lost while it held.
     Lost {
         /// Why.
-        loss: &'a Loss,
+        loss: Loss,
     },
     /// Its guard was released or dropped; from here on it must not be used.
     Released,
@@ -77,6 +98,98 @@ pub enum Event<'a> {
     /// Its own task or thread already holds the name under another owner: it waits for itself.
     WaitsForItself {
         /// The claim that holds.
-        held_by: &'a Arc<Claim>,
+        held_by: Arc<Claim>,
     },
+}
+
+/// The events of a session on their way to its witness.
+#[derive(Debug)]
+pub(super) struct Events {
+    witness: Option<Arc<dyn Witness>>,
+    queue: Mutex<Queue>,
+    delivered: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pending: VecDeque<(Arc<Claim>, Tick, Event)>,
+    /// How many events were ever pushed, and how many delivered.
+    pushed: u64,
+    done: u64,
+    /// The thread that calls the witness now.
+    deliverer: Option<ThreadId>,
+}
+
+impl Events {
+    pub(super) fn new(witness: Option<Arc<dyn Witness>>) -> Self {
+        Self { witness, queue: Mutex::default(), delivered: Condvar::new() }
+    }
+
+    /// Whether there is a witness. Without one, events cost nothing.
+    pub(super) fn has_witness(&self) -> bool {
+        self.witness.is_some()
+    }
+
+    /// Queues an event. May be called under the table's lock.
+    pub(super) fn push(&self, claim: &Arc<Claim>, at: Tick, event: impl FnOnce() -> Event) {
+        if self.has_witness() {
+            let mut queue = self.lock();
+            queue.pushed += 1;
+            queue.pending.push_back((Arc::clone(claim), at, event()));
+        }
+    }
+
+    /// Delivers what was queued. Must not be called under a lock.
+    pub(super) fn deliver(&self) {
+        let Some(witness) = &self.witness else { return };
+        let this = thread::current().id();
+        let mut queue = self.lock();
+        let mine = queue.pushed;
+        while queue.done < mine {
+            match queue.deliverer {
+                Some(thread) if thread == this => return,
+                Some(_) => {
+                    queue = self.delivered.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                }
+                None => {
+                    queue.deliverer = Some(this);
+                    while let Some((claim, at, event)) = queue.pending.pop_front() {
+                        drop(queue);
+                        let delivery = Delivery(self);
+                        witness.on_event(&claim, at, &event);
+                        queue = delivery.done();
+                    }
+                    queue.deliverer = None;
+                    self.delivered.notify_all();
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One call of the witness. If it panics, the event counts as delivered, and others may deliver.
+struct Delivery<'a>(&'a Events);
+
+impl<'a> Delivery<'a> {
+    /// The witness has returned: this thread goes on delivering.
+    fn done(self) -> MutexGuard<'a, Queue> {
+        let events = self.0;
+        std::mem::forget(self);
+        let mut queue = events.lock();
+        queue.done += 1;
+        queue
+    }
+}
+
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock();
+        queue.done += 1;
+        queue.deliverer = None;
+        self.0.delivered.notify_all();
+    }
 }

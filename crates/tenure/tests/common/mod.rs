@@ -97,6 +97,8 @@ pub struct Meddler {
     pub swallow: AtomicBool,
     /// Answer every renewal for one claim less than it was asked for.
     pub short: AtomicBool,
+    /// Let so much time pass between the store's reply to the next renewal and its arrival.
+    pub stall: Mutex<Option<(ManualClock, Duration)>>,
     /// Lose all signals.
     pub deaf: AtomicBool,
     /// The promises to show instead of the engine's own.
@@ -114,6 +116,7 @@ impl Meddler {
             refuse: AtomicBool::new(false),
             swallow: AtomicBool::new(false),
             short: AtomicBool::new(false),
+            stall: Mutex::new(None),
             deaf: AtomicBool::new(false),
             promises: Mutex::new(None),
             claims: AtomicUsize::new(0),
@@ -161,6 +164,9 @@ impl Engine for Meddler {
         let renewal = self.call(self.inner.renew(batch));
         Box::pin(async move {
             let mut answers = renewal.await?;
+            if let Some((clock, pause)) = self.stall.lock().unwrap().take() {
+                clock.jump(pause);
+            }
             if self.short.load(Ordering::SeqCst) {
                 answers.pop();
             }

@@ -35,11 +35,11 @@ impl Diary {
 }
 
 impl Witness for Diary {
-    fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>) {
-        // A recorder for one event: its clock is read here, in the order of the lines.
+    fn on_event(&self, claim: &Arc<Claim>, at: Tick, event: &Event) {
+        // A recorder for one event.
         let recorder = Recorder::new(Arc::new(SystemClock));
         let mut file = self.0.lock().unwrap();
-        recorder.on_event(claim, event);
+        recorder.on_event(claim, at, event);
         write(&mut file, &recorder);
     }
 }

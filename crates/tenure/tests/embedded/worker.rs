@@ -12,6 +12,7 @@ use tenure::block_on;
 use tenure::contract::Claim;
 use tenure::engine::embedded::{EmbeddedEngine, Location};
 
+use tenure::time::Tick;
 use tenure::{Error, Event, Fence, Mutex, MutexGuard, Put, PutVerdict, Tenure, Witness};
 
 use crate::forking;
@@ -58,7 +59,7 @@ struct Line {
 }
 
 impl Witness for Line {
-    fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
         if let Event::Queued { .. } = event {
             let seen = self.seen.fetch_add(1, Ordering::SeqCst) + 1;
             let wanted = self.wanted.load(Ordering::SeqCst);

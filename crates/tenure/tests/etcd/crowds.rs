@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use servers::{Etcd, Proxy, eventually};
 use tenure::contract::{Claim, Query};
+use tenure::time::Tick;
 use tenure::{Event, Fence, Tenure, Witness};
 use tokio::sync::Semaphore;
 
@@ -110,7 +111,7 @@ impl Default for Counts {
 }
 
 impl Witness for Counts {
-    fn on_event(&self, _claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
         if matches!(event, Event::Queued { .. }) {
             self.queued.fetch_add(1, Ordering::SeqCst);
         }

@@ -112,17 +112,10 @@ impl Recorder {
     pub fn history(&self) -> History {
         History::new(self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
-
-    fn note(&self, claim: ClaimId, what: What) {
-        // The clock is read under the lock, so that what sessions note at one instant keeps its
-        // order.
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.push(Entry { at: self.clock.now(), claim, what });
-    }
 }
 
 impl Witness for Recorder {
-    fn on_event(&self, claim: &Arc<Claim>, event: Event<'_>) {
+    fn on_event(&self, claim: &Arc<Claim>, at: Tick, event: &Event) {
         let what = match event {
             Event::Sent => What::Sent {
                 lineage: claim.lineage.all().collect(),
@@ -138,16 +131,17 @@ impl Witness for Recorder {
             },
             Event::Queued { .. } => What::Queued,
             Event::Granted { fences, safe_until } => {
-                What::Granted(fences.as_slice().to_vec(), safe_until)
+                What::Granted(fences.as_slice().to_vec(), *safe_until)
             }
-            Event::Renewed { safe_until } => What::Renewed(safe_until),
+            Event::Renewed { safe_until } => What::Renewed(*safe_until),
             Event::Refused => What::Refused,
             Event::Lost { .. } => What::Lost,
             Event::Released => What::Released,
             Event::Withdrawn => What::Withdrawn,
             Event::WaitsForItself { .. } => return,
         };
-        self.note(claim.id, what);
+        let entry = Entry { at, claim: claim.id, what };
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
     }
 }
 
