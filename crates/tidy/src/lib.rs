@@ -7,14 +7,17 @@
 //! [`mutants`] is no check but a tool: it judges the tests of engines, and runs for hours.
 
 pub mod arrows;
+pub mod dialect;
 pub mod docs;
 pub mod links;
 pub mod manifest;
 pub mod mutants;
 pub mod promises;
+pub mod rooms;
 pub mod size;
 pub mod source;
 pub mod tree;
+pub mod types;
 pub mod words;
 
 /// Whether a path holds nothing but tests: below a `tests` directory, or named `tests.rs` or

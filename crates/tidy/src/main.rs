@@ -2,14 +2,18 @@
 
 use std::process::ExitCode;
 
+use tidy::dialect::Count;
 use tidy::mutants::{self, Options};
+use tidy::tree::{root, text_files};
 
 const USAGE: &str = "\
 Usage: cargo run -p tidy -- mutants [lua|sql|etcd|redlock|embedded]... [OPTIONS]
+       cargo run -p tidy -- words
 
-Changes the code of engines, one mistake at a time, and runs their tests against each.
+mutants changes the code of engines, one mistake at a time, and runs their tests against each.
+words counts the words of the library's comments, those of stories and those of the field.
 
-Options:
+Options of mutants:
   --list         print the mutants, run none
   --only WHAT    run one mutant by its number (7, or m7 for a mechanical one), or all whose file
                  or description contains WHAT
@@ -22,6 +26,9 @@ Options:
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments == ["words"] {
+        return count_words();
+    }
     let options = match arguments.split_first() {
         Some((command, rest)) if command == "mutants" => parse(rest),
         Some((help, _)) if help == "--help" || help == "-h" => {
@@ -42,6 +49,24 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Prints how the comments of the library are worded.
+fn count_words() -> ExitCode {
+    let files = match text_files(&root()) {
+        Ok(files) => files,
+        Err(why) => {
+            eprintln!("tidy: the workspace cannot be read: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut count = Count::default();
+    let library = |path: &str| path.starts_with("crates/tenure/src/");
+    for file in files.iter().filter(|file| file.is_rust() && library(&file.path)) {
+        count.add(&file.text);
+    }
+    print!("{count}");
+    ExitCode::SUCCESS
 }
 
 fn parse(arguments: &[String]) -> Result<Options, String> {
