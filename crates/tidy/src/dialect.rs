@@ -1,5 +1,5 @@
-//! Counts the words of comments: a reader who searches for the word of the field should find it, and
-//! a mechanism is no person.
+//! Counts the words of comments: a reader who searches for the word of the field should find it,
+//! and a mechanism is no person.
 
 use std::fmt;
 

@@ -55,8 +55,8 @@ use crate::time::Tick;
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub trait Witness: fmt::Debug + Send + Sync + 'static {
-    /// Called for each event in the life of a claim, with the instant at which it happened. The call
-    /// may come a little later than that, never before the caller could act on the event.
+    /// Called for each event in the life of a claim, with the instant at which it happened. The
+    /// call may come a little later than that, but before a caller can act on the event.
     fn on_event(&self, claim: &Arc<Claim>, at: Tick, event: &Event);
 }
 
