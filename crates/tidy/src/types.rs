@@ -10,7 +10,7 @@ const SHARED: &[(&str, &str)] = &[];
 
 /// Complains about every name that two types of one crate have.
 ///
-/// `files` are paths and texts. Types of tests are left out: a test names what it plays.
+/// `files` are paths and texts of Rust. Types of tests are left out: a test names what it plays.
 #[must_use]
 pub fn doubles<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     let mut found: BTreeMap<(&str, String), Vec<String>> = BTreeMap::new();
@@ -37,8 +37,8 @@ pub fn doubles<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<S
 
 /// The crate whose source a file is.
 fn crate_of(path: &str) -> Option<&str> {
-    let (of, below) = path.strip_prefix("crates/")?.split_once("/src/")?;
-    (!is_test_file(path) && below.ends_with(".rs")).then_some(of)
+    let (of, _) = path.strip_prefix("crates/")?.split_once("/src/")?;
+    (!is_test_file(path)).then_some(of)
 }
 
 /// The types that a piece of code defines, with their places: structs, enums, unions, traits, and
