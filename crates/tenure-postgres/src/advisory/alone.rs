@@ -17,9 +17,9 @@ use super::table::{Place, Seat, Spot, Table};
 use super::trouble::{Waited, failed, millis, timed_out};
 use super::wire::Wire;
 use tenure::contract::{Error, ErrorKind, Verb};
-use tenure::engine::postgres::beside::Birth;
-use tenure::engine::postgres::beside::Connector;
-use tenure::engine::postgres::beside::Home;
+use tenure::engine::postgres::client::Birth;
+use tenure::engine::postgres::client::Connector;
+use tenure::engine::postgres::client::Home;
 use tenure::limits;
 
 /// How many connections at most, unless told otherwise.

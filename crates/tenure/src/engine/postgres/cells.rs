@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::PostgresEngine;
-use super::answers::strange;
-use super::call::Call;
+use super::replies::strange;
+use super::statements::Call;
 use crate::contract::{
     Cell, Cells, Error, ErrorKind, Expect, Fence, Name, Pattern, Pending, Put, PutVerdict, Verb,
     Version,

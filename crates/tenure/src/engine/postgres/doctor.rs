@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 
 use super::url::Durability;
-use super::{PostgresEngine, answers, unanswered};
+use super::{PostgresEngine, replies, unanswered};
 use crate::contract::{Error, Finding, Health, Verb};
 use crate::time::{Clock, SystemClock};
 
@@ -88,7 +88,7 @@ impl PostgresEngine {
         let ready = self.line().ready().await.map_err(|error| error.during(Verb::Inspect))?;
         let rows = ready.look(text.to_owned()).await;
         let rows = rows.map_err(|error| unanswered(error.as_ref()).during(Verb::Inspect))?;
-        rows.into_iter().next().ok_or_else(|| answers::strange().during(Verb::Inspect))
+        rows.into_iter().next().ok_or_else(|| replies::strange().during(Verb::Inspect))
     }
 
     /// Of a few tries the quickest says most.
@@ -109,7 +109,7 @@ impl PostgresEngine {
 }
 
 fn get<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Error> {
-    row.try_get(at).map_err(|error| answers::strange().caused_by(error).during(Verb::Inspect))
+    row.try_get(at).map_err(|error| replies::strange().caused_by(error).during(Verb::Inspect))
 }
 
 fn server(version: &str, number: i32) -> Judged {

@@ -4,8 +4,8 @@
 use uuid::Uuid;
 
 use super::PostgresEngine;
-use super::answers::{self, strange};
-use super::call::Call;
+use super::replies::{self, strange};
+use super::statements::Call;
 use crate::contract::{Error, Name, Page, Query, Snapshot, Verb};
 use crate::limits;
 
@@ -31,7 +31,7 @@ impl PostgresEngine {
                         Box::new(most),
                     ]
                 });
-                answers::snapshot(answers.await?).map_err(|error| error.during(Verb::Inspect))
+                replies::snapshot(answers.await?).map_err(|error| error.during(Verb::Inspect))
             }
         }
     }
@@ -42,7 +42,7 @@ impl PostgresEngine {
             let names: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
             vec![Box::new(ns), Box::new(is_async), Box::new(names)]
         });
-        answers::snapshot(answers.await?).map_err(|error| error.during(Verb::Inspect))
+        replies::snapshot(answers.await?).map_err(|error| error.during(Verb::Inspect))
     }
 
     /// A page: names are looked through in their order, and slots that match are read a number at a

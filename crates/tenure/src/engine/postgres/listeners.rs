@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use uuid::Uuid;
 
-use super::answers::signal;
+use super::replies::signal;
 use crate::contract::{IdMap, SessionId, Signal, SignalListener};
 use crate::sync::random_bytes;
 

@@ -11,28 +11,28 @@
 //! and nothing is kept by a session: then calls carry everything with them, and whoever waits asks
 //! again and again.
 
-mod answers;
-mod asking;
+mod replies;
+mod claim;
 // Public for the crate `tenure-postgres`, which shares URL, TLS and connection set-up.
 #[doc(hidden)]
-pub mod beside;
-mod call;
+pub mod client;
+mod statements;
 mod cells;
 mod crowds;
 mod dial;
 mod doctor;
 mod errors;
-mod greeting;
+mod connect;
 mod inspect;
-mod line;
-mod listener;
+mod connection;
+mod signals;
 mod listeners;
-mod ready;
+mod pipeline;
 mod schema;
 #[cfg(feature = "conformance")]
 mod testing;
 mod tls;
-mod unsent;
+mod claims;
 mod url;
 
 use std::collections::BTreeSet;
@@ -44,18 +44,18 @@ use tokio::runtime::Handle;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use self::answers::Answer;
-use self::call::Call;
+use self::replies::Answer;
+use self::statements::Call;
 use self::crowds::Crowds;
 use self::errors::{Sent, to_error};
-use self::greeting::Setup;
-use self::line::Line;
-use self::listener::Listener;
-use self::ready::{Parameters, Room};
+use self::connect::Setup;
+use self::connection::Line;
+use self::signals::Listener;
+use self::pipeline::{Parameters, Room};
 pub use self::schema::{MIGRATIONS, Migration};
 #[cfg(feature = "conformance")]
 pub(crate) use self::testing::{WeakEngine, furnish};
-use self::unsent::Unsent;
+use self::claims::Unsent;
 use self::url::Location;
 use super::Terms;
 use super::runtime::{Callers, Own};
@@ -173,7 +173,7 @@ pub async fn migrate(url: &str) -> Result<(), Error> {
         tokio::spawn(connection);
         schema::bring_in(&client, &setup.location).await
     });
-    let gone = |_| Err(answers::strange());
+    let gone = |_| Err(replies::strange());
     work.await.unwrap_or_else(gone).map_err(during)
 }
 

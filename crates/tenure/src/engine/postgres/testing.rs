@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use super::answers::COLUMNS;
+use super::replies::COLUMNS;
 use super::errors::{Sent, to_error};
-use super::greeting::Setup;
-use super::listener::Listener;
+use super::connect::Setup;
+use super::signals::Listener;
 use super::url::Location;
 use super::{Inner, PostgresEngine, schema};
 use crate::contract::{Error, ErrorKind, SessionId};

@@ -3,7 +3,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::answers::COLUMNS;
+use super::replies::COLUMNS;
 
 /// What a claim on one name is made of.
 const CLAIM_ONE: &[Type] = &[

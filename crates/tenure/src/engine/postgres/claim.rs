@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::answers::{Answer, shape_number, strange};
-use super::call::Call;
-use super::ready::Parameters;
-use super::unsent::Sending;
+use super::replies::{Answer, shape_number, strange};
+use super::statements::Call;
+use super::pipeline::Parameters;
+use super::claims::Sending;
 use super::{PostgresEngine, unanswered};
 use crate::contract::{
     Claim, ClaimRef, Error, Evicted, Eviction, Fence, OwnerId, Part, Patience, Raised, Release,

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_postgres::{AsyncMessage, CancelToken, Client};
 
 use super::errors::{self, Sent};
-use super::greeting::Setup;
+use super::connect::Setup;
 use super::tls::Tls;
 use super::url::Location;
 use crate::contract::{Error, Namespace, Verb};

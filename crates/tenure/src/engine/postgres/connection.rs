@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_postgres::{Connection, Socket};
 
-use super::greeting::Setup;
-use super::ready::{Ready, watch as watch_over};
+use super::connect::Setup;
+use super::pipeline::{Ready, watch as watch_over};
 use super::tls::Encrypted;
 use crate::contract::{Error, ErrorKind};
 

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
-use super::call::Call;
+use super::statements::Call;
 use super::errors::ends_connection;
 use crate::contract::Verb;
 #[cfg(feature = "conformance")]

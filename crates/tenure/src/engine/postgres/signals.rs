@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use super::errors::{self, Sent};
-use super::greeting::{Setup, backend};
+use super::connect::{Setup, backend};
 use super::listeners::channel;
 use super::tls::Encrypted;
 use crate::contract::{Error, SessionId};
@@ -59,7 +59,7 @@ impl Listener {
         let (tell, told) = oneshot::channel();
         let (state, news) = watch::channel(State::Down);
         home.spawn(run(Arc::clone(&setup), inbox, state, tell));
-        let gone = |_| Err(super::answers::strange());
+        let gone = |_| Err(super::replies::strange());
         told.await.unwrap_or_else(gone)?;
         Ok(Self { orders, setup, news })
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use super::call::Call;
+use super::statements::Call;
 use super::dial::{self, Dialled};
 use super::errors::{self, Sent};
 use super::listeners::Listeners;
-use super::ready::{Manner, Ready};
+use super::pipeline::{Manner, Ready};
 use super::schema;
 use super::tls::Tls;
 use super::url::{Durability, Location};
@@ -224,7 +224,7 @@ impl Setup {
             )
             .await
             .map_err(failed)?;
-        let row = rows.first().ok_or_else(super::answers::strange)?;
+        let row = rows.first().ok_or_else(super::replies::strange)?;
         let stands: Option<&str> = row.try_get(3).map_err(failed)?;
         match row.try_get(0).map_err(failed)? {
             "ok" => {}
