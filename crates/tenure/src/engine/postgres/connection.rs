@@ -1,142 +1,169 @@
-//! One connection for calls that comes back when it is needed. Knows how to be ready, not what is
-//! called.
+//! One connection for calls, which is opened again when a call needs it.
+//!
+//! States of a [`ConnectionManager`]:
+//!
+//! ```text
+//! Down ──get()──> Connecting ──handshake done──> Up ──connection closed or of no use──┐
+//!   ▲                  │ failed                     next get(): Connecting <───────────┘
+//!   └──────────────────┘
+//! ```
+//!
+//! There is no background reconnect and no backoff here: a caller that finds the connection down
+//! starts one attempt, all callers that come meanwhile wait for the same attempt, and each of them
+//! gets its outcome. Retries are the session's. The attempt runs in a task, so that it continues
+//! when the caller that started it is dropped.
+//!
+//! The task runs on `runtime`. If that runtime was shut down (the callers' own may be), its tasks
+//! are gone and the watch channel of the attempt closes without an outcome; then the attempt is
+//! repeated on `fallback`, the engine's own thread.
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_postgres::{Connection, Socket};
 
-use super::connect::Setup;
-use super::pipeline::{Ready, watch as watch_over};
+use super::connect::ConnectionContext;
+use super::pipeline::{Pipeline, until_stalled};
 use super::tls::Encrypted;
 use crate::contract::{Error, ErrorKind};
 
-/// How long all of a greeting may take once the handshake is done; a schema may have to be made.
-const GREETING: Duration = Duration::from_secs(20);
+/// Time limit for the handshake after the login; it may have to create the schema.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-type Outcome = Result<Arc<Ready>, Error>;
+type ConnectResult = Result<Arc<Pipeline>, Error>;
 
-enum Stage {
+enum ConnectionState {
     Down,
-    /// An attempt is under way.
-    Coming(watch::Receiver<Option<Outcome>>),
-    Up(Arc<Ready>),
+    /// An attempt is in flight. The channel closes without an outcome if its runtime was shut down.
+    Connecting(watch::Receiver<Option<ConnectResult>>),
+    Up(Arc<Pipeline>),
 }
 
-/// One connection.
-pub(super) struct Line {
-    setup: Arc<Setup>,
-    stage: Arc<Mutex<Stage>>,
-    /// Where its task runs, as long as that runtime lives; and then.
-    home: Handle,
+/// A connection that is opened on demand, and opened again after it broke.
+pub(super) struct ConnectionManager {
+    context: Arc<ConnectionContext>,
+    state: Arc<Mutex<ConnectionState>>,
+    /// Where the connection's task runs, and where it runs after that runtime was shut down.
+    runtime: Handle,
     fallback: Handle,
 }
 
-impl Line {
-    pub(super) fn new(setup: Arc<Setup>, home: Handle, fallback: Handle) -> Self {
-        Self { setup, stage: Arc::new(Mutex::new(Stage::Down)), home, fallback }
+impl ConnectionManager {
+    pub(super) fn new(context: Arc<ConnectionContext>, runtime: Handle, fallback: Handle) -> Self {
+        let state = Arc::new(Mutex::new(ConnectionState::Down));
+        Self { context, state, runtime, fallback }
     }
 
-    /// The connection, made anew if need be.
+    /// Returns the connection, and opens it first if it is not up.
     ///
     /// # Errors
-    /// Why it cannot be made. The next caller tries again.
+    /// Why it cannot be opened. The next call of `get` starts another attempt.
     ///
     /// # Cancel safety
-    /// May be dropped at any time. An attempt goes on for whoever comes next.
-    pub(super) async fn ready(&self) -> Outcome {
-        for home in [&self.home, &self.fallback] {
-            let mut coming = match self.join(home) {
-                Ok(ready) => return Ok(ready),
-                Err(coming) => coming,
+    /// May be dropped at any time. An attempt in flight continues; the next caller joins it.
+    pub(super) async fn get(&self) -> ConnectResult {
+        for runtime in [&self.runtime, &self.fallback] {
+            let mut attempt = match self.up_or_connecting(runtime) {
+                Ok(pipeline) => return Ok(pipeline),
+                Err(attempt) => attempt,
             };
-            // No outcome: the runtime that the attempt ran on is gone.
-            if let Ok(outcome) = coming.wait_for(Option::is_some).await
+            // No outcome: the runtime of the attempt was shut down.
+            if let Ok(outcome) = attempt.wait_for(Option::is_some).await
                 && let Some(outcome) = &*outcome
             {
                 return outcome.clone();
             }
-            *self.stage() = Stage::Down;
+            *self.state() = ConnectionState::Down;
         }
-        let what = "the thread that keeps the connection is gone";
+        let what = "the thread of the connection was shut down";
         Err(Error::new(ErrorKind::Closed, what).with_help("connect anew"))
     }
 
-    /// The connection, or an attempt to make it: one that is under way, or a new one.
-    fn join(&self, home: &Handle) -> Result<Arc<Ready>, watch::Receiver<Option<Outcome>>> {
-        let mut stage = self.stage();
-        match &*stage {
-            Stage::Up(ready) if !ready.is_over() => return Ok(Arc::clone(ready)),
-            Stage::Coming(coming) if coming.has_changed().is_ok() || coming.borrow().is_some() => {
-                return Err(coming.clone());
+    /// Returns the connection if it is up; otherwise the attempt in flight, or a new one.
+    fn up_or_connecting(
+        &self,
+        runtime: &Handle,
+    ) -> Result<Arc<Pipeline>, watch::Receiver<Option<ConnectResult>>> {
+        let mut state = self.state();
+        match &*state {
+            ConnectionState::Up(pipeline) if !pipeline.is_closed() => {
+                return Ok(Arc::clone(pipeline));
+            }
+            ConnectionState::Connecting(attempt)
+                if attempt.has_changed().is_ok() || attempt.borrow().is_some() =>
+            {
+                return Err(attempt.clone());
             }
             _ => {}
         }
-        let (tell, coming) = watch::channel(None);
-        *stage = Stage::Coming(coming.clone());
-        drop(stage);
-        let (setup, stage) = (Arc::clone(&self.setup), Arc::clone(&self.stage));
-        home.spawn(async move {
-            let outcome = attempt(&setup).await;
-            *stage.lock().unwrap_or_else(PoisonError::into_inner) = match &outcome {
-                Ok(ready) => Stage::Up(Arc::clone(ready)),
-                Err(_) => Stage::Down,
+        let (sender, attempt) = watch::channel(None);
+        *state = ConnectionState::Connecting(attempt.clone());
+        drop(state);
+        let (context, state) = (Arc::clone(&self.context), Arc::clone(&self.state));
+        runtime.spawn(async move {
+            let outcome = connect(&context).await;
+            *state.lock().unwrap_or_else(PoisonError::into_inner) = match &outcome {
+                Ok(pipeline) => ConnectionState::Up(Arc::clone(pipeline)),
+                Err(_) => ConnectionState::Down,
             };
-            // Whoever waited may have left.
-            let _ = tell.send(Some(outcome));
+            // No receiver is left if all callers were dropped.
+            let _ = sender.send(Some(outcome));
         });
-        Err(coming)
+        Err(attempt)
     }
 
-    /// The connection, if it stands.
+    /// Returns the connection if it is up, without opening it.
     #[cfg(feature = "conformance")]
-    pub(super) fn now(&self) -> Option<Arc<Ready>> {
-        match &*self.stage() {
-            Stage::Up(ready) => Some(Arc::clone(ready)),
+    pub(super) fn current(&self) -> Option<Arc<Pipeline>> {
+        match &*self.state() {
+            ConnectionState::Up(pipeline) => Some(Arc::clone(pipeline)),
             _ => None,
         }
     }
 
-    fn stage(&self) -> std::sync::MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn attempt(setup: &Setup) -> Outcome {
-    let (client, connection) = setup.dial().await?;
-    let greeted = async {
-        // It has to be driven while it is greeted; whether it is still good is known only then.
-        let (tell, known) = tokio::sync::oneshot::channel::<Weak<Ready>>();
-        tokio::spawn(drive(connection, known, setup.patience()));
-        let ready = Arc::new(setup.greet(client).await?);
-        let _ = tell.send(Arc::downgrade(&ready));
-        Ok(ready)
+async fn connect(context: &ConnectionContext) -> ConnectResult {
+    let (client, connection) = context.open().await?;
+    let handshake = async {
+        // The connection has to be driven during the handshake, before there is a pipeline to watch.
+        let (sender, pipeline) = oneshot::channel::<Weak<Pipeline>>();
+        tokio::spawn(drive(connection, pipeline, context.statement_timeout()));
+        let pipeline = Arc::new(context.handshake(client).await?);
+        let _ = sender.send(Arc::downgrade(&pipeline));
+        Ok(pipeline)
     };
-    tokio::time::timeout(GREETING, greeted).await.unwrap_or_else(|_| {
-        let what = format!("{} did not greet us within {GREETING:?}", setup.location);
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or_else(|_| {
+        let what = format!(
+            "{} did not complete the handshake within {HANDSHAKE_TIMEOUT:?}",
+            context.location
+        );
         Err(Error::new(ErrorKind::Unavailable, what)
             .with_help("check that the server is not stuck"))
     })
 }
 
-/// The task of a connection: reads and writes until it breaks, or falls silent. One on which
-/// answers are awaited and nothing comes for as long as a statement may take is given up: its other
-/// end may be gone without a word. Noticed after two or three times as long.
+/// The task of a connection: drives the socket until the connection closes or stalls. It stalls if
+/// calls are in flight and no reply arrives for as long as a statement may take: the peer may be
+/// gone without a TCP reset. Detected after two to three times that long.
 async fn drive(
     connection: Connection<Socket, Encrypted>,
-    known: tokio::sync::oneshot::Receiver<Weak<Ready>>,
-    patience: Duration,
+    pipeline: oneshot::Receiver<Weak<Pipeline>>,
+    statement_timeout: Duration,
 ) {
     let mut connection = pin!(connection);
-    let mut watching = pin!(async {
-        match known.await {
-            Ok(ready) => watch_over(ready, patience).await,
-            // It was never greeted: then it ends when its client is dropped.
+    let mut stalled = pin!(async {
+        match pipeline.await {
+            Ok(pipeline) => until_stalled(pipeline, statement_timeout).await,
+            // The handshake failed: the connection ends when its client is dropped.
             Err(_) => std::future::pending().await,
         }
     });
@@ -144,7 +171,7 @@ async fn drive(
         if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
             return Poll::Ready(ended.err().map(|error| error.to_string()));
         }
-        watching.as_mut().poll(cx).map(|()| Some("no answer".to_owned()))
+        stalled.as_mut().poll(cx).map(|()| Some("no reply, timed out".to_owned()))
     })
     .await;
     if let Some(why) = broken {

@@ -1,5 +1,19 @@
-//! A connection that was greeted: calls go out on it in order, many at once but not too many. Knows
-//! how a call is made, not how a connection is.
+//! A connection whose handshake is done: calls are pipelined on it.
+//!
+//! tokio-postgres writes a statement when its future is first polled, and the server runs
+//! statements and replies in the order in which they were written. So several calls are in flight
+//! at once, and a call waits only for the calls written before it. This file adds to that:
+//!
+//! - **Limits.** A call needs a [`CallPermit`] before it is written. Claims have permits of their
+//!   own: a release or renewal never waits behind a crowd of claims, each of which may wait for just
+//!   that release. A caller that is dropped before it has a permit has sent nothing.
+//! - **Cancellation.** A call that was written is executed in any case, so its reply must be read in
+//!   any case: if the caller is dropped, a task takes over the future ([`InFlightCall`]). The permit
+//!   is returned when the reply was read, not when the caller is gone.
+//! - **Transactions.** In [`CallMode::Transaction`] a call is three statements. They are written
+//!   under a mutex, so that the statements of two calls never mix.
+//! - **Stall detection.** [`until_stalled`] compares the counters of started and ended calls at
+//!   intervals.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -13,171 +27,163 @@ use tokio::sync::Semaphore;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Statement};
 
-use super::statements::Call;
 use super::errors::ends_connection;
+use super::statements::{Function, Parameters};
 use crate::contract::Verb;
 #[cfg(feature = "conformance")]
 use crate::time::Clock;
 
-/// How many calls may be in flight on a connection: enough to keep the server busy, and few enough
-/// that a call does not wait long for the calls before it. Claims have a share of their own, so
-/// that releases and renewals never wait for room behind a crowd of claims, each of which may wait
-/// for just such a release.
-const CLAIMS_AT_ONCE: usize = 48;
-const OTHERS_AT_ONCE: usize = 16;
+/// Limits of calls in flight on a connection: enough to keep the server busy, and few enough that a
+/// call does not wait long for the calls before it.
+const MAX_CLAIMS_IN_FLIGHT: usize = 48;
+const MAX_OTHERS_IN_FLIGHT: usize = 16;
 
-/// What goes with a call.
-pub(super) type Parameters = Vec<Box<dyn ToSql + Send + Sync>>;
-
-/// How calls are made.
-pub(super) enum Manner {
-    /// By statements that the session keeps, each a transaction of its own.
+/// How calls are sent.
+pub(super) enum CallMode {
+    /// As prepared statements, each a transaction of its own.
     Prepared(Vec<Statement>),
-    /// By text, in a transaction that is told everything: the next one may run elsewhere.
-    Wrapped { begin: String, texts: Vec<String> },
+    /// As text, in an explicit transaction that repeats all settings: behind a pooler the next
+    /// transaction may run on another backend.
+    Transaction { begin: String, texts: Vec<String> },
 }
 
-/// A connection that was greeted.
-pub(super) struct Ready {
+/// The reply to a call, as rows.
+pub(super) type CallResult = Result<Vec<Row>, tokio_postgres::Error>;
+
+/// A connection whose handshake is done.
+pub(super) struct Pipeline {
     client: Client,
     /// The number of the namespace.
     pub(super) ns: i32,
-    manner: Manner,
-    /// Where its task runs.
-    home: Handle,
-    /// The three parts of a wrapped call are written without another's between them.
-    order: Mutex<()>,
-    /// The connection stands, but is of no more use.
-    over: AtomicBool,
-    /// How many more claims may go out before one is answered, and how many more other calls.
-    room_for_claims: Semaphore,
-    room_for_others: Semaphore,
+    mode: CallMode,
+    /// Where the connection's task runs.
+    runtime: Handle,
+    /// Held while the three statements of a transaction are written.
+    write_order: Mutex<()>,
+    /// The connection is open, but calls on it would fail.
+    unusable: AtomicBool,
+    claim_permits: Semaphore,
+    other_permits: Semaphore,
+    /// Calls that have got a permit, and calls that have returned it.
     started: AtomicU64,
     ended: AtomicU64,
-    /// What had ended, and what was under way, when somebody last looked.
-    looked: Mutex<(u64, bool)>,
+    /// At the last stall check: `ended`, and whether calls were in flight.
+    last_check: Mutex<(u64, bool)>,
     #[cfg(feature = "conformance")]
     clock: Option<Arc<dyn Clock>>,
 }
 
-impl Ready {
+impl Pipeline {
     pub(super) fn new(
         client: Client,
         ns: i32,
-        manner: Manner,
+        mode: CallMode,
         #[cfg(feature = "conformance")] clock: Option<Arc<dyn Clock>>,
     ) -> Self {
         Self {
             client,
             ns,
-            manner,
-            home: Handle::current(),
-            order: Mutex::new(()),
-            over: AtomicBool::new(false),
-            room_for_claims: Semaphore::new(CLAIMS_AT_ONCE),
-            room_for_others: Semaphore::new(OTHERS_AT_ONCE),
+            mode,
+            runtime: Handle::current(),
+            write_order: Mutex::new(()),
+            unusable: AtomicBool::new(false),
+            claim_permits: Semaphore::new(MAX_CLAIMS_IN_FLIGHT),
+            other_permits: Semaphore::new(MAX_OTHERS_IN_FLIGHT),
             started: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            looked: Mutex::new((0, false)),
+            last_check: Mutex::new((0, false)),
             #[cfg(feature = "conformance")]
             clock,
         }
     }
 
-    /// Whether calls would fail here.
-    pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::SeqCst) || self.client.is_closed()
+    /// Returns whether calls would fail on this connection.
+    pub(super) fn is_closed(&self) -> bool {
+        self.unusable.load(Ordering::SeqCst) || self.client.is_closed()
     }
 
-    /// Waits for room on the connection. Every call that goes out is answered before those behind
-    /// it, also if its caller has left, so few go out at once: a caller that leaves before there is
-    /// room sends nothing.
+    /// Waits until one more call may be in flight.
     ///
     /// # Cancel safety
-    /// May be dropped at any time.
-    pub(super) async fn room(self: Arc<Self>, verb: Verb) -> Room {
+    /// May be dropped at any time: nothing was sent.
+    pub(super) async fn permit(self: Arc<Self>, verb: Verb) -> CallPermit {
         // The semaphore is never closed.
-        if let Ok(permit) = self.room_for(verb).acquire().await {
+        if let Ok(permit) = self.permits(verb).acquire().await {
             permit.forget();
         }
         self.started.fetch_add(1, Ordering::SeqCst);
-        Room { ready: self, verb }
+        CallPermit { pipeline: self, verb }
     }
 
-    fn room_for(&self, verb: Verb) -> &Semaphore {
-        if verb == Verb::Claim { &self.room_for_claims } else { &self.room_for_others }
+    fn permits(&self, verb: Verb) -> &Semaphore {
+        if verb == Verb::Claim { &self.claim_permits } else { &self.other_permits }
     }
 
-    /// Asks something that is no verb.
-    pub(super) async fn look(
+    /// Runs a query that is not a function of the schema, without a permit.
+    pub(super) async fn query(
         self: Arc<Self>,
         text: String,
     ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
-        let home = self.home.clone();
-        let task = home.spawn(async move { self.client.query_typed(&text, &[]).await });
+        let runtime = self.runtime.clone();
+        let task = runtime.spawn(async move { self.client.query_typed(&text, &[]).await });
         task.await.map_err(|_| None)?.map_err(Some)
     }
 
-    async fn make_and_tell(
-        &self,
-        call: Call,
-        parameters: &Parameters,
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let Manner::Prepared(statements) = &self.manner else {
-            return self.make(call, parameters).await;
+    async fn execute(&self, function: Function, parameters: &Parameters) -> CallResult {
+        let parameters = parameters.iter().map(|one| &**one as &(dyn ToSql + Sync));
+        let reply = match &self.mode {
+            CallMode::Prepared(statements) => {
+                let parameters: Vec<_> = parameters.collect();
+                self.client.query(&statements[function as usize], &parameters).await
+            }
+            CallMode::Transaction { begin, texts } => {
+                let typed: Vec<_> = parameters.zip(function.types().iter().cloned()).collect();
+                self.execute_in_transaction(begin, &texts[function as usize], &typed).await
+            }
         };
-        let mut answer = pin!(self.make(call, parameters));
-        let mut telling = pin!(self.client.query(&statements[Call::Tell as usize], &[]));
+        if reply.as_ref().is_err_and(ends_connection) {
+            self.unusable.store(true, Ordering::SeqCst);
+        }
+        reply
+    }
+
+    /// Writes the call, and directly behind it the statement `tell_later`. The second reply is
+    /// ignored: tokio-postgres reads and drops it.
+    async fn execute_then_notify(&self, function: Function, parameters: &Parameters) -> CallResult {
+        let CallMode::Prepared(statements) = &self.mode else {
+            return self.execute(function, parameters).await;
+        };
+        let mut reply = pin!(self.execute(function, parameters));
+        let mut notify = pin!(self.client.query(&statements[Function::TellLater as usize], &[]));
         let mut written = false;
         poll_fn(|cx| {
-            let answer = answer.as_mut().poll(cx);
+            let reply = reply.as_mut().poll(cx);
             if !written {
                 written = true;
-                // A statement is written when it is first polled.
-                let _ = telling.as_mut().poll(cx);
+                // Writes the statement.
+                let _ = notify.as_mut().poll(cx);
             }
-            answer
+            reply
         })
         .await
     }
 
-    async fn make(
-        &self,
-        call: Call,
-        parameters: &Parameters,
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let parameters = parameters.iter().map(|one| &**one as &(dyn ToSql + Sync));
-        let answer = match &self.manner {
-            Manner::Prepared(statements) => {
-                let parameters: Vec<_> = parameters.collect();
-                self.client.query(&statements[call as usize], &parameters).await
-            }
-            Manner::Wrapped { begin, texts } => {
-                let typed: Vec<_> = parameters.zip(call.types().iter().cloned()).collect();
-                self.wrapped(begin, &texts[call as usize], &typed).await
-            }
-        };
-        if answer.as_ref().is_err_and(ends_connection) {
-            self.over.store(true, Ordering::SeqCst);
-        }
-        answer
-    }
-
-    /// Three statements, written together.
-    async fn wrapped(
+    /// Writes BEGIN, the call and COMMIT back to back and waits for the three replies. After a
+    /// failed call the server turns the COMMIT into a rollback.
+    async fn execute_in_transaction(
         &self,
         begin: &str,
         text: &str,
         typed: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    ) -> CallResult {
         let opening = self.begin(begin);
         let mut first = pin!(self.client.batch_execute(&opening));
         let mut second = pin!(self.client.query_typed(text, typed));
         let mut third = pin!(self.client.batch_execute("COMMIT"));
         let (mut one, mut two, mut three) = (None, None, None);
         poll_fn(|cx| {
-            // A statement is written when it is first polled.
-            let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+            // The first poll writes all three.
+            let _order = self.write_order.lock().unwrap_or_else(PoisonError::into_inner);
             if one.is_none()
                 && let Poll::Ready(outcome) = first.as_mut().poll(cx)
             {
@@ -198,9 +204,9 @@ impl Ready {
         })
         .await;
         one.unwrap_or(Ok(()))?;
-        let answer = two.unwrap_or(Ok(Vec::new()))?;
+        let rows = two.unwrap_or(Ok(Vec::new()))?;
         three.unwrap_or(Ok(()))?;
-        Ok(answer)
+        Ok(rows)
     }
 
     #[cfg(not(feature = "conformance"))]
@@ -217,146 +223,148 @@ impl Ready {
         }
     }
 
-    /// Makes a call that only the suite makes.
+    /// Calls a function that only the suite's schema has.
     #[cfg(feature = "conformance")]
-    pub(super) async fn call_on_stage(
+    pub(super) async fn query_in_suite(
         &self,
         text: &str,
         typed: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        match &self.manner {
-            Manner::Prepared(_) => self.client.query_typed(text, typed).await,
-            Manner::Wrapped { begin, .. } => self.wrapped(begin, text, typed).await,
+    ) -> CallResult {
+        match &self.mode {
+            CallMode::Prepared(_) => self.client.query_typed(text, typed).await,
+            CallMode::Transaction { begin, .. } => {
+                self.execute_in_transaction(begin, text, typed).await
+            }
         }
     }
 
-    /// How many calls were answered, if none is under way.
+    /// Returns how many calls have ended, or `None` while calls are in flight.
     #[cfg(feature = "conformance")]
-    pub(super) fn answered(&self) -> Option<u64> {
+    pub(super) fn ended_if_idle(&self) -> Option<u64> {
         let ended = self.ended.load(Ordering::SeqCst);
         (self.started.load(Ordering::SeqCst) == ended).then_some(ended)
     }
 
-    /// Whether nothing has come since the last look although somebody waited then.
-    fn in_doubt(&self) -> bool {
+    /// Returns whether calls were in flight at the last check and none has ended since.
+    fn no_progress(&self) -> bool {
         let ended = self.ended.load(Ordering::SeqCst);
-        let waits = self.started.load(Ordering::SeqCst) > ended;
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let silent = waits && *looked == (ended, true);
-        *looked = (ended, waits);
-        silent
+        let in_flight = self.started.load(Ordering::SeqCst) > ended;
+        let mut last = self.last_check.lock().unwrap_or_else(PoisonError::into_inner);
+        let no_progress = in_flight && *last == (ended, true);
+        *last = (ended, in_flight);
+        no_progress
     }
 }
 
-/// Room for one call on a connection, until that call has its answer.
-pub(super) struct Room {
-    ready: Arc<Ready>,
+/// The right to have one call in flight. Returned when it is dropped, after the reply was read.
+pub(super) struct CallPermit {
+    pipeline: Arc<Pipeline>,
     verb: Verb,
 }
 
-impl Room {
+impl CallPermit {
     /// The number of the namespace.
     pub(super) fn ns(&self) -> i32 {
-        self.ready.ns
+        self.pipeline.ns
     }
 
-    /// Makes the call.
+    /// Calls a function of the schema.
     ///
     /// # Errors
-    /// What the server says, or that the connection broke; none of both if its runtime is gone.
+    /// `Some(error)` from the server or the connection; `None` if the connection's runtime was shut
+    /// down.
     ///
     /// # Cancel safety
-    /// May be dropped at any time. The call is made all the same; its answer is read by a task of
-    /// its own, which gives the room back, and thrown away.
+    /// May be dropped at any time. A call that was written is executed; a task reads its reply and
+    /// drops it.
     pub(super) async fn call(
         self,
-        call: Call,
+        function: Function,
         parameters: Parameters,
     ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
-        let home = self.ready.home.clone();
-        let short = call.is_short() && matches!(self.ready.manner, Manner::Prepared(_));
-        let made = async move {
-            let room = self;
-            room.ready.make(call, &parameters).await
+        let runtime = self.pipeline.runtime.clone();
+        let short =
+            function.has_short_reply() && matches!(self.pipeline.mode, CallMode::Prepared(_));
+        let call = async move {
+            let permit = self;
+            permit.pipeline.execute(function, &parameters).await
         };
         if short {
-            return InFlight { call: Some(Box::pin(made)), home }.await.map_err(Some);
+            return InFlightCall { call: Some(Box::pin(call)), runtime }.await.map_err(Some);
         }
-        // Answers come in order: a long one that its caller does not take in would hold up all
-        // behind it. A short one has room beside the caller.
-        home.spawn(made).await.map_err(|_| None)?.map_err(Some)
+        // A reply of many rows is read by a task: replies arrive in order, so a caller that is slow
+        // to read one would hold up the replies behind it. A short one fits its request's channel.
+        runtime.spawn(call).await.map_err(|_| None)?.map_err(Some)
     }
 
-    /// Makes the call, and writes behind it, on the same connection, the statement that tells whom
-    /// the call leaves to be told. What is not told is found by asking, so the answer to that one
-    /// is not awaited.
+    /// Calls a function, and writes directly behind it the statement that sends the notifications
+    /// which the function has left for later. The reply of that statement is not awaited: a waiter
+    /// that misses a notification finds its grant at its next renewal.
     ///
     /// # Errors
     /// As [`call`](Self::call).
     ///
     /// # Cancel safety
-    /// As [`call`](Self::call). Both are made all the same.
-    pub(super) async fn call_and_tell(
+    /// As [`call`](Self::call). Both statements are executed.
+    pub(super) async fn call_then_notify(
         self,
-        call: Call,
+        function: Function,
         parameters: Parameters,
     ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
-        let home = self.ready.home.clone();
-        let made = async move {
-            let room = self;
-            room.ready.make_and_tell(call, &parameters).await
+        let runtime = self.pipeline.runtime.clone();
+        let call = async move {
+            let permit = self;
+            permit.pipeline.execute_then_notify(function, &parameters).await
         };
-        InFlight { call: Some(Box::pin(made)), home }.await.map_err(Some)
+        InFlightCall { call: Some(Box::pin(call)), runtime }.await.map_err(Some)
     }
 }
 
-impl Drop for Room {
+impl Drop for CallPermit {
     fn drop(&mut self) {
-        self.ready.ended.fetch_add(1, Ordering::SeqCst);
-        self.ready.room_for(self.verb).add_permits(1);
+        self.pipeline.ended.fetch_add(1, Ordering::SeqCst);
+        self.pipeline.permits(self.verb).add_permits(1);
     }
 }
 
-type Made = Result<Vec<Row>, tokio_postgres::Error>;
-
-/// A call that its caller awaits. If the caller leaves, a task takes over.
-struct InFlight {
-    call: Option<Pin<Box<dyn Future<Output = Made> + Send>>>,
-    home: Handle,
+/// A call that is polled by its caller. If the caller is dropped, a task polls it to its end.
+struct InFlightCall {
+    call: Option<Pin<Box<dyn Future<Output = CallResult> + Send>>>,
+    runtime: Handle,
 }
 
-impl Future for InFlight {
-    type Output = Made;
+impl Future for InFlightCall {
+    type Output = CallResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Made> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
         let Some(call) = &mut self.call else { return Poll::Pending };
-        let answer = std::task::ready!(call.as_mut().poll(cx));
+        let reply = std::task::ready!(call.as_mut().poll(cx));
         self.call = None;
-        Poll::Ready(answer)
+        Poll::Ready(reply)
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            // Without an answer: it is read there. If that runtime is gone, so is the connection.
-            self.home.spawn(call);
+            // If that runtime was shut down, the connection is closed and there is no reply to read.
+            self.runtime.spawn(call);
         }
     }
 }
 
-/// Looks now and then whether the other side of a connection still answers. Returns when it does
-/// not.
-pub(super) async fn watch(ready: Weak<Ready>, every: Duration) {
+/// Returns when the connection has stalled: no call has ended between two checks, although calls
+/// were in flight, and a ping is not answered either. Also returns when the pipeline is dropped.
+pub(super) async fn until_stalled(pipeline: Weak<Pipeline>, interval: Duration) {
     loop {
-        tokio::time::sleep(every).await;
-        let Some(ready) = ready.upgrade() else { return };
-        if !ready.in_doubt() {
+        tokio::time::sleep(interval).await;
+        let Some(pipeline) = pipeline.upgrade() else { return };
+        if !pipeline.no_progress() {
             continue;
         }
-        let answered = tokio::time::timeout(every, ready.client.check_connection()).await;
-        if !matches!(answered, Ok(Ok(()))) {
-            ready.over.store(true, Ordering::SeqCst);
+        let ping = tokio::time::timeout(interval, pipeline.client.check_connection()).await;
+        if !matches!(ping, Ok(Ok(()))) {
+            pipeline.unusable.store(true, Ordering::SeqCst);
             return;
         }
     }

@@ -1,244 +1,246 @@
-//! The connection that listens, one for all sessions of an engine: a database tells all its
-//! listeners of everything, so there should be few. Knows channels, not claims.
+//! How grants, evictions and wake-ups reach the sessions of this process.
+//!
+//! A session has a channel, `tenure:SESSION`, to which the server sends notifications
+//! (`listener.rs` receives them). Rows of kind `t` in the reply to a call are the same signals: those
+//! for sessions of this engine are delivered without the detour over the server, those for other
+//! sessions are passed to the server by [`notify`](PostgresEngine::notify).
+//!
+//! A notification may be lost, so none is relied on: waiters renew at a third of their lease and find
+//! a grant in the reply. After a reconnect, and regularly behind a pooler, where nothing can be
+//! subscribed to, every session gets [`Signal::Resync`] and renews its waiters at once.
+//!
+//! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted) or `e CLAIM REASON` (evicted).
 
-use std::fmt::Write as _;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+use uuid::Uuid;
 
-use super::errors::{self, Sent};
-use super::connect::{Setup, backend};
-use super::listeners::channel;
-use super::tls::Encrypted;
-use crate::contract::{Error, SessionId};
-use crate::limits;
+use super::statements::{Function, Parameters, uuid};
+use super::{Inner, PostgresEngine};
+use crate::contract::{
+    Arrival, ClaimId, Fence, Grant, IdMap, Loss, SessionId, Signal, SignalListener, Verb,
+};
+use crate::sync::random_bytes;
 
-/// The first pause after a failed attempt; each is twice as long as the one before.
-const PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause.
-const LONGEST: Duration = Duration::from_secs(1);
-/// How often we ask whether the other side lives, where nothing else is said.
-const PING: Duration = Duration::from_secs(5);
-
-/// What the task is asked to do.
-enum Order {
-    Listen(SessionId),
-    Unlisten(SessionId),
-    /// An answer behind everything that is on its way.
-    RoundTrip(oneshot::Sender<()>),
-}
-
-/// The connection that listens. Dropping it ends it.
-pub(super) struct Listener {
-    orders: mpsc::UnboundedSender<Order>,
-    setup: Arc<Setup>,
-    /// Changes with each channel that is listened to, and with the state of the connection.
-    news: watch::Receiver<State>,
-}
-
-/// In which state the connection is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Up,
-    Down,
-}
-
-impl Listener {
-    /// Starts to listen, and goes on until dropped. Returns when it is up for the first time.
-    ///
-    /// # Errors
-    /// If the first attempt fails.
-    pub(super) async fn start(setup: Arc<Setup>, home: &Handle) -> Result<Self, Error> {
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let (tell, told) = oneshot::channel();
-        let (state, news) = watch::channel(State::Down);
-        home.spawn(run(Arc::clone(&setup), inbox, state, tell));
-        let gone = |_| Err(super::replies::strange());
-        told.await.unwrap_or_else(gone)?;
-        Ok(Self { orders, setup, news })
-    }
-
-    /// Listens for a session.
-    pub(super) fn listen(&self, session: SessionId) {
-        // A task that is gone hears nothing; whoever waits asks again every third of a lease.
-        let _ = self.orders.send(Order::Listen(session));
-    }
-
-    /// Waits until a session is listened to. Where the connection is down there is nothing to wait
-    /// for: it tells everybody when it is back.
-    pub(super) async fn listens(&self, session: SessionId) {
-        if self.setup.listeners.is_listening(session) {
-            return;
+impl PostgresEngine {
+    /// Registers a session. Its channel is subscribed to in the background.
+    pub(super) fn register(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let router = &self.inner.context.router;
+        let ended = router.remove_ended();
+        router.register(session, listener);
+        let Some(listener) = &self.inner.listener else { return };
+        for session in ended {
+            listener.unsubscribe(session);
         }
-        let mut news = self.news.clone();
-        while *news.borrow_and_update() == State::Up && !self.setup.listeners.is_listening(session)
-        {
-            if news.changed().await.is_err() {
-                return;
-            }
-        }
+        listener.subscribe(session);
     }
 
-    /// Does so no longer.
-    pub(super) fn unlisten(&self, session: SessionId) {
-        let _ = self.orders.send(Order::Unlisten(session));
-    }
-
-    /// An answer behind everything that is on its way.
-    #[cfg_attr(not(feature = "conformance"), allow(dead_code, reason = "the suite waits for it"))]
-    pub(super) fn round_trip(&self) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
-        let _ = self.orders.send(Order::RoundTrip(tell));
-        told
-    }
-}
-
-async fn run(
-    setup: Arc<Setup>,
-    mut inbox: mpsc::UnboundedReceiver<Order>,
-    state: watch::Sender<State>,
-    first: oneshot::Sender<Result<(), Error>>,
-) {
-    let mut first = Some(first);
-    let mut pause = PAUSE;
-    loop {
-        match open(&setup).await {
-            Ok((client, ended)) => {
-                state.send_replace(State::Up);
-                match first.take() {
-                    Some(first) => _ = first.send(Ok(())),
-                    // What was told meanwhile is lost.
-                    None => setup.listeners.resync(),
+    /// Sends signals to sessions of other processes, in the background. A failure is only logged:
+    /// the waiter finds its grant at its next renewal.
+    pub(super) fn notify(&self, signals: Vec<(SessionId, String)>) {
+        let inner = Arc::clone(&self.inner);
+        inner.notifies_in_flight.fetch_add(1, Ordering::SeqCst);
+        self.inner.own.handle().spawn(async move {
+            let id = |session: SessionId| uuid(session.as_u128()).to_string();
+            let (sessions, texts): (Vec<String>, Vec<String>) =
+                signals.into_iter().map(|(session, text)| (id(session), text)).unzip();
+            let parameters: Parameters = vec![Box::new(sessions), Box::new(texts)];
+            if let Ok(pipeline) = inner.own_connection.get().await {
+                let permit = pipeline.permit(Verb::Release).await;
+                if let Err(error) = permit.call(Function::Notify, parameters).await {
+                    tracing::debug!("notifications were not sent: {error:?}");
                 }
-                pause = PAUSE;
-                let over = serve(&setup, &client, ended, &mut inbox, &state).await;
-                state.send_replace(State::Down);
-                if over {
-                    return;
-                }
-                tracing::debug!("the connection that listens broke; reconnecting");
             }
-            Err(error) => {
-                if let Some(first) = first.take() {
-                    let _ = first.send(Err(error));
-                    return;
-                }
-                tracing::debug!("{error}");
-            }
-        }
-        if inbox.is_closed() {
-            return;
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST);
-    }
-}
-
-/// Connects and listens for all sessions. The second is done when the connection ends.
-async fn open(setup: &Arc<Setup>) -> Result<(Client, oneshot::Receiver<()>), Error> {
-    let (client, connection) = setup.dial().await?;
-    let opening = async {
-        let (tell, ended) = oneshot::channel();
-        let hearing = Arc::clone(setup);
-        tokio::spawn(async move {
-            hear(&hearing, connection).await;
-            let _ = tell.send(());
+            inner.notifies_done.fetch_add(1, Ordering::SeqCst);
+            inner.notifies_in_flight.fetch_sub(1, Ordering::SeqCst);
         });
-        setup.listens_on(backend(&client).await?);
-        let known = setup.listeners.sessions();
-        let mut text = String::new();
-        for channel in known.iter().copied().map(channel).chain([setup.listeners.probe()]) {
-            // A channel is made of our own letters and digits.
-            let _ = write!(text, "LISTEN \"{channel}\";");
-        }
-        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Sent::No);
-        client.batch_execute(&text).await.map_err(failed)?;
-        for session in known {
-            setup.listeners.listens(session);
-        }
-        Ok((client, ended))
-    };
-    let late = |_| {
-        let what = format!("{} does not answer", setup.location);
-        Err(Error::new(crate::contract::ErrorKind::Unavailable, what)
-            .with_help("check that the server runs and can be reached"))
-    };
-    tokio::time::timeout(limits::CALL * 4, opening).await.unwrap_or_else(late)
+    }
 }
 
-/// Passes on what the database tells, until the connection ends.
-async fn hear(setup: &Setup, mut connection: Connection<Socket, Encrypted>) {
-    loop {
-        match poll_fn(|cx| connection.poll_message(cx)).await {
-            Some(Ok(AsyncMessage::Notification(told))) => {
-                setup.listeners.message(told.channel(), told.payload());
-            }
-            Some(Ok(_)) => {}
-            Some(Err(_)) | None => return,
+impl Inner {
+    /// Makes all sessions renew their waiters, if this engine has any.
+    pub(super) fn poll_waiters(&self) {
+        if !self.waiting.is_empty() {
+            self.context.router.resync();
+        }
+    }
+
+    /// Records whether a claim waits, where waiters are polled for.
+    pub(super) fn set_waiting(&self, claim: ClaimId, waits: bool) {
+        if self.listener.is_none() {
+            self.waiting.set(claim, waits);
         }
     }
 }
 
-/// Does what it is asked to, until the connection ends: false; or there is nobody left: true.
-async fn serve(
-    setup: &Setup,
-    client: &Client,
-    mut ended: oneshot::Receiver<()>,
-    inbox: &mut mpsc::UnboundedReceiver<Order>,
-    state: &watch::Sender<State>,
-) -> bool {
-    loop {
-        let mut ping = pin!(tokio::time::sleep(PING));
-        let next = poll_fn(|cx| {
-            if Pin::new(&mut ended).poll(cx).is_ready() {
-                return Poll::Ready(Next::Broken);
-            }
-            if let Poll::Ready(order) = inbox.poll_recv(cx) {
-                return Poll::Ready(order.map_or(Next::Over, Next::Order));
-            }
-            ping.as_mut().poll(cx).map(|()| Next::Ping)
-        })
-        .await;
-        let answered = match next {
-            Next::Broken => return false,
-            Next::Over => return true,
-            Next::Ping => within(client.check_connection()).await,
-            Next::Order(Order::Listen(session)) => {
-                let text = format!("LISTEN \"{}\"", channel(session));
-                let done = within(client.batch_execute(&text)).await;
-                setup.listeners.listens(session);
-                state.send_replace(State::Up);
-                done
-            }
-            Next::Order(Order::Unlisten(session)) => {
-                within(client.batch_execute(&format!("UNLISTEN \"{}\"", channel(session)))).await
-            }
-            Next::Order(Order::RoundTrip(tell)) => {
-                let done = within(client.check_connection()).await;
-                let _ = tell.send(());
-                done
-            }
+/// The sessions of an engine and their listeners. Dispatches signals by session.
+pub(super) struct SignalRouter {
+    sessions: RwLock<IdMap<SessionId, Subscription>>,
+    /// A channel of this engine alone, to find out whether notifications arrive at all.
+    probe_channel: String,
+    probe_received: AtomicBool,
+    /// How many signals were delivered.
+    delivered: AtomicU64,
+}
+
+/// The listener of a session, and whether its channel is subscribed to.
+struct Subscription {
+    listener: Weak<dyn SignalListener>,
+    active: bool,
+}
+
+impl Default for SignalRouter {
+    fn default() -> Self {
+        Self {
+            sessions: RwLock::default(),
+            probe_channel: format!("tenure:{}", Uuid::from_bytes(random_bytes())),
+            probe_received: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
+        }
+    }
+}
+
+impl SignalRouter {
+    /// Adds a session, whose channel is not subscribed to yet.
+    fn register(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        sessions.insert(session, Subscription { listener, active: false });
+    }
+
+    /// Records that the server has confirmed the subscription of a session's channel.
+    pub(super) fn set_subscribed(&self, session: SessionId) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(subscription) = sessions.get_mut(&session) {
+            subscription.active = true;
+        }
+    }
+
+    /// Returns whether every session with a live listener is subscribed.
+    #[cfg(feature = "conformance")]
+    pub(super) fn all_subscribed(&self) -> bool {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = sessions.values();
+        all.all(|subscription| subscription.active || subscription.listener.strong_count() == 0)
+    }
+
+    /// Returns whether this session is subscribed, or not registered.
+    pub(super) fn is_subscribed(&self, session: SessionId) -> bool {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.get(&session).is_none_or(|subscription| subscription.active)
+    }
+
+    /// Removes and returns the sessions whose listeners were dropped.
+    fn remove_ended(&self) -> Vec<SessionId> {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let ended = |(id, subscription): (&SessionId, &Subscription)| {
+            (subscription.listener.strong_count() == 0).then_some(*id)
         };
-        if !answered {
-            return false;
+        let ended: Vec<SessionId> = sessions.iter().filter_map(ended).collect();
+        for session in &ended {
+            sessions.remove(session);
         }
+        ended
+    }
+
+    /// All registered sessions.
+    pub(super) fn sessions(&self) -> Vec<SessionId> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.keys().copied().collect()
+    }
+
+    pub(super) fn probe_channel(&self) -> String {
+        self.probe_channel.clone()
+    }
+
+    /// Returns whether a notification has arrived on the probe channel.
+    pub(super) fn probe_received(&self) -> bool {
+        self.probe_received.load(Ordering::SeqCst)
+    }
+
+    #[cfg(feature = "conformance")]
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::SeqCst)
+    }
+
+    /// Dispatches a notification of the server.
+    pub(super) fn on_notification(&self, channel: &str, text: &str) {
+        if channel == self.probe_channel {
+            return self.probe_received.store(true, Ordering::SeqCst);
+        }
+        let session = channel.strip_prefix("tenure:").and_then(|id| id.parse::<Uuid>().ok());
+        if let Some(session) = session {
+            self.deliver(SessionId::from_u128(session.as_u128()), text);
+        }
+    }
+
+    /// Delivers a signal. Returns false if the session is not one of this engine's.
+    pub(super) fn deliver(&self, session: SessionId, text: &str) -> bool {
+        let Some(listener) = self.listener(session) else { return false };
+        self.delivered.fetch_add(1, Ordering::SeqCst);
+        if let Some(signal) = parse_signal(text) {
+            listener.on_signal(signal);
+        }
+        true
+    }
+
+    /// Makes every session renew its waiters: notifications may have been missed.
+    pub(super) fn resync(&self) {
+        for session in self.sessions() {
+            if let Some(listener) = self.listener(session) {
+                listener.on_signal(Signal::Resync);
+            }
+        }
+    }
+
+    fn listener(&self, session: SessionId) -> Option<Arc<dyn SignalListener>> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.get(&session)?.listener.upgrade()
     }
 }
 
-enum Next {
-    Order(Order),
-    Ping,
-    Broken,
-    Over,
+/// The channel of a session.
+pub(super) fn channel(session: SessionId) -> String {
+    format!("tenure:{}", uuid(session.as_u128()))
 }
 
-/// Whether a statement is answered in time, and well.
-async fn within(answer: impl Future<Output = Result<(), tokio_postgres::Error>>) -> bool {
-    matches!(tokio::time::timeout(limits::CALL, answer).await, Ok(Ok(())))
+fn parse_signal(text: &str) -> Option<Signal> {
+    let (kind, rest) = text.split_once(' ')?;
+    let (claim, rest) = rest.split_once(' ')?;
+    let claim = ClaimId::from_u128(claim.parse::<Uuid>().ok()?.as_u128());
+    match kind {
+        "g" => {
+            let mut numbers = rest.split(' ').map(|word| word.parse::<u64>().ok());
+            let arrival = Arrival(numbers.next()??);
+            let fences = numbers.map(|fence| fence.map(Fence::new)).collect::<Option<_>>()?;
+            Some(Signal::Granted { claim, grant: Grant { fences, arrival } })
+        }
+        "e" => Some(Signal::Ended { claim, loss: Loss::Evicted { reason: rest.into() } }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_parsed() {
+        let id = ClaimId::new();
+        let text = Uuid::from_u128(id.as_u128()).to_string();
+        let fences = [Fence::new(5), Fence::new(6)].into_iter().collect();
+        let grant = Grant { fences, arrival: Arrival(4) };
+        assert_eq!(
+            parse_signal(&format!("g {text} 4 5 6")),
+            Some(Signal::Granted { claim: id, grant })
+        );
+        let loss = Loss::Evicted { reason: "by hand, 2nd".into() };
+        assert_eq!(
+            parse_signal(&format!("e {text} by hand, 2nd")),
+            Some(Signal::Ended { claim: id, loss })
+        );
+        for odd in ["", "g", "g x 1 2", &format!("g {text} x"), &format!("z {text} 1")] {
+            assert_eq!(parse_signal(odd), None, "{odd}");
+        }
+    }
 }
