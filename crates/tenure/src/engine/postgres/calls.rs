@@ -3,8 +3,8 @@
 //!
 //! A call from async code uses the connection on the callers' runtime, if that runtime is fit to
 //! serve it ([`Callers::serves`](crate::engine::runtime::Callers::serves)); all others use the
-//! connection on the engine's own thread. There are no retries here: a failed call is an error, with
-//! its effect, and the session decides.
+//! connection on the engine's own thread. There are no retries here: a failed call is an error,
+//! with its effect, and the session decides.
 
 use std::sync::atomic::Ordering;
 

@@ -1,8 +1,8 @@
 //! Cells: versioned values in a table of their own.
 //!
 //! A write is one call of `put`, which locks the row, compares what is expected with what is there,
-//! and writes or refuses. A removed cell that was written under a fence leaves a row without a value,
-//! so that a write with a smaller fence is still refused.
+//! and writes or refuses. A removed cell that was written under a fence leaves a row without a
+//! value, so that a write with a smaller fence is still refused.
 
 use std::time::Duration;
 

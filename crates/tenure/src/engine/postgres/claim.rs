@@ -1,7 +1,8 @@
 //! The claim verb: one call, `claim_one` for a single name and `claim` for a set.
 //!
-//! The session's channel is subscribed before the claim is sent. Otherwise a grant could be notified
-//! before the server knows a listener, and the waiter would learn of it only at its next renewal.
+//! The session's channel is subscribed before the claim is sent. Otherwise a grant could be
+//! notified before the server knows a listener, and the waiter would learn of it only at its next
+//! renewal.
 //!
 //! From its begin to its reply a claim is registered in `claims.rs`, so that the release of a claim
 //! that was dropped before it was sent needs no call.

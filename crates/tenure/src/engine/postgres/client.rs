@@ -1,6 +1,6 @@
-//! A client that knows nothing of locks, for the crate `tenure-postgres`: connects by the same URLs and
-//! TLS settings as the engine, converts errors, picks a runtime for connections, and detects a fork.
-//! Public for that crate alone and hidden: both crates always have the same version.
+//! A client that knows nothing of locks, for the crate `tenure-postgres`: connects by the same URLs
+//! and TLS settings as the engine, converts errors, picks a runtime for connections, and detects a
+//! fork. Public for that crate alone and hidden: both crates always have the same version.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -56,7 +56,8 @@ impl Connector {
         Ok((client, Box::new(move |cx| connection.poll_message(cx))))
     }
 
-    /// Requests the cancellation of the statement that runs on a connection. It may arrive too late.
+    /// Requests the cancellation of the statement that runs on a connection. It may arrive too
+    /// late.
     ///
     /// # Cancel safety
     /// Dropping the future may or may not cancel the statement.

@@ -3,9 +3,10 @@
 //! States of a [`ConnectionManager`]:
 //!
 //! ```text
-//! Down ──get()──> Connecting ──handshake done──> Up ──connection closed or of no use──┐
-//!   ▲                  │ failed                     next get(): Connecting <───────────┘
-//!   └──────────────────┘
+//!           get()               handshake done
+//! Down ───────────────▶ Connecting ─────────────▶ Up
+//!  ▲                     │      ▲                  │
+//!  └──────── failed ─────┘      └───── get() ──────┘  if the pipeline is closed
 //! ```
 //!
 //! There is no background reconnect and no backoff here: a caller that finds the connection down
@@ -134,7 +135,7 @@ impl ConnectionManager {
 async fn connect(context: &ConnectionContext) -> ConnectResult {
     let (client, connection) = context.open().await?;
     let handshake = async {
-        // The connection has to be driven during the handshake, before there is a pipeline to watch.
+        // Driven from now on, but watched for stalls only when there is a pipeline.
         let (sender, pipeline) = oneshot::channel::<Weak<Pipeline>>();
         tokio::spawn(drive(connection, pipeline, context.statement_timeout()));
         let pipeline = Arc::new(context.handshake(client).await?);

@@ -103,8 +103,8 @@ impl PostgresEngine {
         rows.into_iter().next().ok_or_else(|| unexpected_reply().during(Verb::Inspect))
     }
 
-    /// Compares the server's clock with this host's. Of three measurements the one with the shortest
-    /// round trip has the smallest error.
+    /// Compares the server's clock with this host's. Of three measurements the one with the
+    /// shortest round trip has the smallest error.
     async fn compare_clocks(&self) -> Result<(CheckResult, Duration), Error> {
         let mut best: Option<(Duration, i64)> = None;
         for _ in 0..3 {

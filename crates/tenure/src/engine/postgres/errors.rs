@@ -1,5 +1,5 @@
-//! Converts failed calls into public errors: which kind, whether the call may have taken effect, and
-//! what to do next.
+//! Converts failed calls into public errors: which kind, whether the call may have taken effect,
+//! and what to do next.
 //!
 //! A statement that fails with an ordinary error was rolled back, so it had no effect. The effect
 //! is unknown in two cases: the connection broke after the statement was sent, or the server ended
@@ -105,8 +105,8 @@ pub(super) fn with_causes(error: &tokio_postgres::Error) -> String {
     text
 }
 
-/// Error `TN001` of the schema (function `here`): the terms of the namespace have changed since this
-/// client connected.
+/// Error `TN001` of the schema (function `here`): the terms of the namespace have changed since
+/// this client connected.
 const OTHER_TERMS: (ErrorKind, &str, &str) = (
     ErrorKind::InvalidOption,
     "another client has changed max_lease of the namespace meanwhile",

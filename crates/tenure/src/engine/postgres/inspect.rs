@@ -1,5 +1,5 @@
-//! The inspect verb: one slot, a page of slots, or the slots that can be reached from an owner by the
-//! relation "waits for".
+//! The inspect verb: one slot, a page of slots, or the slots that can be reached from an owner by
+//! the relation "waits for".
 //!
 //! One slot and the reachable slots are one call each, and one snapshot. A page is read in several
 //! calls: names in their order, those that match the pattern, and their slots, a batch at a time. A

@@ -4,11 +4,11 @@
 //! A task owns the connection and processes one [`ListenRequest`] at a time. When the connection
 //! breaks, the task reconnects by itself, with exponential backoff, because no caller may come:
 //! sessions that only wait send nothing but renewals, and those use another connection. On each new
-//! connection all registered sessions are subscribed before the state becomes `Up`; then the sessions
-//! get a resync, since notifications sent meanwhile are lost.
+//! connection all registered sessions are subscribed before the state becomes `Up`; then the
+//! sessions get a resync, since notifications sent meanwhile are lost.
 //!
-//! A second task drives the socket and passes notifications to the [`SignalRouter`]. It must not wait
-//! for the first one, which waits for replies on the same socket.
+//! A second task drives the socket and passes notifications to the [`SignalRouter`]. It must not
+//! wait for the first one, which waits for replies on the same socket.
 //!
 //! [`SignalRouter`]: super::signals::SignalRouter
 

@@ -1,8 +1,8 @@
-//! Locks between hosts, in a PostgreSQL database. One function of the schema per verb, one round trip
-//! each. The rules are those of `ledger/`, restated in PL/pgSQL (`sql/`).
+//! Locks between hosts, in a PostgreSQL database. One function of the schema per verb, one round
+//! trip each. The rules are those of `ledger/`, restated in PL/pgSQL (`sql/`).
 //!
 //! ```text
-//! callers ──> calls.rs ─> connection.rs ─> pipeline.rs ═══ database   on the callers' runtime, if fit
+//! callers ──> calls.rs ─> connection.rs ─> pipeline.rs ═══ database   on the callers' runtime
 //! keeper ───> calls.rs ─> connection.rs ─> pipeline.rs ═══ database   on the engine's own thread
 //! sessions <─ signals.rs <──────────────── listener.rs ═══ database   one for all sessions
 //! ```
@@ -193,8 +193,8 @@ impl PostgresEngine {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Starts the tasks on the engine's own thread: polling behind a pooler, and the sweep. They end
-    /// with the engine.
+    /// Starts the tasks on the engine's own thread: polling behind a pooler, and the sweep. They
+    /// end with the engine.
     fn start_background_tasks(&self) {
         let handle = self.inner.own.handle();
         let weak = Arc::downgrade(&self.inner);

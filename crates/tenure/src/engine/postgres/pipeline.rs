@@ -5,11 +5,11 @@
 //! at once, and a call waits only for the calls written before it. This file adds to that:
 //!
 //! - **Limits.** A call needs a [`CallPermit`] before it is written. Claims have permits of their
-//!   own: a release or renewal never waits behind a crowd of claims, each of which may wait for just
-//!   that release. A caller that is dropped before it has a permit has sent nothing.
-//! - **Cancellation.** A call that was written is executed in any case, so its reply must be read in
-//!   any case: if the caller is dropped, a task takes over the future ([`InFlightCall`]). The permit
-//!   is returned when the reply was read, not when the caller is gone.
+//!   own: a release or renewal never waits behind a crowd of claims, each of which may wait for
+//!   just that release. A caller that is dropped before it has a permit has sent nothing.
+//! - **Cancellation.** A call that was written is executed in any case, so its reply must be read
+//!   in any case: if the caller is dropped, a task takes over the future ([`InFlightCall`]). The
+//!   permit is returned when the reply was read, not when the caller is gone.
 //! - **Transactions.** In [`CallMode::Transaction`] a call is three statements. They are written
 //!   under a mutex, so that the statements of two calls never mix.
 //! - **Stall detection.** [`until_stalled`] compares the counters of started and ended calls at
@@ -347,7 +347,8 @@ impl Future for InFlightCall {
 impl Drop for InFlightCall {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            // If that runtime was shut down, the connection is closed and there is no reply to read.
+            // If that runtime was shut down, the connection is closed and there is no reply to
+            // read.
             self.runtime.spawn(call);
         }
     }

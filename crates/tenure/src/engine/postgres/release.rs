@@ -5,9 +5,9 @@
 //! - A release may grant the lock to the next waiter, whose session has to be notified. Where
 //!   commits wait for the disk, the notification is not part of the transaction: PostgreSQL
 //!   serializes commits that notify, and each of them would wait for the disk writes of all others.
-//!   If waiters were seen on the name, `tell_later` is written directly behind the release and sends
-//!   the notification without another round trip; otherwise the row of the reply causes a call of
-//!   `notify`. A wrong guess costs a round trip or an empty statement, never a wake-up.
+//!   If waiters were seen on the name, `tell_later` is written directly behind the release and
+//!   sends the notification without another round trip; otherwise the row of the reply causes a
+//!   call of `notify`. A wrong guess costs a round trip or an empty statement, never a wake-up.
 
 use super::PostgresEngine;
 use super::calls::in_order;

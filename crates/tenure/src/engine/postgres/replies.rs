@@ -1,10 +1,10 @@
 //! Parses the rows that the functions of the schema return.
 //!
 //! All functions that deal with slots return rows of one composite type (`answer` in
-//! `sql/tables.sql`). `kind` says what a row is, and with it which columns have a value: the head of
-//! each SQL file lists its kinds. Rows of kind `t` are no replies but signals for a session, which
-//! the caller of the function has to deliver. A row that cannot be parsed means that the functions
-//! in the database are not those of this version.
+//! `sql/tables.sql`). `kind` says what a row is, and with it which columns have a value: the head
+//! of each SQL file lists its kinds. Rows of kind `t` are no replies but signals for a session,
+//! which the caller of the function has to deliver. A row that cannot be parsed means that the
+//! functions in the database are not those of this version.
 
 use std::sync::Arc;
 use std::time::Duration;

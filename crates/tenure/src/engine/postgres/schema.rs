@@ -1,9 +1,9 @@
 //! The schema of tables and functions, and its migrations.
 //!
 //! `migrations` in the database says which version it has. A missing or older schema is migrated in
-//! one transaction, under an advisory lock, so that clients that connect at once do it one after the
-//! other: the second finds the work done. A newer one is refused, because its functions may be other
-//! ones. Migrations only go forward.
+//! one transaction, under an advisory lock, so that clients that connect at once do it one after
+//! the other: the second finds the work done. A newer one is refused, because its functions may be
+//! other ones. Migrations only go forward.
 
 use std::fmt::Write as _;
 

@@ -1,13 +1,13 @@
 //! How grants, evictions and wake-ups reach the sessions of this process.
 //!
 //! A session has a channel, `tenure:SESSION`, to which the server sends notifications
-//! (`listener.rs` receives them). Rows of kind `t` in the reply to a call are the same signals: those
-//! for sessions of this engine are delivered without the detour over the server, those for other
-//! sessions are passed to the server by [`notify`](PostgresEngine::notify).
+//! (`listener.rs` receives them). Rows of kind `t` in the reply to a call are the same signals:
+//! those for sessions of this engine are delivered without the detour over the server, those for
+//! other sessions are passed to the server by [`notify`](PostgresEngine::notify).
 //!
-//! A notification may be lost, so none is relied on: waiters renew at a third of their lease and find
-//! a grant in the reply. After a reconnect, and regularly behind a pooler, where nothing can be
-//! subscribed to, every session gets [`Signal::Resync`] and renews its waiters at once.
+//! A notification may be lost, so none is relied on: waiters renew at a third of their lease and
+//! find a grant in the reply. After a reconnect, and regularly behind a pooler, where nothing can
+//! be subscribed to, every session gets [`Signal::Resync`] and renews its waiters at once.
 //!
 //! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted) or `e CLAIM REASON` (evicted).
 

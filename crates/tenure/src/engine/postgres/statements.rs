@@ -1,9 +1,9 @@
 //! The functions of the schema that are called, the SQL text of each call, and the conversion of
 //! claims to its parameters.
 //!
-//! A call is always `SELECT columns FROM schema.function($1, ..)`: values are parameters, never part
-//! of the text. The types are stated rather than inferred, because behind a pooler a call is sent
-//! as text without being prepared first. A set is passed as parallel arrays: the names of all
+//! A call is always `SELECT columns FROM schema.function($1, ..)`: values are parameters, never
+//! part of the text. The types are stated rather than inferred, because behind a pooler a call is
+//! sent as text without being prepared first. A set is passed as parallel arrays: the names of all
 //! claims in a row, and for each claim how many of them are its own.
 
 use std::time::Duration;

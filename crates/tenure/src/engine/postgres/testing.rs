@@ -1,8 +1,8 @@
 //! Hooks for the conformance suite, in no build but the suite's: an engine on a virtual clock, and
 //! counters and barriers by which the suite knows that no call, reply or notification is in flight.
 //!
-//! The suite's schema has a function `clock` that reads a setting instead of the server's clock; each
-//! call is a transaction that sets it first.
+//! The suite's schema has a function `clock` that reads a setting instead of the server's clock;
+//! each call is a transaction that sets it first.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -43,8 +43,8 @@ pub(crate) fn install_suite_schema(url: &str) -> Result<(), Error> {
 }
 
 impl PostgresEngine {
-    /// Connects to a store on a virtual clock. `pooled` skips the detection of a pooler, which takes
-    /// seconds.
+    /// Connects to a store on a virtual clock. `pooled` skips the detection of a pooler, which
+    /// takes seconds.
     pub(crate) fn with_test_clock(
         url: &str,
         terms: &Terms,
