@@ -59,14 +59,14 @@ impl PostgresEngine {
     }
 
     /// Parses rows. Rows that are signals are taken out and delivered: directly to sessions of this
-    /// engine, by notifications to all others, unless `tell_later` sends those.
+    /// engine, by notifications to all others, unless `notify_later` sends those.
     pub(super) fn parse_replies(&self, rows: &[Row]) -> Result<Vec<ReplyRow>, Error> {
         let replies = rows.iter().map(ReplyRow::parse).collect::<Result<Vec<_>, _>>();
         let mut replies = replies?;
         let mut remote: Vec<(SessionId, String)> = Vec::new();
         replies.retain(|reply| {
             let Some((session, text)) = reply.signal() else { return true };
-            if !self.inner.context.router.deliver(session, text) && !reply.is_told_later() {
+            if !self.inner.context.router.deliver(session, text) && !reply.is_notified_later() {
                 remote.push((session, text.to_owned()));
             }
             false

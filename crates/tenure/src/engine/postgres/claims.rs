@@ -8,7 +8,7 @@
 //! without a reply, and is removed by the release that follows. A claim of which any copy was sent
 //! never counts as unsent again.
 //!
-//! **Contended names** are a hint for the release: whether to write `tell_later` behind it.
+//! **Contended names** are a hint for the release: whether to write `notify_later` behind it.
 //!
 //! **Waiting claims** are counted behind a pooler only, where waiters have to poll.
 

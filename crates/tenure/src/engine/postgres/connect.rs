@@ -146,7 +146,7 @@ impl ConnectionContext {
             let mut begin = self.begin();
             if self.is_pooled() {
                 let lease = self.max_lease.as_micros();
-                begin = format!("{begin} SELECT {schema}.here({ns}, {lease})");
+                begin = format!("{begin} SELECT {schema}.check_terms({ns}, {lease})");
             }
             CallMode::Transaction { begin, texts }
         } else {

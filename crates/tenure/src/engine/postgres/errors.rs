@@ -105,8 +105,8 @@ pub(super) fn with_causes(error: &tokio_postgres::Error) -> String {
     text
 }
 
-/// Error `TN001` of the schema (function `here`): the terms of the namespace have changed since
-/// this client connected.
+/// Error `TN001` of the schema (function `check_terms`): the terms of the namespace have changed
+/// since this client connected.
 const OTHER_TERMS: (ErrorKind, &str, &str) = (
     ErrorKind::InvalidOption,
     "another client has changed max_lease of the namespace meanwhile",

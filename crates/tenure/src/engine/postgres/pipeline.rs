@@ -147,14 +147,14 @@ impl Pipeline {
         reply
     }
 
-    /// Writes the call, and directly behind it the statement `tell_later`. The second reply is
+    /// Writes the call, and directly behind it the statement `notify_later`. The second reply is
     /// ignored: tokio-postgres reads and drops it.
     async fn execute_then_notify(&self, function: Function, parameters: &Parameters) -> CallResult {
         let CallMode::Prepared(statements) = &self.mode else {
             return self.execute(function, parameters).await;
         };
         let mut reply = pin!(self.execute(function, parameters));
-        let mut notify = pin!(self.client.query(&statements[Function::TellLater as usize], &[]));
+        let mut notify = pin!(self.client.query(&statements[Function::NotifyLater as usize], &[]));
         let mut written = false;
         poll_fn(|cx| {
             let reply = reply.as_mut().poll(cx);

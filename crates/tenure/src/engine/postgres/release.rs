@@ -5,7 +5,7 @@
 //! - A release may grant the lock to the next waiter, whose session has to be notified. Where
 //!   commits wait for the disk, the notification is not part of the transaction: PostgreSQL
 //!   serializes commits that notify, and each of them would wait for the disk writes of all others.
-//!   If waiters were seen on the name, `tell_later` is written directly behind the release and
+//!   If waiters were seen on the name, `notify_later` is written directly behind the release and
 //!   sends the notification without another round trip; otherwise the row of the reply causes a
 //!   call of `notify`. A wrong guess costs a round trip or an empty statement, never a wake-up.
 
@@ -28,8 +28,8 @@ impl PostgresEngine {
         let sent: Vec<bool> = releases.iter().map(|release| !unsent(release)).collect();
         let rest = releases.iter().zip(&sent).filter(|(_, sent)| **sent);
         let rest: Vec<Release> = rest.map(|(release, _)| release.clone()).collect();
-        let mut released = self.send_releases(&rest).await?.into_iter();
-        let next = |sent| if sent { released.next() } else { Some(Released::Done) };
+        let mut outcomes = self.send_releases(&rest).await?.into_iter();
+        let next = |sent| if sent { outcomes.next() } else { Some(Released::Done) };
         Ok(sent.into_iter().filter_map(next).collect())
     }
 

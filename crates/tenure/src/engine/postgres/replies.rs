@@ -70,8 +70,8 @@ impl ReplyRow {
         Some((SessionId::from_u128(session.as_u128()), self.texts.first()?.as_deref()?))
     }
 
-    /// Returns whether this is a signal that the function `tell_later` sends.
-    pub(super) fn is_told_later(&self) -> bool {
+    /// Returns whether this is a signal that the function `notify_later` sends.
+    pub(super) fn is_notified_later(&self) -> bool {
         self.kind == 't' && self.place == Some(1)
     }
 
@@ -197,7 +197,7 @@ pub(super) fn snapshot(replies: Vec<ReplyRow>) -> Result<Snapshot, Error> {
             _ => return Err(unexpected_reply()),
         }
     }
-    // Claims that expired after `look_after` are not returned; the row of their slot is.
+    // Claims that expired after `touch_expired` are not returned; the row of their slot is.
     snapshot.slots.retain(|slot| {
         !slot.holders.is_empty() || !slot.queue.is_empty() || slot.closed_for.is_some()
     });

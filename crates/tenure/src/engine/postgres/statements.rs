@@ -70,7 +70,7 @@ pub(super) enum Function {
     Names,
     Sweep,
     Notify,
-    TellLater,
+    NotifyLater,
     Put,
     Cells,
 }
@@ -90,7 +90,7 @@ impl Function {
         Self::Names,
         Self::Sweep,
         Self::Notify,
-        Self::TellLater,
+        Self::NotifyLater,
         Self::Put,
         Self::Cells,
     ];
@@ -114,7 +114,7 @@ impl Function {
             Self::Names => "names",
             Self::Sweep => "sweep",
             Self::Notify => "notify",
-            Self::TellLater => "tell_later",
+            Self::NotifyLater => "notify_later",
             Self::Put => "put",
             Self::Cells => "cells_after",
         }
@@ -158,7 +158,7 @@ impl Function {
             Self::Names => &[Type::INT4, Type::TEXT, Type::INT4],
             Self::Sweep => &[Type::INT4, Type::BOOL],
             Self::Notify => &[Type::TEXT_ARRAY, Type::TEXT_ARRAY],
-            Self::TellLater => &[],
+            Self::NotifyLater => &[],
             Self::Put => &[Type::INT4, Type::TEXT, Type::TEXT, Type::INT8, Type::BYTEA, Type::INT8],
             Self::Cells => &[Type::INT4, Type::TEXT, Type::BOOL, Type::INT4],
         }
@@ -168,7 +168,7 @@ impl Function {
     pub(super) fn text(self, schema: &str) -> String {
         let columns = match self {
             Self::Names => "names",
-            Self::Notify | Self::TellLater => "1",
+            Self::Notify | Self::NotifyLater => "1",
             Self::Put => "kind, value, version, fence, expires_in",
             Self::Cells => "name, value, version, fence, expires_in",
             _ => COLUMNS,

@@ -104,21 +104,21 @@ BEGIN
   RETURN v_now;
 END $$;
 
--- The last step of every verb: deletes the rows of idle slots, and delivers the signals that tell has
+-- The last step of every verb: deletes the rows of idle slots, and sends the signals that add_signal has
 -- collected. Where commits wait for the disk, they are returned instead and the client sends them after
 -- the commit: PostgreSQL serializes commits that notify, so each would wait for the disk of all others.
 CREATE FUNCTION @S.end_step(p_ns int, p_names text[], p_now bigint, p_async bool)
 RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_told text := current_setting('tenure.told', true);
+  v_signals text := current_setting('tenure.signals', true);
   v_line text;
   a @S.answer;
 BEGIN
   DELETE FROM @S.slots WHERE ns = p_ns AND name = ANY (p_names)
     AND holders = 0 AND waiting = 0 AND closed <= p_now;
-  IF coalesce(v_told, '') = '' THEN RETURN; END IF;
-  PERFORM set_config('tenure.told', '', true);
-  FOREACH v_line IN ARRAY string_to_array(rtrim(v_told, E'\n'), E'\n') LOOP
+  IF coalesce(v_signals, '') = '' THEN RETURN; END IF;
+  PERFORM set_config('tenure.signals', '', true);
+  FOREACH v_line IN ARRAY string_to_array(rtrim(v_signals, E'\n'), E'\n') LOOP
     IF p_async THEN
       PERFORM pg_notify('tenure:' || left(v_line, 36), substr(v_line, 38));
     ELSE
@@ -227,7 +227,7 @@ BEGIN
       AND h.name = s.name AND h.id = c.replaces AND h.held IS NOT DISTINCT FROM true
       AND h.owner = c.owner);
     IF p_waits THEN
-      SELECT * INTO t FROM @S.rival(s, c.lineage, p_weights[i]);
+      SELECT * INTO t FROM @S.rival_upgrade(s, c.lineage, p_weights[i]);
       IF FOUND THEN
         a.kind := 'u';
         a.texts := ARRAY[t.host, t.pid::text, t.place, t.label];

@@ -8,7 +8,7 @@
 -- The longest lease can be changed while no other client is connected and no claim lives. For as long as
 -- a connection lives it has a shared advisory lock on the namespace; a change needs the same lock
 -- exclusively. Behind a pooler no server session belongs to a client: there each call has the lock until
--- its transaction ends, and checks the terms again (function here). The row of the namespace is locked
+-- its transaction ends, and checks the terms again (check_terms). The row of the namespace is locked
 -- throughout, so that concurrent handshakes are serialized.
 CREATE FUNCTION @S.connect(p_name text, p_max_lease bigint, p_durability text, p_pooled bool,
   OUT kind text, OUT ns int, OUT closed_for bigint, OUT stands text, OUT there text[])
@@ -34,7 +34,7 @@ BEGIN
     RETURN;
   END IF;
   IF p.max_lease <> p_max_lease THEN
-    there := @S.who_relies_on(p.ns);
+    there := @S.users_of_terms(p.ns);
     IF cardinality(there) > 0 THEN
       kind := 'lease';
       stands := p.max_lease::text;
@@ -59,7 +59,7 @@ END $$;
 
 -- Returns descriptions of up to 8 connected clients or living claims that rely on the terms of a namespace.
 -- If there are none, the caller has the exclusive lock of the namespace until its transaction ends.
-CREATE FUNCTION @S.who_relies_on(p_ns int) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION @S.users_of_terms(p_ns int) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_there text[];
 BEGIN
@@ -78,9 +78,9 @@ BEGIN
     FROM @S.claims c WHERE c.ns = p_ns AND c.expires > @S.clock() LIMIT 8);
 END $$;
 
--- here: the first statement of each transaction behind a pooler. Fails if the terms are no longer those that
+-- check_terms: the first statement of each transaction behind a pooler. Fails if the terms are no longer those that
 -- the client knows, and keeps them unchanged until the transaction ends.
-CREATE FUNCTION @S.here(p_ns int, p_max_lease bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION @S.check_terms(p_ns int, p_max_lease bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_stands bigint;
 BEGIN

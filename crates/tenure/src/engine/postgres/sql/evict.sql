@@ -45,7 +45,7 @@ BEGIN
       PERFORM @S.touch(p_ns, v_part, v_now);
     END LOOP;
     IF c.session IS NOT NULL THEN
-      PERFORM @S.tell(c.session, 'e ' || c.id || ' ' || p_reason);
+      PERFORM @S.add_signal(c.session, 'e ' || c.id || ' ' || p_reason);
     END IF;
   END LOOP;
   RETURN NEXT a;

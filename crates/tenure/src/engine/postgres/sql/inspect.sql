@@ -6,7 +6,7 @@
 -- t  not a reply but a signal to deliver: name = session, texts = its text
 
 -- Removes expired claims and serves the queue, in those of these slots where something has expired.
-CREATE FUNCTION @S.look_after(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
+CREATE FUNCTION @S.touch_expired(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now bigint := @S.clock();
@@ -46,7 +46,7 @@ $$;
 CREATE FUNCTION @S.inspect(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async, p_names);
+  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async, p_names);
   RETURN QUERY SELECT * FROM @S.view(p_ns, p_names, @S.clock());
 END $$;
 
@@ -58,8 +58,8 @@ DECLARE
   v_now bigint := 0;
   a @S.answer;
 BEGIN
-  -- With 0 as the time, expired waits are followed too: their slots need look_after most.
-  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async,
+  -- With 0 as the time, expired waits are followed too: their slots need touch_expired most.
+  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async,
     (SELECT array_agg(r) FROM @S.reached(p_ns, p_owner, 0) r));
   v_now := @S.clock();
   RETURN QUERY SELECT v.* FROM
@@ -110,7 +110,7 @@ BEGIN
     AND (s.calm <= v_now OR (s.holders = 0 AND s.waiting = 0 AND s.closed <= v_now))
     ORDER BY s.name LIMIT 500 FOR UPDATE SKIP LOCKED);
   IF v_names = '{}' THEN RETURN; END IF;
-  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async, v_names);
+  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async, v_names);
   DELETE FROM @S.slots s WHERE s.ns = p_ns AND s.name = ANY (v_names) AND s.holders = 0
     AND s.waiting = 0 AND s.closed <= v_now;
 END $$;

@@ -1,15 +1,15 @@
 -- release: releases or withdraws claims. One reply row for each claim, by kind:
 --
 -- d  it held or waited                     o  it was not known
--- t  not a reply but a signal to deliver: name = session, texts = its text, place = 1 if tell_later sends it
+-- t  not a reply but a signal to deliver: name = session, texts = its text, place = 1 if notify_later sends it
 --
 -- release_one has two short paths for a claim whose copies are all accounted for (not p_uncertain):
 -- 1. The claim is alone in its slot (slots.lone), has not expired, and no lock delay is in force: both
 --    rows are deleted.
--- 2. hand_on: the hand-off to the first waiter, a writer.
+-- 2. hand_off: the hand-off to the first waiter, a writer.
 -- Otherwise it calls release.
 --
--- In ledger/: release and release_one are `release_one`, bury is `bury`. hand_on is what `remove` and
+-- In ledger/: release and release_one are `release_one`, bury is `bury`. hand_off is what `remove` and
 -- `promote` come to for the case that its head describes.
 
 -- Writes a tombstone: a late copy of the claim is refused until then.
@@ -67,14 +67,14 @@ END $$;
 -- writer. Conditions: no sets, no upgrades, no nested owners, no expired claim, no lock delay, no grace, and
 -- the waiter's owner has no other ticket. Returns no row where one of these is not met. A reader at the head of the queue takes the long path,
 -- because the readers behind it are granted with it.
-CREATE FUNCTION @S.hand_on(p_ns int, p_async bool, p_id uuid, p_name text, p_later bool)
+CREATE FUNCTION @S.hand_off(p_ns int, p_async bool, p_id uuid, p_name text, p_later bool)
 RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   a @S.answer;
   s @S.slots;
   t @S.claims;
   v_now bigint;
-  v_told text;
+  v_text text;
 BEGIN
   SELECT * INTO s FROM @S.slots x WHERE x.ns = p_ns AND x.name = p_name FOR UPDATE;
   -- The long path has to lock other slots too, in order, so the lock of this one is returned first.
@@ -101,25 +101,25 @@ BEGIN
   a.kind := 'd';
   RETURN NEXT a;
   IF t.session IS NULL THEN RETURN; END IF;
-  v_told := 'g ' || t.id || ' ' || t.arrival || ' ' || t.fence;
+  v_text := 'g ' || t.id || ' ' || t.arrival || ' ' || t.fence;
   IF p_async THEN
-    PERFORM pg_notify('tenure:' || t.session, v_told);
+    PERFORM pg_notify('tenure:' || t.session, v_text);
   ELSE
     IF p_later THEN
       PERFORM set_config('tenure.later', coalesce(current_setting('tenure.later', true), '')
-        || t.session || ' ' || v_told || E'\n', false);
+        || t.session || ' ' || v_text || E'\n', false);
       a.place := 1;
     END IF;
     a.kind := 't';
     a.name := t.session;
-    a.texts := ARRAY[v_told];
+    a.texts := ARRAY[v_text];
     RETURN NEXT a;
   END IF;
 END $$;
 
--- Sends the signals that hand_on has left in the setting tenure.later. Written by the client directly
+-- Sends the signals that hand_off has left in the setting tenure.later. Written by the client directly
 -- behind the release; a transaction of its own, whose commit does not wait for the disk.
-CREATE FUNCTION @S.tell_later() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION @S.notify_later() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_later text := current_setting('tenure.later', true);
   v_line text;
@@ -152,7 +152,7 @@ BEGIN
       RETURN;
     END IF;
     BEGIN
-      RETURN QUERY SELECT * FROM @S.hand_on(p_ns, p_async, p_id, p_name, p_later);
+      RETURN QUERY SELECT * FROM @S.hand_off(p_ns, p_async, p_id, p_name, p_later);
       IF FOUND THEN RETURN; END IF;
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
       -- Other slots are concerned: release locks them.

@@ -1,10 +1,10 @@
 -- The admission rules of one slot and of sets that span slots, restated from ledger/ (slot.rs, mod.rs). The
 -- differential test compares the two. Functions have the names of those in ledger/, except:
 --
--- rival      rival_upgrade                comes_in  fits and unhindered
--- promote    promote, with let_in and tickets_again (v_known here)
--- tell       pushes to `Ledger::signals`: the signals of a call are collected in the setting tenure.told
--- settle     settle, with replace, holds_all and grant_of
+-- is_grantable  stands for `fits` and `unhindered`
+-- promote       includes `let_in` and `tickets_again` (v_known)
+-- settle        includes `replace`, `holds_all` and `grant_of`
+-- add_signal    stands for a push to the ledger's list of signals, which is the setting tenure.signals here
 --
 -- Conventions: s is the row of a slot, which the caller has locked; t is a ticket, c a claim. A function
 -- that changes the row returns the new one.
@@ -75,7 +75,7 @@ END $$;
 
 -- Returns the ticket of another reader that waits for an upgrade, if this claim is an upgrade too and the
 -- two would wait for each other for ever: each holds what the other waits for.
-CREATE FUNCTION @S.rival(s @S.slots, p_lineage uuid[], p_weight int) RETURNS SETOF @S.claims
+CREATE FUNCTION @S.rival_upgrade(s @S.slots, p_lineage uuid[], p_weight int) RETURNS SETOF @S.claims
 LANGUAGE plpgsql VOLATILE ROWS 1 AS $$
 DECLARE
   b @S.claims;
@@ -96,7 +96,7 @@ BEGIN
 END $$;
 
 -- Returns whether a ticket fits and may pass all tickets before it.
-CREATE FUNCTION @S.comes_in(s @S.slots, t @S.claims, p_now bigint) RETURNS bool LANGUAGE plpgsql
+CREATE FUNCTION @S.is_grantable(s @S.slots, t @S.claims, p_now bigint) RETURNS bool LANGUAGE plpgsql
 VOLATILE AS $$
 DECLARE
   o @S.claims;
@@ -131,7 +131,7 @@ BEGIN
   IF s.shape > 0 THEN RETURN; END IF;
   IF v_head.weight > 1 THEN
     FOR t IN SELECT * FROM @S.kin_of(s, v_head.owner) k WHERE k.weight < v_head.weight LOOP
-      IF @S.comes_in(s, t, p_now) THEN
+      IF @S.is_grantable(s, t, p_now) THEN
         v_found := t;
         EXIT;
       END IF;
@@ -142,7 +142,7 @@ BEGIN
         AND c.held AND c.owner <> ALL (v_head.lineage) LOOP
       FOR t IN SELECT * FROM @S.kin_of(s, v_owner) LOOP
         EXIT WHEN v_found.arrival <= t.arrival;
-        IF @S.comes_in(s, t, p_now) THEN
+        IF @S.is_grantable(s, t, p_now) THEN
           v_found := t;
           EXIT;
         END IF;
@@ -172,7 +172,7 @@ BEGIN
     END IF;
     EXIT WHEN t.id IS NULL;
     v_grows := NOT (t.ahead AND @S.reenters(s, t.owner, t.weight));
-    s := @S.left_line(s, t);
+    s := @S.left_queue(s, t);
     -- A claim has one expiry, waiting or holding: a grant does not renew it.
     s := @S.grant_part(s, t, true, p_now);
     IF v_grows AND s.shape < 0 AND s.waiting > 0 THEN
@@ -206,15 +206,15 @@ BEGIN
 END $$;
 
 -- Collects a signal for a session. end_step delivers it.
-CREATE FUNCTION @S.tell(p_session uuid, p_what text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION @S.add_signal(p_session uuid, p_what text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  PERFORM set_config('tenure.told',
-    coalesce(current_setting('tenure.told', true), '') || p_session || ' ' || p_what || E'\n', true);
+  PERFORM set_config('tenure.signals',
+    coalesce(current_setting('tenure.signals', true), '') || p_session || ' ' || p_what || E'\n', true);
 END $$;
 
 -- Called after a part of a claim was granted. If all parts are held now, the claim holds, ends the claim
 -- that it replaces, and its session is signalled; otherwise the parts it has are reserved.
-CREATE FUNCTION @S.settle(c @S.claims, p_now bigint, p_tell bool) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION @S.settle(c @S.claims, p_now bigint, p_signal bool) RETURNS void LANGUAGE plpgsql
 VOLATILE AS $$
 DECLARE
   v_parts text[] := coalesce(c.parts, ARRAY[c.name]);
@@ -239,13 +239,13 @@ BEGIN
       PERFORM @S.remove(c.ns, c.replaces, coalesce(v_old.parts, ARRAY[v_old.name]), p_now);
     END IF;
   END IF;
-  IF p_tell AND c.session IS NOT NULL THEN
+  IF p_signal AND c.session IS NOT NULL THEN
     SELECT string_agg(x.fence::text, ' ' ORDER BY x.name) INTO v_fences FROM @S.claims x
       WHERE x.ns = c.ns AND x.name = ANY (v_parts) AND x.id = c.id
         AND x.held IS NOT DISTINCT FROM true
       HAVING count(*) = cardinality(v_parts);
     IF FOUND AND v_fences IS NOT NULL THEN
-      PERFORM @S.tell(c.session, 'g ' || c.id || ' ' || c.arrival || ' ' || v_fences);
+      PERFORM @S.add_signal(c.session, 'g ' || c.id || ' ' || c.arrival || ' ' || v_fences);
     END IF;
   END IF;
 END $$;

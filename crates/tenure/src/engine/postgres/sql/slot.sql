@@ -3,7 +3,7 @@
 -- updates the sums in the same step. Each takes the locked row and returns the new one.
 --
 -- In ledger/: grant_part is `grant` with `fence_for`, end_hold is `end_hold` with `leave_group`, base_of is
--- `base`, owners_weight is `kin_weight`, any_holds is `kin` > 0, remove_ticket and left_line are
+-- `base`, owners_weight is `kin_weight`, any_holds is `kin` > 0, remove_ticket and left_queue are
 -- `Line::remove`; owner_weight, kin_of, owner_holds, enqueue and expire have the same names there.
 
 -- Returns the weight of an owner's heaviest hold; 0 if it has none.
@@ -92,12 +92,12 @@ BEGIN
   DELETE FROM @S.claims WHERE ns = s.ns AND name = s.name AND id = p_id
       AND held IS NOT DISTINCT FROM false
     RETURNING * INTO t;
-  IF FOUND THEN s := @S.left_line(s, t); END IF;
+  IF FOUND THEN s := @S.left_queue(s, t); END IF;
   RETURN s;
 END $$;
 
 -- Updates the sums of a slot after a ticket has left its queue.
-CREATE FUNCTION @S.left_line(s @S.slots, t @S.claims) RETURNS @S.slots LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION @S.left_queue(s @S.slots, t @S.claims) RETURNS @S.slots LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   UPDATE @S.slots SET waiting = waiting - 1, ahead = ahead - t.ahead::int,
