@@ -45,9 +45,9 @@ fn a_durable_server_is_fine() {
     report.has("schema", "ok", "version 1");
     report.has("access", "ok", "postgres may do all");
     report.has("pooler", "ok", "direct");
-    report.has("durability", "ok", "on disk before it is given");
+    report.has("durability", "ok", "on disk before it is returned");
     report.has("store clock", "ok", "of this host's");
-    report.has("connections", "ok", "are taken");
+    report.has("connections", "ok", "are in use");
     report.has("lock", "ok", "acquired and released");
     assert!(stdout(&place.run(&["doctor"])).contains("a round trip takes"));
     assert_eq!(report.code, 0);

@@ -17,9 +17,9 @@ use super::table::{Place, Seat, Spot, Table};
 use super::trouble::{Waited, failed, millis, timed_out};
 use super::wire::Wire;
 use tenure::contract::{Error, ErrorKind, Verb};
-use tenure::engine::postgres::beside::Birth;
-use tenure::engine::postgres::beside::Connector;
-use tenure::engine::postgres::beside::Home;
+use tenure::engine::postgres::client::Birth;
+use tenure::engine::postgres::client::ConnectionRuntime;
+use tenure::engine::postgres::client::Connector;
 use tenure::limits;
 
 /// How many connections at most, unless told otherwise.
@@ -60,7 +60,7 @@ struct Inner {
     connector: Arc<Connector>,
     table: Arc<Table>,
     /// Where connections live.
-    home: Home,
+    home: ConnectionRuntime,
     most: usize,
     /// One attempt to connect at a time; and how the latest ended, by its number.
     gate: tokio::sync::Mutex<()>,
@@ -93,7 +93,7 @@ impl Advisory {
     /// May be dropped at any time.
     pub async fn connect_at_most(url: &str, connections: usize) -> Result<Self, Error> {
         let connector = Arc::new(Connector::new(url)?);
-        let home = Home::find("tenure-advisory").await?;
+        let home = ConnectionRuntime::find("tenure-advisory").await?;
         let opening = {
             let connector = Arc::clone(&connector);
             home.handle().spawn(async move { Wire::first_two(&connector).await })

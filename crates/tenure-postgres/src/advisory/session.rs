@@ -13,7 +13,7 @@ use super::key::{Key, Mode, Number, undo};
 use super::trouble::{Waited, failed, millis, pooled};
 use crate::own::{Canceller, say};
 use tenure::contract::{Error, ErrorKind, Loss, Verb};
-use tenure::engine::postgres::beside::to_error;
+use tenure::engine::postgres::client::to_error;
 
 /// Takes advisory locks on your own client. They end at release, or with the connection.
 ///

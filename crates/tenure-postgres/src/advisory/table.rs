@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::key::{Mode, Number};
 use super::wire::Wire;
-use tenure::engine::postgres::beside::Birth;
+use tenure::engine::postgres::client::Birth;
 
 /// The connections and what they have.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
 use tenure::contract::{Error, ErrorKind, Verb};
-use tenure::engine::postgres::beside::to_error;
+use tenure::engine::postgres::client::to_error;
 
 /// What was waited for, for people.
 pub(crate) struct Waited<'a> {

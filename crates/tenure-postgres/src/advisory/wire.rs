@@ -16,7 +16,7 @@ use super::errand::first;
 use super::key::{Mode, Number};
 use super::trouble::pooled;
 use tenure::contract::{Error, ErrorKind};
-use tenure::engine::postgres::beside::{Connector, Messages, to_error};
+use tenure::engine::postgres::client::{Connector, Messages, to_error};
 use tenure::limits;
 
 /// How often a silent connection is asked whether it still is what it was.

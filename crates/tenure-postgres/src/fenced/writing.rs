@@ -11,7 +11,7 @@ use super::{REFUSED, SETTING};
 use crate::names::{Table, quoted};
 use crate::rows::RowKey;
 use tenure::contract::{Error, ErrorKind, Fence};
-use tenure::engine::postgres::beside::to_error;
+use tenure::engine::postgres::client::to_error;
 
 /// A table whose rows keep the largest fence that wrote them, and refuse a smaller one.
 ///

@@ -8,7 +8,7 @@ use super::harness::{Absent, Harness, Stage};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId, Wake};
 use crate::engine::Terms;
 use crate::engine::postgres::{
-    PROMISES, PROMISES_BEHIND_POOLER, PostgresEngine, WeakEngine, furnish,
+    PROMISES, PROMISES_BEHIND_POOLER, PostgresEngine, WeakEngine, install_suite_schema,
 };
 use crate::limits;
 use crate::time::{Clock, ManualClock};
@@ -48,7 +48,7 @@ impl Harness for PostgresHarness {
         static FURNISHED: Mutex<Vec<String>> = Mutex::new(Vec::new());
         let mut furnished = FURNISHED.lock().unwrap_or_else(PoisonError::into_inner);
         if !furnished.contains(&self.url) {
-            furnish(&self.url).map_err(|error| Absent(error.to_string()))?;
+            install_suite_schema(&self.url).map_err(|error| Absent(error.to_string()))?;
             furnished.push(self.url.clone());
         }
         drop(furnished);
@@ -93,7 +93,7 @@ fn open(
     clock: &ManualClock,
     pooled: bool,
 ) -> Result<PostgresEngine, Error> {
-    PostgresEngine::on_stage(url, terms, Arc::new(clock.clone()), pooled)
+    PostgresEngine::with_test_clock(url, terms, Arc::new(clock.clone()), pooled)
 }
 
 impl PostgresStage {
@@ -106,7 +106,7 @@ impl PostgresStage {
 
     /// Returns when no call, answer or push is under way.
     fn quiet(&self) {
-        self.clients().iter().for_each(PostgresEngine::poll);
+        self.clients().iter().for_each(PostgresEngine::poll_waiters);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             self.clock.settle();
@@ -120,12 +120,17 @@ impl PostgresStage {
             if last.0 == now {
                 return;
             }
-            for woken in clients.iter().map(PostgresEngine::woken).collect::<Vec<_>>() {
+            for woken in clients.iter().map(PostgresEngine::own_thread_barrier).collect::<Vec<_>>()
+            {
                 drop(woken.blocking_recv());
             }
-            let told = clients.iter().map(PostgresEngine::told).sum();
+            let told = clients.iter().map(PostgresEngine::notifies_done).sum();
             if last.1 != told {
-                for heard in clients.iter().filter_map(PostgresEngine::hears).collect::<Vec<_>>() {
+                for heard in clients
+                    .iter()
+                    .filter_map(PostgresEngine::notification_barrier)
+                    .collect::<Vec<_>>()
+                {
                     drop(heard.blocking_recv());
                 }
             }

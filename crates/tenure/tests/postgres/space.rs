@@ -132,7 +132,7 @@ fn assert_full(error: &Error) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(error.effect(), Effect::None, "{error}");
     let text = error.to_string();
-    assert!(text.contains("out of room") && text.contains("53100"), "{error}");
+    assert!(text.contains("out of disk space") && text.contains("53100"), "{error}");
 }
 
 /// A lock that must be renewed all the time, and somebody who is after it: whether it can be

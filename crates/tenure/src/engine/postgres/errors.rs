@@ -1,4 +1,9 @@
-//! What can go wrong between a call and its answer. Knows the server's codes, not the verbs.
+//! Converts failed calls into public errors: which kind, whether the call may have taken effect,
+//! and what to do next.
+//!
+//! A statement that fails with an ordinary error was rolled back, so it had no effect. The effect
+//! is unknown in two cases: the connection broke after the statement was sent, or the server ended
+//! the backend (severity FATAL or PANIC), which may have committed a moment before.
 
 use std::error::Error as _;
 
@@ -6,32 +11,55 @@ use tokio_postgres::error::{Severity, SqlState};
 
 use crate::contract::{Error, ErrorKind};
 
-/// Longest piece of a server's own words that we repeat, in characters.
-const WORDS: usize = 300;
+/// Longest part of a server's message that is repeated, in characters.
+const MAX_MESSAGE: usize = 300;
 
-/// Whether a statement was given to a connection before it failed.
+/// Whether a failed statement may have reached the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// It may have been run.
-    Yes,
-    /// The server has not seen it.
-    No,
+pub(super) enum Delivery {
+    /// It was passed to a connection: the server may have run it.
+    Sent,
+    /// It was not sent, or has no effect that outlives its connection.
+    NotSent,
 }
 
-/// The same for people, and for the session.
-pub(super) fn to_error(error: &tokio_postgres::Error, sent: Sent) -> Error {
-    let Some(server) = error.as_db_error() else { return broken(error, sent) };
+/// Converts an error of the client or the server to the public [`Error`].
+pub(super) fn to_error(error: &tokio_postgres::Error, delivery: Delivery) -> Error {
+    let Some(server) = error.as_db_error() else { return broken(error, delivery) };
     let code = server.code();
-    let (kind, what, next) = judge(code);
-    let message: String = server.message().chars().take(WORDS).collect();
+    let (kind, what, next) = classify(code);
+    let message: String = server.message().chars().take(MAX_MESSAGE).collect();
     let error = Error::new(kind, format!("{what}: {message} ({})", code.code())).with_help(next);
-    let unknown = sent == Sent::Yes && may_have_acted(code, server.parsed_severity());
+    let unknown = delivery == Delivery::Sent && may_have_acted(code, server.parsed_severity());
     if unknown { error.effect_unknown() } else { error }
 }
 
-/// A statement that fails is rolled back as a whole. One whose backend is ended may have been
-/// committed a moment before: a server that has no room for its log of writes dies with the code of
-/// a full disk, and what it wrote so far counts when it is back.
+/// The error of a call without a reply: that of the server or the connection, or `None` if the
+/// runtime of the connection was shut down.
+pub(super) fn call_failed(error: Option<&tokio_postgres::Error>) -> Error {
+    error.map_or_else(
+        || {
+            Error::new(ErrorKind::Unavailable, "the runtime of the connection was shut down")
+                .with_help("call again: Tenure continues on a thread of its own")
+                .effect_unknown()
+        },
+        |error| to_error(error, Delivery::Sent),
+    )
+}
+
+/// The error for a reply that cannot be parsed.
+pub(super) fn unexpected_reply() -> Error {
+    Error::new(ErrorKind::Corrupt, "unexpected reply from a function of Tenure's schema")
+        .with_help(
+            "check whether Tenure's functions were changed, and use one version of Tenure \
+             everywhere",
+        )
+        .effect_unknown()
+}
+
+/// A statement that fails is rolled back as a whole. A backend that is ended may have committed a
+/// moment before: a server that cannot extend its write-ahead log dies with the code of a full
+/// disk, and what it wrote before counts after its recovery.
 fn may_have_acted(code: &SqlState, severity: Option<Severity>) -> bool {
     matches!(severity, Some(Severity::Fatal | Severity::Panic))
         || matches!(
@@ -40,13 +68,13 @@ fn may_have_acted(code: &SqlState, severity: Option<Severity>) -> bool {
         )
 }
 
-/// Whether an error says that this connection will not do any more, though it stands.
+/// Returns whether an error means that the connection is open but of no more use.
 pub(super) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     matches!(
         error.code(),
         Some(
-            // The server has become a standby, or our statements were lost or belong to a schema
-            // that is no more.
+            // The server has become a standby, or the prepared statements were lost or belong to a
+            // schema that was dropped.
             &SqlState::READ_ONLY_SQL_TRANSACTION
                 | &SqlState::INVALID_SQL_STATEMENT_NAME
                 | &SqlState::UNDEFINED_FUNCTION
@@ -58,29 +86,34 @@ pub(super) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     )
 }
 
-fn broken(error: &tokio_postgres::Error, sent: Sent) -> Error {
-    // The client keeps the cause out of its own words.
-    let mut what = error.to_string();
-    let mut cause = error.source();
-    while let Some(one) = cause {
-        what.push_str(": ");
-        what.push_str(&one.to_string());
-        cause = one.source();
-    }
-    let what = format!("the connection broke: {what}");
+fn broken(error: &tokio_postgres::Error, delivery: Delivery) -> Error {
+    let what = format!("the connection broke: {}", with_causes(error));
     let error = Error::new(ErrorKind::Unavailable, what)
         .with_help("call again: Tenure reconnects by itself");
-    if sent == Sent::Yes { error.effect_unknown() } else { error }
+    if delivery == Delivery::Sent { error.effect_unknown() } else { error }
 }
 
-/// The schema's own error: the terms of the namespace are not those that the caller goes by.
+/// Formats an error with its causes, which tokio-postgres leaves out of its own text.
+pub(super) fn with_causes(error: &tokio_postgres::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        text.push_str(": ");
+        text.push_str(&one.to_string());
+        cause = one.source();
+    }
+    text
+}
+
+/// Error `TN001` of the schema (function `check_terms`): the terms of the namespace have changed
+/// since this client connected.
 const OTHER_TERMS: (ErrorKind, &str, &str) = (
     ErrorKind::InvalidOption,
     "another client has changed max_lease of the namespace meanwhile",
     "state the same max_lease in every client of a namespace, and connect again",
 );
 
-fn judge(code: &SqlState) -> (ErrorKind, &'static str, &'static str) {
+fn classify(code: &SqlState) -> (ErrorKind, &'static str, &'static str) {
     use ErrorKind as K;
     const AGAIN: &str = "call again";
     if code.code() == "TN001" {
@@ -93,57 +126,59 @@ fn judge(code: &SqlState) -> (ErrorKind, &'static str, &'static str) {
             "call again: Tenure looks for a server of the URL that takes writes",
         ),
         SqlState::CANNOT_CONNECT_NOW => {
-            (K::Unavailable, "the server starts, stops or recovers", AGAIN)
+            (K::Unavailable, "the server is starting, stopping or recovering", AGAIN)
         }
         SqlState::ADMIN_SHUTDOWN | SqlState::CRASH_SHUTDOWN => {
             (K::Unavailable, "the server ended the connection", "call again: Tenure reconnects")
         }
         SqlState::QUERY_CANCELED => (
             K::Unavailable,
-            "the server ended the statement, which took too long or was cancelled",
+            "the statement timed out or was cancelled",
             "look for what keeps the server busy, or raise the role's statement_timeout",
         ),
         SqlState::LOCK_NOT_AVAILABLE => (
             K::Unavailable,
-            "a row stayed locked for too long",
+            "timeout while waiting for a row lock",
             "look for a transaction that was left open on Tenure's tables",
         ),
         SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED => {
-            (K::Unavailable, "the server ended the transaction in favour of another", AGAIN)
+            (K::Unavailable, "the transaction was rolled back in favour of another", AGAIN)
         }
         SqlState::DISK_FULL | SqlState::OUT_OF_MEMORY | SqlState::INSUFFICIENT_RESOURCES => {
-            (K::Unavailable, "the server is out of room", "give it disk or memory")
+            (K::Unavailable, "the server is out of disk space or memory", "free some, or add more")
         }
         SqlState::TOO_MANY_CONNECTIONS => (
             K::Unavailable,
-            "the server takes no more connections",
+            "the server accepts no more connections",
             "raise its max_connections, or put a pooler before it",
         ),
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            (K::InvalidOption, "the server lets us not in", "check user and password")
+            (K::InvalidOption, "login rejected by the server", "check user and password")
         }
         SqlState::INVALID_CATALOG_NAME => {
-            (K::InvalidOption, "there is no such database", "check the URL, or create it")
+            (K::InvalidOption, "the database does not exist", "check the URL, or create it")
         }
-        SqlState::INSUFFICIENT_PRIVILEGE => {
-            (K::InvalidOption, "the role may not do that", "grant it what docs/postgres.md lists")
-        }
+        SqlState::INSUFFICIENT_PRIVILEGE => (
+            K::InvalidOption,
+            "permission denied to the role",
+            "grant it what docs/postgres.md lists",
+        ),
         SqlState::UNDEFINED_TABLE
         | SqlState::UNDEFINED_FUNCTION
         | SqlState::INVALID_SCHEMA_NAME
         | SqlState::UNDEFINED_OBJECT => (
             K::Unsupported,
-            "the schema is not there, or not whole",
+            "the schema is missing or incomplete",
             "run `tenure migrate`, or name another schema",
         ),
         _ => match code.code().get(..2) {
-            // Connection trouble, resources, operator's intervention, system errors.
-            Some("08" | "53" | "57" | "58") => (K::Unavailable, "the server refuses", AGAIN),
-            Some("28") => (K::InvalidOption, "the server lets us not in", "check the URL"),
+            // Connection exceptions, resources, operator intervention, system errors.
+            Some("08" | "53" | "57" | "58") => (K::Unavailable, "the server is unavailable", AGAIN),
+            Some("28") => (K::InvalidOption, "login rejected by the server", "check the URL"),
             _ => (
                 K::Corrupt,
-                "the server answers with an error that should not be",
-                "look whether somebody changed Tenure's tables or functions",
+                "unexpected error from the server",
+                "check whether Tenure's tables or functions were changed",
             ),
         },
     }
@@ -174,7 +209,7 @@ mod tests {
             ("3F000", ErrorKind::Unsupported),
             ("23505", ErrorKind::Corrupt),
         ] {
-            let (found, what, next) = judge(&SqlState::from_code(code));
+            let (found, what, next) = classify(&SqlState::from_code(code));
             assert_eq!(found, kind, "{code}");
             assert!(!what.is_empty() && !next.is_empty(), "{code}");
         }
@@ -193,7 +228,7 @@ mod tests {
             let found = may_have_acted(&SqlState::from_code(code), Some(severity));
             assert_eq!(found, open, "{code} {severity:?}");
         }
-        // Servers before 9.6 and some poolers do not say it in a way that is the same everywhere.
+        // Servers before 9.6 and some poolers do not send the severity untranslated.
         assert!(may_have_acted(&SqlState::CRASH_SHUTDOWN, None));
         assert!(!may_have_acted(&SqlState::DISK_FULL, None));
     }

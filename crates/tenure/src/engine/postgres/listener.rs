@@ -1,5 +1,16 @@
-//! The connection that listens, one for all sessions of an engine: a database tells all its
-//! listeners of everything, so there should be few. Knows channels, not claims.
+//! The connection that receives notifications (`LISTEN`), one for all sessions of an engine: the
+//! server's work for a notification grows with the number of listening connections.
+//!
+//! A task owns the connection and processes one [`ListenRequest`] at a time. When the connection
+//! breaks, the task reconnects by itself, with exponential backoff, because no caller may come:
+//! sessions that only wait send nothing but renewals, and those use another connection. On each new
+//! connection all registered sessions are subscribed before the state becomes `Up`; then the
+//! sessions get a resync, since notifications sent meanwhile are lost.
+//!
+//! A second task drives the socket and passes notifications to the [`SignalRouter`]. It must not
+//! wait for the first one, which waits for replies on the same socket.
+//!
+//! [`SignalRouter`]: super::signals::SignalRouter
 
 use std::fmt::Write as _;
 use std::future::poll_fn;
@@ -12,172 +23,178 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
-use super::errors::{self, Sent};
-use super::greeting::{Setup, backend};
-use super::listeners::channel;
+use super::connect::{ConnectionContext, backend_pid};
+use super::errors::{self, Delivery};
+use super::signals::channel;
 use super::tls::Encrypted;
-use crate::contract::{Error, SessionId};
+use crate::contract::{Error, ErrorKind, SessionId};
 use crate::limits;
 
-/// The first pause after a failed attempt; each is twice as long as the one before.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The first pause before a reconnect; it doubles with each failed attempt.
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
 /// The longest pause.
-const LONGEST: Duration = Duration::from_secs(1);
-/// How often we ask whether the other side lives, where nothing else is said.
-const PING: Duration = Duration::from_secs(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+/// Interval of pings while there are no requests.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the task is asked to do.
-enum Order {
-    Listen(SessionId),
-    Unlisten(SessionId),
-    /// An answer behind everything that is on its way.
+/// A request to the listener's task.
+enum ListenRequest {
+    Subscribe(SessionId),
+    Unsubscribe(SessionId),
+    /// Replies after all notifications that the server has sent before.
     RoundTrip(oneshot::Sender<()>),
 }
 
-/// The connection that listens. Dropping it ends it.
-pub(super) struct Listener {
-    orders: mpsc::UnboundedSender<Order>,
-    setup: Arc<Setup>,
-    /// Changes with each channel that is listened to, and with the state of the connection.
-    news: watch::Receiver<State>,
+/// A handle of the listener's task. Dropping it ends the task and closes the connection.
+pub(super) struct NotificationListener {
+    requests: mpsc::UnboundedSender<ListenRequest>,
+    context: Arc<ConnectionContext>,
+    /// Changes with the state of the connection, and with each subscription.
+    state: watch::Receiver<ListenerState>,
 }
 
-/// In which state the connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ListenerState {
     Up,
     Down,
 }
 
-impl Listener {
-    /// Starts to listen, and goes on until dropped. Returns when it is up for the first time.
+impl NotificationListener {
+    /// Starts the task. Returns when the connection is up for the first time.
     ///
     /// # Errors
-    /// If the first attempt fails.
-    pub(super) async fn start(setup: Arc<Setup>, home: &Handle) -> Result<Self, Error> {
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let (tell, told) = oneshot::channel();
-        let (state, news) = watch::channel(State::Down);
-        home.spawn(run(Arc::clone(&setup), inbox, state, tell));
-        let gone = |_| Err(super::answers::strange());
-        told.await.unwrap_or_else(gone)?;
-        Ok(Self { orders, setup, news })
+    /// If the first attempt to connect fails.
+    pub(super) async fn start(
+        context: Arc<ConnectionContext>,
+        runtime: &Handle,
+    ) -> Result<Self, Error> {
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let (first, connected) = oneshot::channel();
+        let (sender, state) = watch::channel(ListenerState::Down);
+        runtime.spawn(run(Arc::clone(&context), receiver, sender, first));
+        let ended = |_| Err(errors::unexpected_reply());
+        connected.await.unwrap_or_else(ended)?;
+        Ok(Self { requests, context, state })
     }
 
-    /// Listens for a session.
-    pub(super) fn listen(&self, session: SessionId) {
-        // A task that is gone hears nothing; whoever waits asks again every third of a lease.
-        let _ = self.orders.send(Order::Listen(session));
+    /// Subscribes to the channel of a session, in the background.
+    pub(super) fn subscribe(&self, session: SessionId) {
+        // Without a task nothing is received, and waiters find their grants by renewing.
+        let _ = self.requests.send(ListenRequest::Subscribe(session));
     }
 
-    /// Waits until a session is listened to. Where the connection is down there is nothing to wait
-    /// for: it tells everybody when it is back.
-    pub(super) async fn listens(&self, session: SessionId) {
-        if self.setup.listeners.is_listening(session) {
+    /// Waits until the channel of a session is subscribed to. Returns at once while the connection
+    /// is down: after the reconnect every session gets a resync.
+    pub(super) async fn subscribed(&self, session: SessionId) {
+        let router = &self.context.router;
+        if router.is_subscribed(session) {
             return;
         }
-        let mut news = self.news.clone();
-        while *news.borrow_and_update() == State::Up && !self.setup.listeners.is_listening(session)
-        {
-            if news.changed().await.is_err() {
+        let mut state = self.state.clone();
+        while *state.borrow_and_update() == ListenerState::Up && !router.is_subscribed(session) {
+            if state.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// Does so no longer.
-    pub(super) fn unlisten(&self, session: SessionId) {
-        let _ = self.orders.send(Order::Unlisten(session));
+    /// Unsubscribes from the channel of a session, in the background.
+    pub(super) fn unsubscribe(&self, session: SessionId) {
+        let _ = self.requests.send(ListenRequest::Unsubscribe(session));
     }
 
-    /// An answer behind everything that is on its way.
+    /// Completes after all notifications that the server has sent before were dispatched.
     #[cfg_attr(not(feature = "conformance"), allow(dead_code, reason = "the suite waits for it"))]
     pub(super) fn round_trip(&self) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
-        let _ = self.orders.send(Order::RoundTrip(tell));
-        told
+        let (sender, done) = oneshot::channel();
+        let _ = self.requests.send(ListenRequest::RoundTrip(sender));
+        done
     }
 }
 
+/// The task: connects, serves requests until the connection breaks, reconnects. `first` gets the
+/// outcome of the first attempt; if that fails, the task ends.
 async fn run(
-    setup: Arc<Setup>,
-    mut inbox: mpsc::UnboundedReceiver<Order>,
-    state: watch::Sender<State>,
+    context: Arc<ConnectionContext>,
+    mut requests: mpsc::UnboundedReceiver<ListenRequest>,
+    state: watch::Sender<ListenerState>,
     first: oneshot::Sender<Result<(), Error>>,
 ) {
     let mut first = Some(first);
-    let mut pause = PAUSE;
+    let mut backoff = MIN_BACKOFF;
     loop {
-        match open(&setup).await {
-            Ok((client, ended)) => {
-                state.send_replace(State::Up);
+        match open(&context).await {
+            Ok((client, closed)) => {
+                state.send_replace(ListenerState::Up);
                 match first.take() {
                     Some(first) => _ = first.send(Ok(())),
-                    // What was told meanwhile is lost.
-                    None => setup.listeners.resync(),
+                    // Notifications were lost while the connection was down.
+                    None => context.router.resync(),
                 }
-                pause = PAUSE;
-                let over = serve(&setup, &client, ended, &mut inbox, &state).await;
-                state.send_replace(State::Down);
-                if over {
+                backoff = MIN_BACKOFF;
+                let served = serve(&context, &client, closed, &mut requests, &state).await;
+                state.send_replace(ListenerState::Down);
+                if served == Served::HandleDropped {
                     return;
                 }
-                tracing::debug!("the connection that listens broke; reconnecting");
+                tracing::debug!("the listening connection broke; reconnecting");
             }
             Err(error) => {
                 if let Some(first) = first.take() {
                     let _ = first.send(Err(error));
                     return;
                 }
-                tracing::debug!("{error}");
+                tracing::debug!("reconnect of the listening connection failed: {error}");
             }
         }
-        if inbox.is_closed() {
+        if requests.is_closed() {
             return;
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST);
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(MAX_BACKOFF);
     }
 }
 
-/// Connects and listens for all sessions. The second is done when the connection ends.
-async fn open(setup: &Arc<Setup>) -> Result<(Client, oneshot::Receiver<()>), Error> {
-    let (client, connection) = setup.dial().await?;
+/// Connects and subscribes to the channels of all sessions. The receiver completes when the
+/// connection closes.
+async fn open(context: &Arc<ConnectionContext>) -> Result<(Client, oneshot::Receiver<()>), Error> {
+    let (client, connection) = context.open().await?;
     let opening = async {
-        let (tell, ended) = oneshot::channel();
-        let hearing = Arc::clone(setup);
+        let (sender, closed) = oneshot::channel();
+        let receiving = Arc::clone(context);
         tokio::spawn(async move {
-            hear(&hearing, connection).await;
-            let _ = tell.send(());
+            receive(&receiving, connection).await;
+            let _ = sender.send(());
         });
-        setup.listens_on(backend(&client).await?);
-        let known = setup.listeners.sessions();
+        context.set_listener_pid(backend_pid(&client).await?);
+        let sessions = context.router.sessions();
         let mut text = String::new();
-        for channel in known.iter().copied().map(channel).chain([setup.listeners.probe()]) {
-            // A channel is made of our own letters and digits.
+        let probe = context.router.probe_channel();
+        for channel in sessions.iter().copied().map(channel).chain([probe]) {
+            // Safe to quote: a channel has only letters, digits, colons and dashes.
             let _ = write!(text, "LISTEN \"{channel}\";");
         }
-        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Sent::No);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Delivery::NotSent);
         client.batch_execute(&text).await.map_err(failed)?;
-        for session in known {
-            setup.listeners.listens(session);
+        for session in sessions {
+            context.router.set_subscribed(session);
         }
-        Ok((client, ended))
+        Ok((client, closed))
     };
-    let late = |_| {
-        let what = format!("{} does not answer", setup.location);
-        Err(Error::new(crate::contract::ErrorKind::Unavailable, what)
+    let timed_out = |_| {
+        let what = format!("{} does not answer", context.location);
+        Err(Error::new(ErrorKind::Unavailable, what)
             .with_help("check that the server runs and can be reached"))
     };
-    tokio::time::timeout(limits::CALL * 4, opening).await.unwrap_or_else(late)
+    tokio::time::timeout(limits::CALL * 4, opening).await.unwrap_or_else(timed_out)
 }
 
-/// Passes on what the database tells, until the connection ends.
-async fn hear(setup: &Setup, mut connection: Connection<Socket, Encrypted>) {
+/// Drives the socket and dispatches notifications, until the connection closes.
+async fn receive(context: &ConnectionContext, mut connection: Connection<Socket, Encrypted>) {
     loop {
         match poll_fn(|cx| connection.poll_message(cx)).await {
-            Some(Ok(AsyncMessage::Notification(told))) => {
-                setup.listeners.message(told.channel(), told.payload());
+            Some(Ok(AsyncMessage::Notification(message))) => {
+                context.router.on_notification(message.channel(), message.payload());
             }
             Some(Ok(_)) => {}
             Some(Err(_)) | None => return,
@@ -185,60 +202,70 @@ async fn hear(setup: &Setup, mut connection: Connection<Socket, Encrypted>) {
     }
 }
 
-/// Does what it is asked to, until the connection ends: false; or there is nobody left: true.
+/// Why [`serve`] has returned.
+#[derive(PartialEq, Eq)]
+enum Served {
+    ConnectionBroken,
+    HandleDropped,
+}
+
+/// Processes requests, and pings the server between them.
 async fn serve(
-    setup: &Setup,
+    context: &ConnectionContext,
     client: &Client,
-    mut ended: oneshot::Receiver<()>,
-    inbox: &mut mpsc::UnboundedReceiver<Order>,
-    state: &watch::Sender<State>,
-) -> bool {
+    mut closed: oneshot::Receiver<()>,
+    requests: &mut mpsc::UnboundedReceiver<ListenRequest>,
+    state: &watch::Sender<ListenerState>,
+) -> Served {
     loop {
-        let mut ping = pin!(tokio::time::sleep(PING));
-        let next = poll_fn(|cx| {
-            if Pin::new(&mut ended).poll(cx).is_ready() {
-                return Poll::Ready(Next::Broken);
+        let mut ping = pin!(tokio::time::sleep(PING_INTERVAL));
+        let event = poll_fn(|cx| {
+            if Pin::new(&mut closed).poll(cx).is_ready() {
+                return Poll::Ready(ListenerEvent::Closed);
             }
-            if let Poll::Ready(order) = inbox.poll_recv(cx) {
-                return Poll::Ready(order.map_or(Next::Over, Next::Order));
+            if let Poll::Ready(request) = requests.poll_recv(cx) {
+                let event = request.map_or(ListenerEvent::HandleDropped, ListenerEvent::Request);
+                return Poll::Ready(event);
             }
-            ping.as_mut().poll(cx).map(|()| Next::Ping)
+            ping.as_mut().poll(cx).map(|()| ListenerEvent::PingDue)
         })
         .await;
-        let answered = match next {
-            Next::Broken => return false,
-            Next::Over => return true,
-            Next::Ping => within(client.check_connection()).await,
-            Next::Order(Order::Listen(session)) => {
+        let succeeded = match event {
+            ListenerEvent::Closed => return Served::ConnectionBroken,
+            ListenerEvent::HandleDropped => return Served::HandleDropped,
+            ListenerEvent::PingDue => in_time(client.check_connection()).await,
+            ListenerEvent::Request(ListenRequest::Subscribe(session)) => {
                 let text = format!("LISTEN \"{}\"", channel(session));
-                let done = within(client.batch_execute(&text)).await;
-                setup.listeners.listens(session);
-                state.send_replace(State::Up);
-                done
+                let succeeded = in_time(client.batch_execute(&text)).await;
+                // Also after a failure, which ends this connection: the next one subscribes to all
+                // sessions and is followed by a resync, so no caller has to wait for it.
+                context.router.set_subscribed(session);
+                state.send_replace(ListenerState::Up);
+                succeeded
             }
-            Next::Order(Order::Unlisten(session)) => {
-                within(client.batch_execute(&format!("UNLISTEN \"{}\"", channel(session)))).await
+            ListenerEvent::Request(ListenRequest::Unsubscribe(session)) => {
+                in_time(client.batch_execute(&format!("UNLISTEN \"{}\"", channel(session)))).await
             }
-            Next::Order(Order::RoundTrip(tell)) => {
-                let done = within(client.check_connection()).await;
-                let _ = tell.send(());
-                done
+            ListenerEvent::Request(ListenRequest::RoundTrip(done)) => {
+                let succeeded = in_time(client.check_connection()).await;
+                let _ = done.send(());
+                succeeded
             }
         };
-        if !answered {
-            return false;
+        if !succeeded {
+            return Served::ConnectionBroken;
         }
     }
 }
 
-enum Next {
-    Order(Order),
-    Ping,
-    Broken,
-    Over,
+enum ListenerEvent {
+    Request(ListenRequest),
+    PingDue,
+    Closed,
+    HandleDropped,
 }
 
-/// Whether a statement is answered in time, and well.
-async fn within(answer: impl Future<Output = Result<(), tokio_postgres::Error>>) -> bool {
-    matches!(tokio::time::timeout(limits::CALL, answer).await, Ok(Ok(())))
+/// Returns whether a statement succeeds within the time limit of a call.
+async fn in_time(reply: impl Future<Output = Result<(), tokio_postgres::Error>>) -> bool {
+    matches!(tokio::time::timeout(limits::CALL, reply).await, Ok(Ok(())))
 }

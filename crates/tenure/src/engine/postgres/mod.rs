@@ -1,71 +1,70 @@
-//! Locks between hosts, in a PostgreSQL database. One function per verb, one round trip each; the
-//! rules are those of the `ledger` room, in PL/pgSQL.
+//! Locks between hosts, in a PostgreSQL database. One function of the schema per verb, one round
+//! trip each. The rules are those of `ledger/`, restated in PL/pgSQL (`sql/`).
 //!
 //! ```text
-//! callers ─> line.rs ─> ready.rs ═══ database    front: on the callers' runtime, if there is one
-//! keeper ──> line.rs ─> ready.rs ═══ database    back: on a thread of the engine's own
-//! sessions <─ listeners.rs <─ listener.rs ═══ database    one connection listens, for all
+//! callers ──> calls.rs ─> connection.rs ─> pipeline.rs ═══ database   on the callers' runtime
+//! keeper ───> calls.rs ─> connection.rs ─> pipeline.rs ═══ database   on the engine's own thread
+//! sessions <─ signals.rs <──────────────── listener.rs ═══ database   one for all sessions
 //! ```
 //!
-//! Behind a pooler that lends connections for a transaction at a time nothing can be listened to
-//! and nothing is kept by a session: then calls carry everything with them, and whoever waits asks
-//! again and again.
+//! The state is in the database alone; every function reads the server's clock after it has locked
+//! the rows of its slots. A call that fails is safe to repeat, because claims carry their id.
+//!
+//! Behind a pooler that lends connections for one transaction at a time there are no subscriptions
+//! and no session settings. Then each call is a transaction that repeats all settings, and waiters
+//! poll.
 
-mod answers;
-mod asking;
-// Public for the crate `tenure-postgres`, which shares URL, TLS and connection set-up.
-#[doc(hidden)]
-pub mod beside;
-mod call;
+mod calls;
 mod cells;
-mod crowds;
-mod dial;
+mod claim;
+mod claims;
+// Public for the crate `tenure-postgres`, which shares URL, TLS and login.
+#[doc(hidden)]
+pub mod client;
+mod connect;
+mod connection;
 mod doctor;
 mod errors;
-mod greeting;
+mod evict;
 mod inspect;
-mod line;
 mod listener;
-mod listeners;
-mod ready;
+mod pipeline;
+mod raise_fences;
+mod release;
+mod renew;
+mod replies;
 mod schema;
+mod signals;
+mod statements;
 #[cfg(feature = "conformance")]
 mod testing;
 mod tls;
-mod unsent;
 mod url;
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio_postgres::Row;
 use uuid::Uuid;
 
-use self::answers::Answer;
-use self::call::Call;
-use self::crowds::Crowds;
-use self::errors::{Sent, to_error};
-use self::greeting::Setup;
-use self::line::Line;
-use self::listener::Listener;
-use self::ready::{Parameters, Room};
-pub use self::schema::{MIGRATIONS, Migration};
+use self::claims::{ContendedNames, UnsentClaims, WaitingClaims};
+use self::connect::ConnectionContext;
+use self::connection::ConnectionManager;
+use self::errors::call_failed;
+use self::listener::NotificationListener;
+pub use self::schema::{MIGRATIONS, Migration, migrate, statements};
+use self::statements::{Function, Parameters};
 #[cfg(feature = "conformance")]
-pub(crate) use self::testing::{WeakEngine, furnish};
-use self::unsent::Unsent;
+pub(crate) use self::testing::{WeakEngine, install_suite_schema};
 use self::url::Location;
 use super::Terms;
 use super::runtime::{Callers, Own};
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
-    Fence, FenceFloor, Fencing, Finding, LocalSessions, Namespace, OwnershipProof, Partitions,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
-    SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, FenceFloor, Fencing,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
 };
-use crate::limits;
 
 /// What the PostgreSQL engine promises.
 pub const PROMISES: Promises = Promises {
@@ -85,21 +84,21 @@ pub const PROMISES: Promises = Promises {
     lacks_because: "",
 };
 
-/// What it promises where commits are not waited for (`durability=grace`).
+/// What it promises where commits do not wait for the disk (`durability=grace`).
 pub const PROMISES_WITH_GRACE: Promises =
     Promises { survives: &[Survives::ClientCrash], ..PROMISES };
 
 /// What it promises behind a pooler that lends connections for one transaction at a time.
 pub const PROMISES_BEHIND_POOLER: Promises = Promises { wake: Wake::Poll, ..PROMISES };
 
-/// Both.
+/// What it promises with `durability=grace` behind such a pooler.
 const PROMISES_WITH_GRACE_BEHIND_POOLER: Promises =
     Promises { wake: Wake::Poll, ..PROMISES_WITH_GRACE };
 
-/// How often whoever waits behind a pooler asks again.
-const POLL: Duration = Duration::from_millis(100);
-/// How often the engine looks for what nobody asks for any more.
-const SWEEP: Duration = Duration::from_secs(60);
+/// How often waiters are renewed behind a pooler.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest interval between sweeps of expired rows; the longest is twice that.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The PostgreSQL engine.
 #[derive(Clone)]
@@ -108,28 +107,29 @@ pub struct PostgresEngine {
 }
 
 struct Inner {
-    setup: Arc<Setup>,
-    /// On the callers' runtime.
-    front: Option<(Callers, Line)>,
-    back: Line,
+    context: Arc<ConnectionContext>,
+    /// The connection on the callers' runtime, if that runtime is fit to keep one.
+    callers_connection: Option<(Callers, ConnectionManager)>,
+    /// The connection on the engine's own thread.
+    own_connection: ConnectionManager,
     /// None behind a pooler.
-    listener: Option<Listener>,
+    listener: Option<NotificationListener>,
     promises: &'static Promises,
-    /// Claims that wait, where nobody tells them: whoever has any asks again.
-    waiting: Mutex<BTreeSet<ClaimId>>,
-    crowds: Crowds,
-    unsent: Unsent,
-    /// How many calls were made, and how often sessions of others are being and were told.
+    /// Filled behind a pooler only.
+    waiting: WaitingClaims,
+    contended: ContendedNames,
+    unsent: UnsentClaims,
+    /// Counters by which the suite knows that nothing is in flight.
     calls: AtomicU64,
-    telling: AtomicU64,
-    told: AtomicU64,
-    /// The thread that connections live on. Last, so that they end first.
+    notifies_in_flight: AtomicU64,
+    notifies_done: AtomicU64,
+    /// The engine's own thread. The last field, so that the connections on it are dropped first.
     own: Own,
 }
 
 impl std::fmt::Debug for PostgresEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let location = &self.inner.setup.location;
+        let location = &self.inner.context.location;
         f.debug_struct("PostgresEngine").field("location", location).finish_non_exhaustive()
     }
 }
@@ -137,246 +137,98 @@ impl std::fmt::Debug for PostgresEngine {
 /// Opens the store that a URL names.
 pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
     let during = |error: Error| error.during(Verb::Connect);
-    let setup = Location::parse(url)
-        .and_then(|location| Setup::new(location, terms.namespace.clone(), terms.max_lease));
+    let context = Location::parse(url).and_then(|location| {
+        ConnectionContext::new(location, terms.namespace.clone(), terms.max_lease)
+    });
     let own = Own::start("tenure-postgres").map_err(during)?;
     let callers = Callers::find(&own).await;
-    let opened = PostgresEngine::open(setup.map_err(during)?, own, callers).await;
+    let opened = PostgresEngine::open(context.map_err(during)?, own, callers).await;
     let engine = opened.map_err(during)?;
-    engine.keep_house();
+    engine.start_background_tasks();
     Ok(Arc::new(engine))
 }
 
-/// The statements that make the schema of a URL, for whoever may run them. Asks nobody.
-///
-/// # Errors
-/// If the URL does not name a database.
-pub fn statements(url: &str) -> Result<String, Error> {
-    Ok(schema::script(&Location::parse(url).map_err(|error| error.during(Verb::Connect))?, 0))
-}
-
-/// Makes the schema of a URL, or brings it to the newest version. Nothing happens if it is that.
-///
-/// # Errors
-/// If the database cannot be reached, the role may not, or the schema is newer.
-///
-/// # Cancel safety
-/// May be dropped at any time. The work is one transaction, which goes on.
-pub async fn migrate(url: &str) -> Result<(), Error> {
-    let during = |error: Error| error.during(Verb::Connect);
-    let setup = Location::parse(url)
-        .and_then(|location| Setup::new(location, Namespace::default(), limits::DEFAULT_MAX_LEASE))
-        .map_err(during)?;
-    let own = Own::start("tenure-migrate").map_err(during)?;
-    let work = own.handle().spawn(async move {
-        let (client, connection) = setup.dial().await?;
-        tokio::spawn(connection);
-        schema::bring_in(&client, &setup.location).await
-    });
-    let gone = |_| Err(answers::strange());
-    work.await.unwrap_or_else(gone).map_err(during)
-}
-
 impl PostgresEngine {
-    async fn open(setup: Setup, own: Own, callers: Option<Callers>) -> Result<Self, Error> {
-        let setup = Arc::new(setup);
-        let listener = Listener::start(Arc::clone(&setup), own.handle()).await?;
-        let line =
-            |home: &Handle| Line::new(Arc::clone(&setup), home.clone(), own.handle().clone());
-        let back = line(own.handle());
-        // Tells whether there is a pooler.
-        back.ready().await?;
-        let front = callers.map(|callers| {
-            let line = line(callers.handle());
-            (callers, line)
+    async fn open(
+        context: ConnectionContext,
+        own: Own,
+        callers: Option<Callers>,
+    ) -> Result<Self, Error> {
+        let context = Arc::new(context);
+        // First, because the handshake of the next connection detects a pooler with its help.
+        let listener = NotificationListener::start(Arc::clone(&context), own.handle()).await?;
+        let manager = |runtime: &Handle| {
+            ConnectionManager::new(Arc::clone(&context), runtime.clone(), own.handle().clone())
+        };
+        let own_connection = manager(own.handle());
+        own_connection.get().await?;
+        let callers_connection = callers.map(|callers| {
+            let connection = manager(callers.handle());
+            (callers, connection)
         });
-        if let Some((_, line)) = &front {
-            line.ready().await?;
+        if let Some((_, connection)) = &callers_connection {
+            connection.get().await?;
         }
-        let pooled = setup.is_pooled();
-        let promises = match (pooled, setup.is_async()) {
+        let pooled = context.is_pooled();
+        let promises = match (pooled, context.is_async()) {
             (false, false) => &PROMISES,
             (false, true) => &PROMISES_WITH_GRACE,
             (true, false) => &PROMISES_BEHIND_POOLER,
             (true, true) => &PROMISES_WITH_GRACE_BEHIND_POOLER,
         };
         let inner = Inner {
-            setup,
-            front,
-            back,
+            context,
+            callers_connection,
+            own_connection,
             listener: (!pooled).then_some(listener),
             promises,
-            waiting: Mutex::default(),
-            crowds: Crowds::default(),
-            unsent: Unsent::default(),
+            waiting: WaitingClaims::default(),
+            contended: ContendedNames::default(),
+            unsent: UnsentClaims::default(),
             calls: AtomicU64::new(0),
-            telling: AtomicU64::new(0),
-            told: AtomicU64::new(0),
+            notifies_in_flight: AtomicU64::new(0),
+            notifies_done: AtomicU64::new(0),
             own,
         };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Does, on the engine's own thread, what nobody else does: asks for whoever waits where the
-    /// database cannot tell, and looks for what nobody asks for any more.
-    fn keep_house(&self) {
+    /// Starts the tasks on the engine's own thread: polling behind a pooler, and the sweep. They
+    /// end with the engine.
+    fn start_background_tasks(&self) {
         let handle = self.inner.own.handle();
         let weak = Arc::downgrade(&self.inner);
         if self.inner.listener.is_none() {
             let weak = Weak::clone(&weak);
             handle.spawn(async move {
                 loop {
-                    tokio::time::sleep(POLL).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                     let Some(inner) = weak.upgrade() else { return };
-                    inner.poll_once();
+                    inner.poll_waiters();
                 }
             });
         }
         handle.spawn(async move {
             loop {
-                // Many clients should not come all at once.
-                let chance = u32::from(Uuid::new_v4().as_bytes()[0]);
-                tokio::time::sleep(SWEEP + SWEEP * chance / 255).await;
+                // Jitter, so that many clients do not sweep at once.
+                let jitter = u32::from(Uuid::new_v4().as_bytes()[0]);
+                tokio::time::sleep(SWEEP_INTERVAL + SWEEP_INTERVAL * jitter / 255).await;
                 let Some(inner) = weak.upgrade() else { return };
                 let engine = Self { inner };
                 if let Err(error) = engine.sweep().await {
-                    tracing::debug!("the look for what is left behind failed: {error}");
+                    tracing::debug!("sweep of expired rows failed: {error}");
                 }
             }
         });
     }
 
-    /// The line that suits whoever calls.
-    fn line(&self) -> &Line {
-        match &self.inner.front {
-            Some((callers, line)) if callers.serves() => line,
-            _ => &self.inner.back,
-        }
-    }
-
-    /// Makes a call, on the line that suits whoever calls.
-    async fn call(
-        &self,
-        verb: Verb,
-        call: Call,
-        parameters: impl FnOnce(i32) -> Parameters,
-    ) -> Result<Vec<Row>, Error> {
-        let room = self.room(verb).await?;
-        let parameters = parameters(room.ns());
-        let answer = room.call(call, parameters).await;
-        answer.map_err(|error| unanswered(error.as_ref()).during(verb))
-    }
-
-    /// Room for a call, on the line that suits whoever calls.
-    async fn room(&self, verb: Verb) -> Result<Room, Error> {
-        self.inner.calls.fetch_add(1, Ordering::SeqCst);
-        let ready = self.line().ready().await.map_err(|error| error.during(verb))?;
-        Ok(ready.room(verb).await)
-    }
-
-    /// Makes a call, and right behind it has told whoever it leaves to be told.
-    async fn call_and_tell(
-        &self,
-        verb: Verb,
-        call: Call,
-        parameters: impl FnOnce(i32) -> Parameters,
-    ) -> Result<Vec<Row>, Error> {
-        let room = self.room(verb).await?;
-        let parameters = parameters(room.ns());
-        let answer = room.call_and_tell(call, parameters).await;
-        answer.map_err(|error| unanswered(error.as_ref()).during(verb))
-    }
-
-    /// Makes a call whose answers are rows of one kind, and tells whom they say is to be told.
-    async fn ask(
-        &self,
-        verb: Verb,
-        call: Call,
-        parameters: impl FnOnce(i32) -> Parameters,
-    ) -> Result<Vec<Answer>, Error> {
-        let rows = self.call(verb, call, parameters).await?;
-        self.read(&rows).map_err(|error| error.during(verb))
-    }
-
-    /// Reads answers, and tells whom they say is to be told.
-    fn read(&self, rows: &[Row]) -> Result<Vec<Answer>, Error> {
-        let answers = rows.iter().map(Answer::read).collect::<Result<Vec<_>, _>>();
-        let mut answers = answers?;
-        let (mut sessions, mut texts) = (Vec::new(), Vec::new());
-        answers.retain(|answer| {
-            let Some((session, text)) = answer.told() else { return true };
-            let is_left = answer.is_left_to_tell();
-            // Our own sessions need no detour.
-            if !self.inner.setup.listeners.tell(session, text) && !is_left {
-                sessions.push(Uuid::from_u128(session.as_u128()).to_string());
-                texts.push(text.to_owned());
-            }
-            false
-        });
-        if !sessions.is_empty() {
-            self.notify(sessions, texts);
-        }
-        Ok(answers)
-    }
-
-    /// Has sessions of others told. Nobody waits for it: what is not told is found by asking.
-    fn notify(&self, sessions: Vec<String>, texts: Vec<String>) {
-        let inner = Arc::clone(&self.inner);
-        inner.telling.fetch_add(1, Ordering::SeqCst);
-        self.inner.own.handle().spawn(async move {
-            let parameters: Parameters = vec![Box::new(sessions), Box::new(texts)];
-            if let Ok(ready) = inner.back.ready().await
-                && let Err(error) =
-                    ready.room(Verb::Release).await.call(Call::Notify, parameters).await
-            {
-                tracing::debug!("sessions were not told: {error:?}");
-            }
-            inner.told.fetch_add(1, Ordering::SeqCst);
-            inner.telling.fetch_sub(1, Ordering::SeqCst);
-        });
-    }
-
+    /// Deletes expired rows of names that no client uses any more.
     async fn sweep(&self) -> Result<(), Error> {
-        let ready = self.inner.back.ready().await?;
-        let is_async = self.inner.setup.is_async();
-        let parameters: Parameters = vec![Box::new(ready.ns), Box::new(is_async)];
-        let answer = ready.room(Verb::Release).await.call(Call::Sweep, parameters).await;
-        answer.map(drop).map_err(|error| unanswered(error.as_ref()))
-    }
-}
-
-/// Why a call has no answer.
-fn unanswered(error: Option<&tokio_postgres::Error>) -> Error {
-    error.map_or_else(
-        || {
-            Error::new(ErrorKind::Unavailable, "the runtime of the connection ended")
-                .with_help("call again: Tenure goes on with a thread of its own")
-                .effect_unknown()
-        },
-        |error| to_error(error, Sent::Yes),
-    )
-}
-
-impl Inner {
-    /// Whoever waits asks again.
-    fn poll_once(&self) {
-        let waits = !self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
-        if waits {
-            self.setup.listeners.resync();
-        }
-    }
-
-    /// Remembers whether a claim waits, where nobody would tell it.
-    fn waits(&self, claim: ClaimId, waits: bool) {
-        if self.listener.is_some() {
-            return;
-        }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waits {
-            waiting.insert(claim);
-        } else {
-            waiting.remove(&claim);
-        }
+        let pipeline = self.inner.own_connection.get().await?;
+        let is_async = self.inner.context.is_async();
+        let parameters: Parameters = vec![Box::new(pipeline.ns), Box::new(is_async)];
+        let rows = pipeline.permit(Verb::Release).await.call(Function::Sweep, parameters).await;
+        rows.map(drop).map_err(|error| call_failed(error.as_ref()))
     }
 }
 
@@ -386,64 +238,27 @@ impl Engine for PostgresEngine {
     }
 
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
-        Box::pin(async move {
-            let sending = self.inner.unsent.begin(claim.id);
-            if let (Some(listener), Some(session)) = (&self.inner.listener, claim.session) {
-                // A grant that is told before anybody listens is told to nobody.
-                self.inner.calls.fetch_add(1, Ordering::SeqCst);
-                listener.listens(session).await;
-            }
-            let verdict = self.ask_for(claim, &sending).await;
-            if verdict.is_ok() {
-                sending.answered();
-            }
-            let waits = matches!(verdict, Ok(Verdict::Queued(_)));
-            if waits {
-                self.inner.crowds.saw(claim.parts.first_name(), true);
-            }
-            self.inner.waits(claim.id, waits);
-            verdict
-        })
+        Box::pin(self.claim(claim))
     }
 
     fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
-        Box::pin(async move {
-            let answers = self.keep(batch).await?;
-            for (claim, answer) in batch.iter().zip(&answers) {
-                self.inner.waits(claim.id, matches!(answer, Renewed::Waiting(_)));
-            }
-            Ok(answers)
-        })
+        Box::pin(self.renew(batch))
     }
 
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(async move {
-            for release in batch {
-                self.inner.waits(release.claim.id, false);
-            }
-            self.give_back_sent(batch).await
-        })
+        Box::pin(self.release(batch))
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(async move { self.look(query).await })
+        Box::pin(self.inspect(query))
     }
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(async move {
-            let answer = self.put_out(eviction).await;
-            answer.map_err(|error| error.on(&eviction.name))
-        })
+        Box::pin(self.evict(eviction))
     }
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let gone = self.inner.setup.listeners.gone();
-        self.inner.setup.listeners.listen(session, listener);
-        let Some(listener) = &self.inner.listener else { return };
-        for gone in gone {
-            listener.unlisten(gone);
-        }
-        listener.listen(session);
+        self.register(session, listener);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {
@@ -472,17 +287,5 @@ impl Engine for PostgresEngine {
 
     fn local(&self) -> Option<&dyn LocalSessions> {
         None
-    }
-}
-
-impl FenceFloor for PostgresEngine {
-    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        Box::pin(self.lift_sequence(to))
-    }
-}
-
-impl Diagnostics for PostgresEngine {
-    fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(async move { self.ask_the_server().await })
     }
 }

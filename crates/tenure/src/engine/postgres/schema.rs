@@ -1,26 +1,34 @@
-//! The schema: its versions, and how it is brought in. Knows statements, not verbs.
+//! The schema of tables and functions, and its migrations.
+//!
+//! `migrations` in the database says which version it has. A missing or older schema is migrated in
+//! one transaction, under an advisory lock, so that clients that connect at once do it one after
+//! the other: the second finds the work done. A newer one is refused, because its functions may be
+//! other ones. Migrations only go forward.
 
 use std::fmt::Write as _;
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::errors::{self, Sent};
+use super::connect::ConnectionContext;
+use super::errors::{self, Delivery};
 use super::url::Location;
-use crate::contract::{Error, ErrorKind};
+use crate::contract::{Error, ErrorKind, Namespace, Verb};
+use crate::engine::runtime::Own;
 use crate::engine::texts::{Text, text};
+use crate::limits;
 
 /// One step from a version of the schema to the next. Steps only go forward.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
-    /// The version it leads to, counted from 1.
+    /// The version that it leads to, counted from 1.
     pub version: i32,
-    /// Its statements, with `@S` for the schema.
+    /// Its statements, with `@S` in place of the schema's name.
     texts: &'static [Text],
 }
 
 impl Migration {
-    /// The statements for a schema, whose name is quoted already.
+    /// The statements for a schema. `schema` is quoted already.
     fn text(&self, schema: &str) -> String {
         let texts: Vec<&str> = self.texts.iter().map(|text| text.get()).collect();
         let mut text = texts.join("\n").replace("@S", schema);
@@ -30,7 +38,7 @@ impl Migration {
     }
 }
 
-/// All steps, in order.
+/// All migrations, in order.
 pub const MIGRATIONS: &[Migration] = &[Migration {
     version: 1,
     texts: &[
@@ -48,13 +56,48 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
     ],
 }];
 
-/// The version that this code speaks to.
+/// The version that this code uses.
 pub(super) const VERSION: i32 = 1;
 
-/// Everybody who brings the schema in waits for whoever does so already.
+/// Serializes migrations.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7236847, 0)";
 
-/// The statements that lead from a version (0 for none) to the newest, as one transaction.
+/// The statements that create the schema of a URL, to be run by a role that may. Does not connect.
+///
+/// # Errors
+/// If the URL does not name a database.
+pub fn statements(url: &str) -> Result<String, Error> {
+    Ok(script(&Location::parse(url).map_err(|error| error.during(Verb::Connect))?, 0))
+}
+
+/// Creates the schema of a URL, or migrates it to the newest version. Does nothing if it has that
+/// version.
+///
+/// # Errors
+/// If the database cannot be reached, the role may not, or the schema is newer.
+///
+/// # Cancel safety
+/// May be dropped at any time. The work is one transaction, which continues.
+pub async fn migrate(url: &str) -> Result<(), Error> {
+    let during = |error: Error| error.during(Verb::Connect);
+    let context = Location::parse(url)
+        .and_then(|location| {
+            let namespace = Namespace::default();
+            ConnectionContext::new(location, namespace, limits::DEFAULT_MAX_LEASE)
+        })
+        .map_err(during)?;
+    let own = Own::start("tenure-migrate").map_err(during)?;
+    let work = own.handle().spawn(async move {
+        let (client, connection) = context.open().await?;
+        tokio::spawn(connection);
+        apply(&client, &context.location).await
+    });
+    let gone = |_| Err(errors::unexpected_reply());
+    work.await.unwrap_or_else(gone).map_err(during)
+}
+
+/// Returns the statements that lead from a version (0 for no schema) to the newest, as one
+/// transaction.
 pub(super) fn script(location: &Location, from: i32) -> String {
     let schema = location.quoted_schema();
     let mut text = format!("BEGIN ISOLATION LEVEL READ COMMITTED;\n{LOCK};\n");
@@ -68,87 +111,87 @@ pub(super) fn script(location: &Location, from: i32) -> String {
     text
 }
 
-/// The version that stands in the database; 0 for none.
+/// Returns the version of the schema in the database; 0 if there is none.
 ///
 /// # Errors
-/// If the database cannot be asked, or the role may not look.
+/// If the query fails, or the role may not read the table.
 pub(super) async fn version(client: &Client, location: &Location) -> Result<i32, Error> {
     let schema = location.quoted_schema();
-    let asked = format!("SELECT coalesce(max(version), 0) FROM {schema}.migrations");
-    match client.query_typed(&asked, &[]).await {
+    let text = format!("SELECT coalesce(max(version), 0) FROM {schema}.migrations");
+    match client.query_typed(&text, &[]).await {
         Ok(rows) => rows.first().map_or(Ok(0), |row| {
-            row.try_get(0).map_err(|error| errors::to_error(&error, Sent::Yes))
+            row.try_get(0).map_err(|error| errors::to_error(&error, Delivery::Sent))
         }),
         Err(error) => match error.code() {
             Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(0),
-            _ => Err(errors::to_error(&error, Sent::Yes)),
+            _ => Err(errors::to_error(&error, Delivery::Sent)),
         },
     }
 }
 
-/// Makes sure that the schema is there, in this version.
+/// Creates or migrates the schema if it is not of this version.
 ///
 /// # Errors
-/// If it is newer, or missing and may not be made.
+/// If it is newer, or the role may not create it.
 pub(super) async fn ensure(client: &Client, location: &Location) -> Result<(), Error> {
-    let stands = version(client, location).await?;
-    if stands == VERSION {
+    let current = version(client, location).await?;
+    if current == VERSION {
         return Ok(());
     }
-    refuse_newer(location, stands)?;
-    bring_in(client, location).await
+    refuse_newer(location, current)?;
+    apply(client, location).await
 }
 
-/// Brings in whatever is missing, in one transaction.
+/// Applies the missing migrations, in one transaction.
 ///
 /// # Errors
 /// If the role may not, or the schema is newer.
-pub(super) async fn bring_in(client: &Client, location: &Location) -> Result<(), Error> {
+pub(super) async fn apply(client: &Client, location: &Location) -> Result<(), Error> {
     let failed = |error: tokio_postgres::Error| {
         let denied = matches!(
             error.code(),
             Some(&SqlState::INSUFFICIENT_PRIVILEGE | &SqlState::INVALID_SCHEMA_NAME)
         );
-        let error = errors::to_error(&error, Sent::Yes);
+        let error = errors::to_error(&error, Delivery::Sent);
         if !denied {
             return error;
         }
         let what =
-            format!("schema {:?} is not ready, and this role may not make it", location.schema);
+            format!("schema {:?} is not ready, and this role may not create it", location.schema);
         Error::new(ErrorKind::Unsupported, what).with_help(
-            "run `tenure migrate` once as a role that may create a schema, or hand what \
-             `tenure migrate --print` prints to whoever may",
+            "run `tenure migrate` once as a role that may create a schema, or have the output of \
+             `tenure migrate --print` run by such a role",
         )
     };
-    // Under the lock, because somebody else may be at it.
+    // The version is read under the lock: another client may have migrated meanwhile.
     let begin = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {LOCK}");
     client.batch_execute(&begin).await.map_err(failed)?;
     let work = async {
-        // A failed look would end the transaction, so it is made with care.
+        // A query of a missing table would abort the transaction, so this comes first.
         let schema = location.quoted_schema().replace('\'', "''");
-        let asked = format!("SELECT to_regclass('{schema}.migrations') IS NOT NULL");
-        let rows = client.query_typed(&asked, &[]).await.map_err(failed)?;
-        let there = rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false));
-        let stands = if there { version(client, location).await? } else { 0 };
-        refuse_newer(location, stands)?;
-        let text = script(location, stands);
+        let text = format!("SELECT to_regclass('{schema}.migrations') IS NOT NULL");
+        let rows = client.query_typed(&text, &[]).await.map_err(failed)?;
+        let exists = rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false));
+        let current = if exists { version(client, location).await? } else { 0 };
+        refuse_newer(location, current)?;
+        let text = script(location, current);
         let text = text.strip_prefix("BEGIN ISOLATION LEVEL READ COMMITTED;").unwrap_or(&text);
         client.batch_execute(text).await.map_err(failed)
     };
     let outcome = work.await;
     if outcome.is_err() {
-        // The first error is the one that tells.
+        // The error of the work is returned, whatever the rollback comes to.
         let _ = client.batch_execute("ROLLBACK").await;
     }
     outcome
 }
 
-fn refuse_newer(location: &Location, stands: i32) -> Result<(), Error> {
-    if stands <= VERSION {
+fn refuse_newer(location: &Location, current: i32) -> Result<(), Error> {
+    if current <= VERSION {
         return Ok(());
     }
     let schema = &location.schema;
-    let what = format!("schema {schema:?} has version {stands}, this Tenure knows {VERSION}");
+    let what = format!("schema {schema:?} has version {current}, this Tenure knows {VERSION}");
     Err(Error::new(ErrorKind::Unsupported, what)
         .with_help("use a newer Tenure everywhere, or another schema"))
 }

@@ -1,5 +1,8 @@
-//! What the conformance suite needs of the engine: its own clock, and to know when nothing is under
-//! way. Knows the engine from inside, and is in no build but the suite's.
+//! Hooks for the conformance suite, in no build but the suite's: an engine on a virtual clock, and
+//! counters and barriers by which the suite knows that no call, reply or notification is in flight.
+//!
+//! The suite's schema has a function `clock` that reads a setting instead of the server's clock;
+//! each call is a transaction that sets it first.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -8,116 +11,118 @@ use tokio::sync::oneshot;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use super::answers::COLUMNS;
-use super::errors::{Sent, to_error};
-use super::greeting::Setup;
-use super::listener::Listener;
+use super::connect::ConnectionContext;
+use super::errors::{Delivery, to_error};
+use super::listener::NotificationListener;
+use super::replies::COLUMNS;
 use super::url::Location;
 use super::{Inner, PostgresEngine, schema};
 use crate::contract::{Error, ErrorKind, SessionId};
 use crate::engine::Terms;
 use crate::time::Clock;
 
-/// The suite's own functions, over those of the schema.
-const STAGE: &str = include_str!("../../conformance/sql/stage.sql");
+/// Functions of the suite, which replace or extend those of the schema.
+const SUITE_FUNCTIONS: &str = include_str!("../../conformance/sql/stage.sql");
 
-/// Makes the schema of a URL one whose clock the suite owns.
-pub(crate) fn furnish(url: &str) -> Result<(), Error> {
+/// Creates the schema of a URL, with the suite's functions.
+pub(crate) fn install_suite_schema(url: &str) -> Result<(), Error> {
     let own = super::Own::start("tenure-stage")?;
-    let setup = Setup::new(
+    let context = ConnectionContext::new(
         Location::parse(url)?,
         crate::contract::Namespace::default(),
         crate::limits::DEFAULT_MAX_LEASE,
     )?;
     own.handle().block_on(async {
-        let (client, connection) = setup.dial().await?;
+        let (client, connection) = context.open().await?;
         tokio::spawn(connection);
-        schema::bring_in(&client, &setup.location).await?;
-        let text = STAGE.replace("@S", &setup.location.quoted_schema());
-        let furnished = client.batch_execute(&text).await;
-        furnished.map_err(|error| Error::new(ErrorKind::Corrupt, format!("{error:?}")))
+        schema::apply(&client, &context.location).await?;
+        let text = SUITE_FUNCTIONS.replace("@S", &context.location.quoted_schema());
+        let installed = client.batch_execute(&text).await;
+        installed.map_err(|error| Error::new(ErrorKind::Corrupt, format!("{error:?}")))
     })
 }
 
 impl PostgresEngine {
-    /// Opens a store whose functions go by this clock. Who knows that a pooler stands between
-    /// says so: to find out takes seconds.
-    pub(crate) fn on_stage(
+    /// Connects to a store on a virtual clock. `pooled` skips the detection of a pooler, which
+    /// takes seconds.
+    pub(crate) fn with_test_clock(
         url: &str,
         terms: &Terms,
         clock: Arc<dyn Clock>,
         pooled: bool,
     ) -> Result<Self, Error> {
         let location = Location::parse(url)?;
-        let mut setup = Setup::new(location, terms.namespace.clone(), terms.max_lease)?;
-        setup.clock = Some(clock);
+        let namespace = terms.namespace.clone();
+        let mut context = ConnectionContext::new(location, namespace, terms.max_lease)?;
+        context.clock = Some(clock);
         if pooled {
-            setup.know_pooled();
+            context.assume_pooled();
         }
         let own = super::Own::start("tenure-stage")?;
         let handle = own.handle().clone();
-        handle.block_on(Self::open(setup, own, None))
+        handle.block_on(Self::open(context, own, None))
     }
 
-    /// How much was asked, told and heard, if nothing of it is under way.
+    /// Returns a number that grows with each call, reply, notification and signal; `None` while
+    /// any is in flight.
     pub(crate) fn activity(&self) -> Option<u64> {
-        let telling = self.inner.telling.load(Ordering::SeqCst);
-        let calls = self.inner.calls.load(Ordering::SeqCst);
-        let listening = self.inner.listener.is_none() || self.inner.setup.listeners.all_listen();
-        let answered = self.inner.back.now().map_or(Some(0), |ready| ready.answered())?;
-        let quiet = listening && telling == 0;
-        quiet.then(|| calls + answered + self.told() + self.inner.setup.listeners.heard())
+        let (inner, router) = (&self.inner, &self.inner.context.router);
+        let notifying = inner.notifies_in_flight.load(Ordering::SeqCst);
+        let calls = inner.calls.load(Ordering::SeqCst);
+        let subscribed = inner.listener.is_none() || router.all_subscribed();
+        let ended = inner.own_connection.current().map_or(Some(0), |one| one.ended_if_idle())?;
+        let idle = subscribed && notifying == 0;
+        idle.then(|| calls + ended + self.notifies_done() + router.delivered())
     }
 
-    /// How often sessions of others were told something.
-    pub(crate) fn told(&self) -> u64 {
-        self.inner.told.load(Ordering::SeqCst)
+    /// Returns how many calls of `notify` were made.
+    pub(crate) fn notifies_done(&self) -> u64 {
+        self.inner.notifies_done.load(Ordering::SeqCst)
     }
 
-    /// Asks for whoever waits, where nobody tells them.
-    pub(crate) fn poll(&self) {
+    /// Renews waiters as the polling task does, if the engine is behind a pooler.
+    pub(crate) fn poll_waiters(&self) {
         if self.inner.listener.is_none() {
-            self.inner.poll_once();
+            self.inner.poll_waiters();
         }
     }
 
-    /// Done when whoever had an answer before has been woken.
-    pub(crate) fn woken(&self) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
-        // Behind the task that had the answer, on the same thread.
+    /// Completes after the tasks have run that were ready on the engine's own thread.
+    pub(crate) fn own_thread_barrier(&self) -> oneshot::Receiver<()> {
+        let (sender, done) = oneshot::channel();
         self.inner.own.handle().spawn(async move {
-            let _ = tell.send(());
+            let _ = sender.send(());
         });
-        told
+        done
     }
 
-    /// Done when everything that was told before has been heard.
-    pub(crate) fn hears(&self) -> Option<oneshot::Receiver<()>> {
-        self.inner.listener.as_ref().map(Listener::round_trip)
+    /// Completes after the notifications were dispatched that the server has sent before.
+    pub(crate) fn notification_barrier(&self) -> Option<oneshot::Receiver<()>> {
+        self.inner.listener.as_ref().map(NotificationListener::round_trip)
     }
 
-    /// The engine, as long as somebody else has it.
     pub(crate) fn downgrade(&self) -> WeakEngine {
         WeakEngine(Arc::downgrade(&self.inner))
     }
 
-    /// Ends a session in the store, as if its leases had run out.
+    /// Ends a session in the store, as if its leases had expired.
     pub(crate) fn end_session(&self, session: SessionId) -> Result<(), Error> {
-        let schema = self.inner.setup.location.quoted_schema();
+        let schema = self.inner.context.location.quoted_schema();
         let session = Uuid::from_u128(session.as_u128());
         let text = format!("SELECT {COLUMNS} FROM {schema}.end_session($1, $2)");
         let ending = async {
-            let ready = self.inner.back.ready().await?;
+            let pipeline = self.inner.own_connection.get().await?;
             let typed: [(&(dyn ToSql + Sync), Type); 2] =
-                [(&ready.ns, Type::INT4), (&session, Type::UUID)];
-            let rows = ready.call_on_stage(&text, &typed).await;
-            self.read(&rows.map_err(|error| to_error(&error, Sent::Yes))?).map(drop)
+                [(&pipeline.ns, Type::INT4), (&session, Type::UUID)];
+            let rows = pipeline.query_in_suite(&text, &typed).await;
+            let rows = rows.map_err(|error| to_error(&error, Delivery::Sent))?;
+            self.parse_replies(&rows).map(drop)
         };
         self.inner.own.handle().block_on(ending)
     }
 }
 
-/// An engine that may be gone.
+/// A weak reference to an engine.
 #[derive(Clone)]
 pub(crate) struct WeakEngine(Weak<Inner>);
 

@@ -1,7 +1,8 @@
--- Cells: versioned bytes. Knows no slots.
+-- Cells: small versioned values, written by compare-and-set.
 
--- Writes a cell, or removes it (no value), if what is expected of it holds: any, absent, version or fence.
--- Answers d with version; r with what is there, if anything; s with the larger fence.
+-- Writes a cell, or removes it if there is no p_value, on a condition: any, absent, version or fence.
+-- Replies, by kind: d done, with the new version; r refused, with the present cell if there is one; s stale,
+-- with the larger fence that the cell was written under.
 CREATE FUNCTION @S.put(p_ns int, p_name text, p_expect text, p_given bigint, p_value bytea,
   p_ttl bigint, OUT kind text, OUT value bytea, OUT version bigint, OUT fence bigint,
   OUT expires_in bigint) LANGUAGE plpgsql VOLATILE AS $$
@@ -11,7 +12,7 @@ DECLARE
   v_now bigint;
   v_there bool;
 BEGIN
-  -- Locks the cell, or its place if it is not there.
+  -- Locks the row, which is inserted first if there is none.
   INSERT INTO @S.cells AS x (ns, name, version) VALUES (p_ns, p_name, 0)
     ON CONFLICT (ns, name) DO UPDATE SET ns = x.ns;
   SELECT * INTO STRICT c FROM @S.cells x WHERE x.ns = p_ns AND x.name = p_name;
@@ -48,7 +49,7 @@ BEGIN
   END IF;
 END $$;
 
--- Cells that are there, by name: one, or those after a name.
+-- Reads the cell p_from (p_only), or a page of the cells after that name, in the order of their names.
 CREATE FUNCTION @S.cells_after(p_ns int, p_from text, p_only bool, p_limit int)
 RETURNS TABLE (name text, value bytea, version bigint, fence bigint, expires_in bigint)
 LANGUAGE plpgsql VOLATILE AS $$

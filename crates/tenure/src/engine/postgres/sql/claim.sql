@@ -1,13 +1,25 @@
--- claim: asks for weight on one slot or on a set of slots. One answer for each claim:
+-- claim: requests weight on one slot or on a set of slots. One reply row for each claim, by kind:
 --
--- g  granted: arrival, fences              q  in line: place, first expiry if any, arrival
--- h  refused, held: place = how many wait, texts = holders (see view)
+-- g  granted: arrival, fences              q  queued: place, first expiry if any, arrival
+-- h  refused, held: place = number of waiters, texts = holders (see view_of)
 -- s  refused, another shape: name, shape   u  refused, another upgrade: texts = about
 -- f  refused, full: name, place = limit    w  refused, withdrawn      n  refused, nothing to replace
--- t  no answer, but to be told: name = session, texts = what
+-- t  not a reply but a signal to deliver: name = session, texts = its text
+--
+-- Every verb is: lock_slots, begin_step (reads the clock), work on the locked slots, end_step. The
+-- clock is read after the locks, because the wait for them may have been long; and each read of claims
+-- is a statement of its own, so that under READ COMMITTED it sees what the locks waited for.
+--
+-- Short path: claim_one inserts the row of the slot; if there was none, the claim is granted without any
+-- other function. It is taken if the slot has no row, the claim replaces nothing, and, where commits do
+-- not wait for the disk, no grace is in force.
+--
+-- In ledger/: claim_step is `claim` with `admit` and `take_free_parts`, held_by is `held`, place_of is
+-- `Line::place`; first_expiry, standing and refusal have the same names there.
 
--- Locks slots in the order of their names, and those that may change with them: where a claim waits
--- that has a part elsewhere too. Makes rows that are missing, if asked to. Gives back what is locked.
+-- Locks the rows of slots in the order of their names, together with all slots that may change with
+-- them: those where a waiting claim has another part. Inserts missing rows if p_make. Returns the names
+-- of all locked slots.
 CREATE FUNCTION @S.lock_slots(p_ns int, p_names text[], p_make bool) RETURNS text[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -30,7 +42,7 @@ BEGIN
       IF coalesce(v_entangled, 0) = 0 THEN RETURN v_all; END IF;
       v_more := @S.entangled_with(p_ns, v_all);
       IF v_more = v_all THEN RETURN v_all; END IF;
-      -- Locks must be taken in order, so these go back first.
+      -- Locks must be taken in order, so the rollback of this block returns these first.
       RAISE EXCEPTION 'more slots are concerned' USING ERRCODE = 'TN000';
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
       v_all := v_more;
@@ -38,7 +50,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- These slots, and all that may change when their lines are served.
+-- Returns these slots and all slots that may change when their queues are served.
 CREATE FUNCTION @S.entangled_with(p_ns int, p_names text[]) RETURNS text[] LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
@@ -57,7 +69,8 @@ BEGIN
     SELECT f.name FROM found f ORDER BY 1);
 END $$;
 
--- Until when nobody comes in after a crash; where commits are not waited for.
+-- Returns the end of the grace: no new grants before it, because a crash may have lost committed grants
+-- that still live. Only where commits do not wait for the disk. A missing row in alive means a crash.
 CREATE FUNCTION @S.grace(p_ns int) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_grace bigint;
@@ -67,13 +80,14 @@ BEGIN
   INSERT INTO @S.alive (ns, grace)
     SELECT p_ns, @S.clock() + p.max_lease FROM @S.spaces p WHERE p.ns = p_ns
     ON CONFLICT DO NOTHING;
-  -- Numbers that were given out last may be as lost as whom they were given to.
+  -- The sequence may have lost its last numbers together with the claims that got them.
   IF FOUND THEN PERFORM @S.leap(); END IF;
   SELECT a.grace INTO STRICT v_grace FROM @S.alive a WHERE a.ns = p_ns;
   RETURN v_grace;
 END $$;
 
--- What every verb does once it has its locks: reads the clock, and keeps a grace.
+-- The first step of every verb after its locks: reads the clock and closes the slots during a grace.
+-- Returns the time by which the verb decides everything.
 CREATE FUNCTION @S.begin_step(p_ns int, p_names text[], p_async bool) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -90,20 +104,21 @@ BEGIN
   RETURN v_now;
 END $$;
 
--- What every verb does last: forgets slots that are idle, and tells who has to be told. Where commits
--- are waited for, the caller does the telling after it: a notification makes commits wait in turn.
+-- The last step of every verb: deletes the rows of idle slots, and sends the signals that add_signal has
+-- collected. Where commits wait for the disk, they are returned instead and the client sends them after
+-- the commit: PostgreSQL serializes commits that notify, so each would wait for the disk of all others.
 CREATE FUNCTION @S.end_step(p_ns int, p_names text[], p_now bigint, p_async bool)
 RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_told text := current_setting('tenure.told', true);
+  v_signals text := current_setting('tenure.signals', true);
   v_line text;
   a @S.answer;
 BEGIN
   DELETE FROM @S.slots WHERE ns = p_ns AND name = ANY (p_names)
     AND holders = 0 AND waiting = 0 AND closed <= p_now;
-  IF coalesce(v_told, '') = '' THEN RETURN; END IF;
-  PERFORM set_config('tenure.told', '', true);
-  FOREACH v_line IN ARRAY string_to_array(rtrim(v_told, E'\n'), E'\n') LOOP
+  IF coalesce(v_signals, '') = '' THEN RETURN; END IF;
+  PERFORM set_config('tenure.signals', '', true);
+  FOREACH v_line IN ARRAY string_to_array(rtrim(v_signals, E'\n'), E'\n') LOOP
     IF p_async THEN
       PERFORM pg_notify('tenure:' || left(v_line, 36), substr(v_line, 38));
     ELSE
@@ -115,7 +130,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- What is seen of a holder or a waiter.
+-- Describes a holder or a waiter, for replies: 12 texts.
 CREATE FUNCTION @S.view_of(c @S.claims, p_now bigint) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT ARRAY[c.id::text, c.session::text, array_to_string(c.lineage, ' '), c.weight::text,
     c.fence::text, CASE WHEN c.held THEN c.reserved ELSE c.ahead END::text,
@@ -123,8 +138,8 @@ CREATE FUNCTION @S.view_of(c @S.claims, p_now bigint) RETURNS text[] LANGUAGE sq
     c.host, c.pid::text, c.place, c.label]
 $$;
 
--- How long until the first holder's time has passed, lock delay included where it concerns the claim;
--- none if nothing but the line is in its way.
+-- Returns the time until the first holder expires, plus its lock delay where that applies to the ticket;
+-- NULL if only other tickets are in its way.
 CREATE FUNCTION @S.first_expiry(s @S.slots, t @S.claims, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -132,7 +147,7 @@ DECLARE
   v_first bigint;
 BEGIN
   IF s.holders > 64 THEN
-    -- Nobody goes before this; looking at all of them would cost more than asking once in vain.
+    -- No holder expires before this. Reading all of them would cost more than one needless renewal.
     v_first := s.calm;
   ELSIF s.holders > 0 THEN
     SELECT min(c.expires + CASE WHEN v_delayed AND NOT c.reserved THEN c.delay ELSE 0 END)
@@ -142,8 +157,8 @@ BEGIN
   RETURN greatest(v_first - p_now, CASE WHEN v_first IS NULL THEN NULL ELSE 0 END);
 END $$;
 
--- The place of a ticket, counted from 1. Exact up to the 128th; behind it an estimate, which takes
--- nobody behind the ticket to have left.
+-- Returns the place of a ticket in the queue, counted from 1. Exact up to 128; beyond that an estimate,
+-- which assumes that no ticket behind this one has left.
 CREATE FUNCTION @S.place_of(s @S.slots, t @S.claims) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_before bigint;
@@ -156,7 +171,8 @@ BEGIN
   RETURN greatest(129, s.waiting - (s.joined - t.joined));
 END $$;
 
--- The standing of a claim that waits for at least one part, or holds all; no kind if neither.
+-- Builds the reply for a claim that waits for at least one part (q) or holds all parts (g); no kind if
+-- neither.
 CREATE FUNCTION @S.standing(p_ns int, p_id uuid, p_names text[], p_item int, p_now bigint)
 RETURNS @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -183,7 +199,8 @@ BEGIN
   RETURN a;
 END $$;
 
--- What makes the claim impossible now, whether its parts are free or not; no kind if nothing does.
+-- Builds the refusal of a claim that cannot be admitted now, whether its parts are free or not; no kind
+-- if it can.
 CREATE FUNCTION @S.refusal(c @S.claims, p_names text[], p_shapes int[], p_weights int[],
   p_free bool[], p_waits bool) RETURNS @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -210,7 +227,7 @@ BEGIN
       AND h.name = s.name AND h.id = c.replaces AND h.held IS NOT DISTINCT FROM true
       AND h.owner = c.owner);
     IF p_waits THEN
-      SELECT * INTO t FROM @S.rival(s, c.lineage, p_weights[i]);
+      SELECT * INTO t FROM @S.rival_upgrade(s, c.lineage, p_weights[i]);
       IF FOUND THEN
         a.kind := 'u';
         a.texts := ARRAY[t.host, t.pid::text, t.place, t.label];
@@ -222,7 +239,7 @@ BEGIN
   RETURN a;
 END $$;
 
--- Who holds what a try could not get.
+-- Builds the reply for a refused try-claim: up to 8 holders, and the number of waiters.
 CREATE FUNCTION @S.held_by(p_ns int, p_names text[], p_now bigint) RETURNS @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -240,7 +257,7 @@ BEGIN
   RETURN a;
 END $$;
 
--- One claim, whose slots are locked and have rows.
+-- Processes one claim. Its slots are locked and have rows.
 CREATE FUNCTION @S.claim_step(c @S.claims, p_names text[], p_shapes int[], p_weights int[],
   p_waits bool, p_item int, p_now bigint) RETURNS @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -259,7 +276,7 @@ BEGIN
   IF EXISTS (SELECT FROM @S.claims x WHERE x.ns = c.ns AND x.name = ANY (p_names) AND x.id = c.id)
   THEN
     a := @S.renew_step(c.ns, c.id, p_names, c.lease, p_item, p_now);
-    -- Some part of it had ended: it is gone, and this copy arrives anew.
+    -- A part of it had ended, so the rest was removed, and this copy is a new arrival.
     IF a.kind <> 'x' THEN RETURN a; END IF;
   END IF;
   FOR i IN 1 .. cardinality(p_names) LOOP
@@ -296,7 +313,7 @@ BEGIN
     PERFORM @S.settle(c, p_now, false);
   END IF;
   IF v_waiting THEN
-    -- A new holder moves its kin ahead of the line.
+    -- A new holder moves the tickets of its owner and descendants ahead, where they may be admitted.
     FOREACH v_name IN ARRAY p_names LOOP PERFORM @S.touch(c.ns, v_name, p_now); END LOOP;
   END IF;
   a := @S.standing(c.ns, c.id, p_names, p_item, p_now);
@@ -304,7 +321,7 @@ BEGIN
   RETURN a;
 END $$;
 
--- Several claims, each with so many of the names in turn.
+-- A batch of claims. p_names has the names of all claims in turn, p_counts how many each has.
 CREATE FUNCTION @S.claim(p_ns int, p_async bool, p_ids uuid[], p_counts int[], p_names text[],
   p_shapes int[], p_weights int[], p_leases bigint[], p_delays bigint[], p_waits bool[],
   p_replaces uuid[], p_sessions uuid[], p_lineages text[], p_hosts text[], p_pids bigint[],
@@ -317,7 +334,8 @@ DECLARE
   v_to int;
 BEGIN
   IF array_remove(p_replaces, NULL) <> '{}' THEN
-    -- What is replaced may have parts elsewhere. It stands still while its owner replaces it.
+    -- The replaced claim may have parts in other slots. They do not change before the locks are taken:
+    -- the owner of that claim is the caller.
     v_names := v_names || ARRAY(SELECT unnest(h.parts) FROM @S.claims h WHERE h.ns = p_ns
       AND h.name = ANY (p_names) AND h.id = ANY (p_replaces)
       AND h.held IS NOT DISTINCT FROM true);
@@ -352,7 +370,7 @@ BEGIN
   RETURN QUERY SELECT * FROM @S.end_step(p_ns, v_names, v_now, p_async);
 END $$;
 
--- One claim for one name. The short way, where nobody is: a row for the slot, and one for the claim.
+-- One claim on one name. Short path (see the head) or claim.
 CREATE FUNCTION @S.claim_one(p_ns int, p_async bool, p_id uuid, p_name text, p_shape int,
   p_weight int, p_lease bigint, p_delay bigint, p_waits bool, p_replaces uuid, p_session uuid,
   p_lineage uuid[], p_host text, p_pid bigint, p_place text, p_label text)
@@ -364,16 +382,16 @@ BEGIN
   IF p_replaces IS NULL THEN
     INSERT INTO @S.slots (ns, name, shape, holders, weight, lone, calm)
       SELECT p_ns, p_name, p_shape, 1, p_weight, p_id, @S.clock() + p_lease
-      -- In a grace, or where nobody knows of one, the long way.
+      -- During a grace, or if it is not known whether there is one: the long path.
       WHERE NOT p_async
         OR EXISTS (SELECT FROM @S.alive x WHERE x.ns = p_ns AND x.grace <= @S.clock())
       ON CONFLICT (ns, name) DO NOTHING;
     IF FOUND THEN
       v_now := @S.clock();
-      -- What mint does, without a call where the sequence is ahead of the clock, as it mostly is.
+      -- What mint does, inlined for the usual case that the sequence is ahead of the clock.
       a.arrival := nextval('@S.numbers');
       IF a.arrival < v_now THEN a.arrival := @S.mint(); END IF;
-      -- A statement of its own, so that it sees what the one before may have waited for.
+      -- A statement of its own: it sees a tombstone committed while the insert above waited.
       INSERT INTO @S.claims (ns, name, id, held, weight, owner, lineage, session, fence, arrival,
           number, since, expires, lease, delay, host, pid, place, label)
         SELECT p_ns, p_name, p_id, true, p_weight, p_lineage[1], p_lineage, p_session, a.arrival,
@@ -399,7 +417,8 @@ BEGIN
     ARRAY[p_place], ARRAY[p_label]);
 END $$;
 
--- Tells sessions, in a transaction of its own that waits for no disk.
+-- Sends signals to sessions of other processes. A transaction of its own, whose commit does not wait for
+-- the disk.
 CREATE FUNCTION @S.notify(p_sessions text[], p_texts text[]) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN

@@ -1,13 +1,15 @@
--- connect: what every client does first on each connection: agrees on the terms of the namespace, and
--- notices a cluster that may have lost what was committed last. Answers: ok with the namespace's number
--- and for how much longer nobody comes in; lease or durability with what stands, and for a lease who
--- relies on it.
+-- connect: part of the handshake of every connection. Compares the terms of the namespace with those that
+-- the client states, and detects a database cluster that may have lost its last commits. Replies, by kind:
 --
--- The longest lease changes if no other client is connected and no claim lives. A connection that is a
--- session of its own has an advisory lock on the namespace, shared, for as long as it lives: who changes
--- the lease needs the same lock alone. Behind a pooler no session belongs to a client; there each call
--- has that lock until its transaction ends, and checks the terms again (here). All of this is under the
--- lock of the row of the namespace, so that clients which connect at once come one after the other.
+-- ok          ns = number of the namespace, closed_for = how long no new grants are made
+-- lease       refused: stands = the longest lease in force, there = up to 8 clients or claims that rely on it
+-- durability  refused: stands = the durability in force
+--
+-- The longest lease can be changed while no other client is connected and no claim lives. For as long as
+-- a connection lives it has a shared advisory lock on the namespace; a change needs the same lock
+-- exclusively. Behind a pooler no server session belongs to a client: there each call has the lock until
+-- its transaction ends, and checks the terms again (check_terms). The row of the namespace is locked
+-- throughout, so that concurrent handshakes are serialized.
 CREATE FUNCTION @S.connect(p_name text, p_max_lease bigint, p_durability text, p_pooled bool,
   OUT kind text, OUT ns int, OUT closed_for bigint, OUT stands text, OUT there text[])
 LANGUAGE plpgsql VOLATILE AS $$
@@ -20,7 +22,7 @@ BEGIN
   INSERT INTO @S.spaces (name, max_lease, durability, history)
     VALUES (p_name, p_max_lease, p_durability, v_history) ON CONFLICT DO NOTHING;
   IF FOUND THEN
-    -- A namespace that nobody has used: there is nothing to be waited for.
+    -- A new namespace has no grants that a crash could have lost: no grace.
     INSERT INTO @S.alive (ns, grace) SELECT x.ns, 0 FROM @S.spaces x WHERE x.name = p_name
       ON CONFLICT (ns) DO UPDATE SET grace = 0;
   END IF;
@@ -32,13 +34,13 @@ BEGIN
     RETURN;
   END IF;
   IF p.max_lease <> p_max_lease THEN
-    there := @S.who_relies_on(p.ns);
+    there := @S.users_of_terms(p.ns);
     IF cardinality(there) > 0 THEN
       kind := 'lease';
       stands := p.max_lease::text;
       RETURN;
     END IF;
-    -- If a crash has lost claims, they may live for as long as the lease that stood.
+    -- Claims that a crash has lost may live for as long as the previous longest lease.
     IF p_durability = 'grace' THEN PERFORM @S.grace(p.ns); END IF;
     UPDATE @S.spaces x SET max_lease = p_max_lease WHERE x.ns = p.ns;
   END IF;
@@ -46,7 +48,7 @@ BEGIN
   IF p.history <> v_history THEN
     UPDATE @S.spaces x SET history = v_history WHERE x.ns = p.ns AND x.history <> v_history;
     IF FOUND THEN
-      -- Fences that were given out may be unknown here, but none was far ahead of the clock.
+      -- This cluster may not know the last fences, but none of them was far ahead of the clock.
       PERFORM @S.leap();
     END IF;
   END IF;
@@ -55,9 +57,9 @@ BEGIN
   IF p_durability = 'grace' THEN closed_for := greatest(@S.grace(p.ns) - @S.clock(), 0); END IF;
 END $$;
 
--- Who relies on the terms of a namespace: clients that are connected, and claims that live; a few of
--- them. If nobody does, the caller has the lock of the namespace alone until its transaction ends.
-CREATE FUNCTION @S.who_relies_on(p_ns int) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
+-- Returns descriptions of up to 8 connected clients or living claims that rely on the terms of a namespace.
+-- If there are none, the caller has the exclusive lock of the namespace until its transaction ends.
+CREATE FUNCTION @S.users_of_terms(p_ns int) RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_there text[];
 BEGIN
@@ -76,9 +78,9 @@ BEGIN
     FROM @S.claims c WHERE c.ns = p_ns AND c.expires > @S.clock() LIMIT 8);
 END $$;
 
--- here: what each call behind a pooler begins with: the terms must be those that its client knows, and
--- stay so until the call is done.
-CREATE FUNCTION @S.here(p_ns int, p_max_lease bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+-- check_terms: the first statement of each transaction behind a pooler. Fails if the terms are no longer those that
+-- the client knows, and keeps them unchanged until the transaction ends.
+CREATE FUNCTION @S.check_terms(p_ns int, p_max_lease bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_stands bigint;
 BEGIN

@@ -1,5 +1,8 @@
--- evict: ends exactly the grants with this fence; their sessions are told the reason. Answers: d, texts =
--- the holders that were ended, or n, texts = those that stand; and t, to be told.
+-- evict: ends exactly the grants with this fence and signals the reason to their sessions. Replies, by kind:
+--
+-- d  done: texts = the holders that were ended
+-- n  no such grant: texts = the present holders
+-- t  not a reply but a signal to deliver: name = session, texts = its text
 CREATE FUNCTION @S.evict(p_ns int, p_async bool, p_name text, p_fence bigint, p_reason text)
 RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -12,7 +15,7 @@ DECLARE
 BEGIN
   LOOP
     BEGIN
-      -- What is ended may have parts elsewhere.
+      -- The evicted claims may have parts in other slots.
       v_names := @S.lock_slots(p_ns, ARRAY(SELECT unnest(h.parts) FROM @S.claims h
         WHERE h.ns = p_ns AND h.name = p_name AND h.held AND h.fence = p_fence
           AND h.parts IS NOT NULL) || p_name, false);
@@ -23,7 +26,7 @@ BEGIN
       EXIT WHEN NOT EXISTS (SELECT FROM unnest(v_claims) h WHERE NOT h.parts <@ v_names);
       RAISE EXCEPTION 'more slots are concerned' USING ERRCODE = 'TN000';
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
-      -- It came in meanwhile; the next look knows it.
+      -- A set was granted between the read and the locks; the next turn locks its slots too.
     END;
   END LOOP;
   a.kind := CASE WHEN v_claims = '{}' THEN 'n' ELSE 'd' END;
@@ -32,7 +35,7 @@ BEGIN
       AND (a.kind = 'n' OR h.fence = p_fence) ORDER BY h.number LOOP
     a.texts := a.texts || @S.view_of(c, v_now);
   END LOOP;
-  -- All are out before anybody comes in: nobody may share the fence that ends.
+  -- All are removed before the queues are served: no new grant may share the fence that ends.
   FOREACH c IN ARRAY v_claims LOOP
     PERFORM @S.take_out(p_ns, c.id, coalesce(c.parts, ARRAY[c.name]));
   END LOOP;
@@ -42,7 +45,7 @@ BEGIN
       PERFORM @S.touch(p_ns, v_part, v_now);
     END LOOP;
     IF c.session IS NOT NULL THEN
-      PERFORM @S.tell(c.session, 'e ' || c.id || ' ' || p_reason);
+      PERFORM @S.add_signal(c.session, 'e ' || c.id || ' ' || p_reason);
     END IF;
   END LOOP;
   RETURN NEXT a;

@@ -1,9 +1,12 @@
--- inspect: looks at slots, without changing anything but what time has ended already. For each slot S with
--- name, shape, first = for how much longer it is closed; then its holders H and waiters W with texts (see
--- view_of), in order; t, to be told; and m if there was more to be reached.
+-- inspect: reads slots. Changes only what the passing of time has ended already. Rows, by kind:
+--
+-- S  a slot: name, shape, first = remaining time of a lock delay or grace
+-- H  a holder of the slot before it: texts (see view_of)     W  a waiter, the same, in the order of the queue
+-- m  truncated: more slots can be reached
+-- t  not a reply but a signal to deliver: name = session, texts = its text
 
--- Drops what is dead and serves the line in those of these slots where time has passed.
-CREATE FUNCTION @S.look_after(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
+-- Removes expired claims and serves the queue, in those of these slots where something has expired.
+CREATE FUNCTION @S.touch_expired(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now bigint := @S.clock();
@@ -19,7 +22,7 @@ BEGIN
   RETURN QUERY SELECT * FROM @S.end_step(p_ns, v_all, v_now, p_async);
 END $$;
 
--- What is seen of these slots, in one snapshot: that of the query that asks.
+-- Reads these slots in one snapshot: that of the calling query, because the function is STABLE.
 CREATE FUNCTION @S.view(p_ns int, p_names text[], p_now bigint) RETURNS SETOF @S.answer
 LANGUAGE sql STABLE AS $$
   SELECT NULL::int, v.kind, NULL::bigint, NULL::bigint, v.closed, NULL::bigint[], v.name, v.shape,
@@ -39,24 +42,24 @@ LANGUAGE sql STABLE AS $$
   ORDER BY v.name, v.rank, v.ahead, v.nth
 $$;
 
--- These slots.
+-- Inspects slots by name.
 CREATE FUNCTION @S.inspect(p_ns int, p_async bool, p_names text[]) RETURNS SETOF @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async, p_names);
+  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async, p_names);
   RETURN QUERY SELECT * FROM @S.view(p_ns, p_names, @S.clock());
 END $$;
 
--- Everything that can be reached from an owner: the slots it waits for, who holds them and waits there,
--- what those wait for, and so on.
+-- Inspects the slots that can be reached from an owner: those it waits for, those that the holders and
+-- waiters of these wait for, and so on. For deadlock detection.
 CREATE FUNCTION @S.reach(p_ns int, p_async bool, p_owner uuid, p_most int) RETURNS SETOF @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now bigint := 0;
   a @S.answer;
 BEGIN
-  -- Also where time has ended a wait, so that it is looked after first.
-  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async,
+  -- With 0 as the time, expired waits are followed too: their slots need touch_expired most.
+  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async,
     (SELECT array_agg(r) FROM @S.reached(p_ns, p_owner, 0) r));
   v_now := @S.clock();
   RETURN QUERY SELECT v.* FROM
@@ -69,6 +72,7 @@ BEGIN
   END IF;
 END $$;
 
+-- Returns the names of the slots that can be reached from an owner, without claims that expired by p_now.
 CREATE FUNCTION @S.reached(p_ns int, p_owner uuid, p_now bigint) RETURNS SETOF text
 LANGUAGE sql STABLE AS $$
   WITH RECURSIVE found (owner, name) AS (
@@ -85,15 +89,15 @@ LANGUAGE sql STABLE AS $$
   SELECT DISTINCT f.name FROM found f WHERE f.name IS NOT NULL ORDER BY 1
 $$;
 
--- Names in use, after a name, in order.
+-- Returns a page of the names in use, in order.
 CREATE FUNCTION @S.names(p_ns int, p_after text, p_limit int) RETURNS SETOF text LANGUAGE sql STABLE
 AS $$
   SELECT s.name FROM @S.slots s WHERE s.ns = p_ns AND s.name > p_after COLLATE "C"
   ORDER BY s.name LIMIT p_limit
 $$;
 
--- Looks for what nobody asked for any more: slots whose claims are all dead, tombstones and fences of
--- cells that nobody needs. Leaves alone what somebody is busy with.
+-- Deletes rows that no call would touch again: expired tombstones and cells, and slots whose claims have
+-- all expired. Skips slots that another transaction has locked.
 CREATE FUNCTION @S.sweep(p_ns int, p_async bool) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -106,7 +110,7 @@ BEGIN
     AND (s.calm <= v_now OR (s.holders = 0 AND s.waiting = 0 AND s.closed <= v_now))
     ORDER BY s.name LIMIT 500 FOR UPDATE SKIP LOCKED);
   IF v_names = '{}' THEN RETURN; END IF;
-  RETURN QUERY SELECT * FROM @S.look_after(p_ns, p_async, v_names);
+  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async, v_names);
   DELETE FROM @S.slots s WHERE s.ns = p_ns AND s.name = ANY (v_names) AND s.holders = 0
     AND s.waiting = 0 AND s.closed <= v_now;
 END $$;

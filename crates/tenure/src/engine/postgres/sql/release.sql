@@ -1,8 +1,18 @@
--- release: gives claims back or withdraws them. One answer for each claim: d it held or waited, o it was
--- not known; and t, no answer, but to be told: name = session, texts = what, place = 1 if tell_later
--- does it.
+-- release: releases or withdraws claims. One reply row for each claim, by kind:
+--
+-- d  it held or waited                     o  it was not known
+-- t  not a reply but a signal to deliver: name = session, texts = its text, place = 1 if notify_later sends it
+--
+-- release_one has two short paths for a claim whose copies are all accounted for (not p_uncertain):
+-- 1. The claim is alone in its slot (slots.lone), has not expired, and no lock delay is in force: both
+--    rows are deleted.
+-- 2. hand_off: the hand-off to the first waiter, a writer.
+-- Otherwise it calls release.
+--
+-- In ledger/: release and release_one are `release_one`, bury is `bury`. hand_off is what `remove` and
+-- `promote` come to for the case that its head describes.
 
--- Remembers a claim that must not come back.
+-- Writes a tombstone: a late copy of the claim is refused until then.
 CREATE FUNCTION @S.bury(p_ns int, p_id uuid, p_until bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -10,9 +20,9 @@ BEGIN
     ON CONFLICT (ns, id) DO UPDATE SET until = EXCLUDED.until, reason = EXCLUDED.reason;
 END $$;
 
--- Deletes a few tombstones that have expired, about twice as many as the step has written: programs
--- that live too short for a sweep leave none behind either. Rows that another client deletes are
--- skipped, so the step waits for nothing.
+-- Deletes a few expired tombstones, about twice as many as this call has written, so that they do not pile
+-- up where no client lives long enough to sweep. Skips rows that another client has locked, so it never
+-- waits.
 CREATE FUNCTION @S.clear_tombs(p_ns int, p_now bigint, p_written int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -22,11 +32,11 @@ BEGIN
     WHERE t.ns = p_ns AND t.id = gone.id;
 END $$;
 
--- Several claims, each with so many of the names in turn.
+-- A batch of claims. p_names has the names of all claims in turn, p_counts how many each has.
 CREATE FUNCTION @S.release(p_ns int, p_async bool, p_ids uuid[], p_counts int[], p_names text[],
   p_leases bigint[], p_uncertain bool[]) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  -- A slot without a row cannot be locked, and a copy of an uncertain claim may come meanwhile.
+  -- A slot without a row cannot be locked, so rows are made where a late copy of a claim may arrive.
   v_all text[] := @S.lock_slots(p_ns, p_names, true = ANY (p_uncertain));
   v_now bigint := @S.begin_step(p_ns, v_all, p_async);
   v_names text[];
@@ -53,20 +63,21 @@ BEGIN
   END IF;
 END $$;
 
--- Hands a lock on to the first waiter, a writer, on the short path: a lone holder, no sets, no upgrades,
--- no nested owners, no expired claim. Returns no kind where one of these does not hold. A reader at the
--- head takes the long path, because the readers behind it come in with it.
-CREATE FUNCTION @S.hand_on(p_ns int, p_async bool, p_id uuid, p_name text, p_later bool)
+-- The hand-off on the short path: releases the only holder and grants the lock to the first waiter, a
+-- writer. Conditions: no sets, no upgrades, no nested owners, no expired claim, no lock delay, no grace, and
+-- the waiter's owner has no other ticket. Returns no row where one of these is not met. A reader at the head of the queue takes the long path,
+-- because the readers behind it are granted with it.
+CREATE FUNCTION @S.hand_off(p_ns int, p_async bool, p_id uuid, p_name text, p_later bool)
 RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   a @S.answer;
   s @S.slots;
   t @S.claims;
   v_now bigint;
-  v_told text;
+  v_text text;
 BEGIN
   SELECT * INTO s FROM @S.slots x WHERE x.ns = p_ns AND x.name = p_name FOR UPDATE;
-  -- The long way has to lock others too, in order, so this one must go back first.
+  -- The long path has to lock other slots too, in order, so the lock of this one is returned first.
   IF s.entangled > 0 THEN RAISE EXCEPTION 'more slots' USING ERRCODE = 'TN000'; END IF;
   v_now := @S.clock();
   IF s.shape > 0 OR s.holders <> 1 OR s.waiting = 0 OR s.ahead > 0 OR s.nested > 0
@@ -74,7 +85,7 @@ BEGIN
     OR (p_async AND @S.grace(p_ns) > v_now) THEN RETURN; END IF;
   SELECT * INTO t FROM @S.claims c WHERE c.ns = p_ns AND c.name = p_name AND NOT c.held
     AND c.ahead = false ORDER BY c.arrival LIMIT 1;
-  -- An expired ticket was found above: calm is never behind any expiry. Compared once more all the same.
+  -- An expired ticket was excluded above, because calm is never after any expiry. Compared all the same.
   IF NOT FOUND OR t.weight < @S.capacity(s.shape) OR t.expires <= v_now
     OR EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns
     AND c.name = p_name AND NOT c.held AND c.owner = t.owner AND c.id <> t.id) THEN RETURN; END IF;
@@ -90,24 +101,25 @@ BEGIN
   a.kind := 'd';
   RETURN NEXT a;
   IF t.session IS NULL THEN RETURN; END IF;
-  v_told := 'g ' || t.id || ' ' || t.arrival || ' ' || t.fence;
+  v_text := 'g ' || t.id || ' ' || t.arrival || ' ' || t.fence;
   IF p_async THEN
-    PERFORM pg_notify('tenure:' || t.session, v_told);
+    PERFORM pg_notify('tenure:' || t.session, v_text);
   ELSE
     IF p_later THEN
       PERFORM set_config('tenure.later', coalesce(current_setting('tenure.later', true), '')
-        || t.session || ' ' || v_told || E'\n', false);
+        || t.session || ' ' || v_text || E'\n', false);
       a.place := 1;
     END IF;
     a.kind := 't';
     a.name := t.session;
-    a.texts := ARRAY[v_told];
+    a.texts := ARRAY[v_text];
     RETURN NEXT a;
   END IF;
 END $$;
 
--- Tells whom hand_on left to be told, in a transaction of its own that waits for no disk.
-CREATE FUNCTION @S.tell_later() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+-- Sends the signals that hand_off has left in the setting tenure.later. Written by the client directly
+-- behind the release; a transaction of its own, whose commit does not wait for the disk.
+CREATE FUNCTION @S.notify_later() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_later text := current_setting('tenure.later', true);
   v_line text;
@@ -120,14 +132,14 @@ BEGIN
   END LOOP;
 END $$;
 
--- One claim for one name. The short way, where nobody else is: both rows go.
+-- One claim on one name. Short paths (see the head) or release.
 CREATE FUNCTION @S.release_one(p_ns int, p_async bool, p_id uuid, p_name text, p_lease bigint,
   p_uncertain bool, p_later bool) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   a @S.answer;
 BEGIN
   IF NOT p_uncertain THEN
-    -- One statement: two would take longer than what they do.
+    -- One statement, because the cost of a statement exceeds that of the deletes.
     WITH slot AS (
       DELETE FROM @S.slots s WHERE s.ns = p_ns AND s.name = p_name AND s.lone = p_id
         AND s.calm > @S.clock() AND s.closed <= @S.clock() RETURNING s.ns)
@@ -140,10 +152,10 @@ BEGIN
       RETURN;
     END IF;
     BEGIN
-      RETURN QUERY SELECT * FROM @S.hand_on(p_ns, p_async, p_id, p_name, p_later);
+      RETURN QUERY SELECT * FROM @S.hand_off(p_ns, p_async, p_id, p_name, p_later);
       IF FOUND THEN RETURN; END IF;
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
-      -- The long way knows how.
+      -- Other slots are concerned: release locks them.
     END;
   END IF;
   RETURN QUERY SELECT * FROM @S.release(p_ns, p_async, ARRAY[p_id], ARRAY[1], ARRAY[p_name],

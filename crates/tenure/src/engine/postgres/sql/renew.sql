@@ -1,10 +1,16 @@
--- renew: keeps claims alive, holders and waiters alike. One answer for each claim:
+-- renew: extends the leases of claims, both holders and waiters. One reply row for each claim, by kind:
 --
 -- g  it holds: arrival, fences             q  it waits: place, first expiry if any, arrival
--- x  gone: texts = the reason of a forced release, if it was one
--- t  no answer, but to be told: name = session, texts = what
+-- x  gone: texts = the reason, if it was evicted
+-- t  not a reply but a signal to deliver: name = session, texts = its text
+--
+-- Short path: claims that are alone in their slots (slots.lone) are renewed by one UPDATE. It is taken for
+-- claims on one name that have not expired, outside of a lock delay, and whose new expiry does not fall
+-- before slots.calm.
+--
+-- In ledger/: renew_step is `renew_one`, with `group_fence` and `epitaph`.
 
--- One claim, whose slots are locked and were touched.
+-- Renews one claim. Its slots are locked and were touched.
 CREATE FUNCTION @S.renew_step(p_ns int, p_id uuid, p_names text[], p_lease bigint, p_item int,
   p_now bigint) RETURNS @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -17,7 +23,7 @@ BEGIN
     WHERE ns = p_ns AND name = ANY (p_names) AND id = p_id;
   GET DIAGNOSTICS v_count = ROW_COUNT;
   IF v_count < cardinality(p_names) THEN
-    -- Losing one part releases all.
+    -- A claim that has lost one part is removed as a whole.
     IF v_count > 0 THEN PERFORM @S.remove(p_ns, p_id, p_names, p_now); END IF;
     a.item := p_item;
     a.kind := 'x';
@@ -32,7 +38,7 @@ BEGIN
     SELECT s.groups -> c.grp::text INTO v_group FROM @S.slots s
       WHERE s.ns = p_ns AND s.name = c.name;
     IF (v_group ->> 's')::bool THEN
-      -- A member that expired may still write with the fence, so all others get a new one.
+      -- A member of the group that expired may still write with the fence, so the others get a new one.
       v_group := v_group || jsonb_build_object('f', @S.mint(), 's', false);
       UPDATE @S.slots SET groups = groups || jsonb_build_object(c.grp::text, v_group)
         WHERE ns = p_ns AND name = c.name;
@@ -43,7 +49,7 @@ BEGIN
   RETURN @S.standing(p_ns, p_id, p_names, p_item, p_now);
 END $$;
 
--- Several claims, each with so many of the names in turn.
+-- A batch of claims. p_names has the names of all claims in turn, p_counts how many each has.
 CREATE FUNCTION @S.renew(p_ns int, p_async bool, p_ids uuid[], p_counts int[], p_names text[],
   p_leases bigint[]) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -54,7 +60,7 @@ DECLARE
   v_from int := 1;
   a @S.answer;
 BEGIN
-  -- All that are alone in their slots at once: nothing changes there but their expiry.
+  -- Short path: nothing changes but the expiry.
   IF 1 = ALL (p_counts) THEN
     FOR a.item, a.arrival, a.fences IN
       UPDATE @S.claims c SET expires = v_now + u.lease

@@ -1,8 +1,16 @@
--- The rules of one slot, and of sets that span slots: who fits, who is next. The same as in the
--- `ledger` room, function by function.
+-- The admission rules of one slot and of sets that span slots, restated from ledger/ (slot.rs, mod.rs). The
+-- differential test compares the two. Functions have the names of those in ledger/, except:
+--
+-- is_grantable  stands for `fits` and `unhindered`
+-- promote       includes `let_in` and `tickets_again` (v_known)
+-- settle        includes `replace`, `holds_all` and `grant_of`
+-- add_signal    stands for a push to the ledger's list of signals, which is the setting tenure.signals here
+--
+-- Conventions: s is the row of a slot, which the caller has locked; t is a ticket, c a claim. A function
+-- that changes the row returns the new one.
 
--- Whether a claim fits beside the living holders. Holds of the own owner and its ancestors do not
--- count against it, except on a semaphore, where permits add up. `p_kin`: some of them may hold.
+-- Returns whether a claim fits beside the living holders. Holds of its own owner and of its ancestors do
+-- not count against it, except on a semaphore, where permits add up. p_kin: some of these may hold.
 CREATE FUNCTION @S.fits(s @S.slots, p_lineage uuid[], p_weight int, p_kin bool, p_now bigint)
 RETURNS bool LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -19,14 +27,14 @@ BEGIN
   RETURN s.weight - v_kin + p_weight <= @S.capacity(s.shape);
 END $$;
 
--- Whether the claim's own owner has this weight already: to come in again adds nothing.
+-- Returns whether the claim's owner holds at least this weight already: re-entry adds nothing.
 CREATE FUNCTION @S.reenters(s @S.slots, p_owner uuid, p_weight int) RETURNS bool LANGUAGE plpgsql
 VOLATILE AS $$
 BEGIN
   RETURN s.shape < 0 AND s.holders > 0 AND @S.owner_weight(s, p_owner) >= p_weight;
 END $$;
 
--- Whether what `holder` and its ancestors hold keeps a claim of `waiter` out.
+-- Returns whether the holds of p_holder and its ancestors keep a claim of p_waiter from being granted.
 CREATE FUNCTION @S.blocks(s @S.slots, p_holder uuid[], p_waiter uuid[], p_weight int) RETURNS bool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -36,15 +44,15 @@ BEGIN
   RETURN v_held > 0 AND v_held + p_weight > @S.capacity(s.shape);
 END $$;
 
--- Whether a claim need not wait behind this ticket: it is of the same owner, or it waits for the
--- claim's own owner or ancestors, so that waiting behind it would be waiting for oneself.
+-- Returns whether a claim may be granted before this ticket: the ticket has the same owner, or it waits
+-- for the claim's own owner or ancestors, so that the claim would wait for itself.
 CREATE FUNCTION @S.passes(s @S.slots, p_lineage uuid[], t @S.claims) RETURNS bool LANGUAGE plpgsql
 VOLATILE AS $$
 BEGIN
   RETURN t.owner = p_lineage[1] OR @S.blocks(s, p_lineage, t.lineage, t.weight);
 END $$;
 
--- Whether a new claim may come in at once: it fits, and no living claim of another owner waits
+-- Returns whether a new claim is granted at once: it fits, and no living claim of another owner waits
 -- before it.
 CREATE FUNCTION @S.admits(s @S.slots, p_lineage uuid[], p_weight int, p_now bigint) RETURNS bool
 LANGUAGE plpgsql VOLATILE AS $$
@@ -65,9 +73,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- The ticket of another reader that waits to write and that this claim, which wants the same, could
--- only wait for in vain: each holds what the other waits for.
-CREATE FUNCTION @S.rival(s @S.slots, p_lineage uuid[], p_weight int) RETURNS SETOF @S.claims
+-- Returns the ticket of another reader that waits for an upgrade, if this claim is an upgrade too and the
+-- two would wait for each other for ever: each holds what the other waits for.
+CREATE FUNCTION @S.rival_upgrade(s @S.slots, p_lineage uuid[], p_weight int) RETURNS SETOF @S.claims
 LANGUAGE plpgsql VOLATILE ROWS 1 AS $$
 DECLARE
   b @S.claims;
@@ -87,8 +95,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- Whether a ticket fits, and no claim that it must wait for stands before it.
-CREATE FUNCTION @S.comes_in(s @S.slots, t @S.claims, p_now bigint) RETURNS bool LANGUAGE plpgsql
+-- Returns whether a ticket fits and may pass all tickets before it.
+CREATE FUNCTION @S.is_grantable(s @S.slots, t @S.claims, p_now bigint) RETURNS bool LANGUAGE plpgsql
 VOLATILE AS $$
 DECLARE
   o @S.claims;
@@ -102,9 +110,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- The first ticket, in order, that fits and is not behind a claim of another owner. Behind a head that
--- must wait only these can come in: lighter tickets of the head's owner, and tickets whose own
--- lineage holds what those before them wait for.
+-- Returns the first ticket, in order, that fits and does not wait behind a claim of another owner. If the
+-- head of the queue has to wait, only these can be granted: lighter tickets of the head's owner, and
+-- tickets whose own lineage holds what the tickets before them wait for.
 CREATE FUNCTION @S.next_in_line(s @S.slots, p_now bigint) RETURNS SETOF @S.claims LANGUAGE plpgsql
 VOLATILE ROWS 1 AS $$
 DECLARE
@@ -123,7 +131,7 @@ BEGIN
   IF s.shape > 0 THEN RETURN; END IF;
   IF v_head.weight > 1 THEN
     FOR t IN SELECT * FROM @S.kin_of(s, v_head.owner) k WHERE k.weight < v_head.weight LOOP
-      IF @S.comes_in(s, t, p_now) THEN
+      IF @S.is_grantable(s, t, p_now) THEN
         v_found := t;
         EXIT;
       END IF;
@@ -134,7 +142,7 @@ BEGIN
         AND c.held AND c.owner <> ALL (v_head.lineage) LOOP
       FOR t IN SELECT * FROM @S.kin_of(s, v_owner) LOOP
         EXIT WHEN v_found.arrival <= t.arrival;
-        IF @S.comes_in(s, t, p_now) THEN
+        IF @S.is_grantable(s, t, p_now) THEN
           v_found := t;
           EXIT;
         END IF;
@@ -144,13 +152,13 @@ BEGIN
   IF v_found.id IS NOT NULL THEN RETURN NEXT v_found; END IF;
 END $$;
 
--- Serves the line: grants, in order, whatever fits now. Gives back who was granted.
+-- Serves the queue: grants, in order, all tickets that fit now. Returns them.
 CREATE FUNCTION @S.promote(s @S.slots, p_now bigint) RETURNS SETOF @S.claims LANGUAGE plpgsql
 VOLATILE AS $$
 DECLARE
   t @S.claims;
   v_again @S.claims;
-  -- Other tickets of owners that came in, which fit the weight their owner has now.
+  -- Other tickets of owners that were granted, not heavier than what the owner holds now.
   v_known uuid[] := '{}';
   v_grows bool;
   v_weight bigint;
@@ -164,8 +172,8 @@ BEGIN
     END IF;
     EXIT WHEN t.id IS NULL;
     v_grows := NOT (t.ahead AND @S.reenters(s, t.owner, t.weight));
-    s := @S.left_line(s, t);
-    -- One expiry, waiting or holding: being granted does not renew.
+    s := @S.left_queue(s, t);
+    -- A claim has one expiry, waiting or holding: a grant does not renew it.
     s := @S.grant_part(s, t, true, p_now);
     IF v_grows AND s.shape < 0 AND s.waiting > 0 THEN
       v_weight := @S.owner_weight(s, t.owner);
@@ -176,8 +184,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- Drops what is dead in a slot, serves its line, and tells who was granted. Every verb does this
--- first, and again where it has changed something.
+-- Removes expired claims from a slot, serves its queue, and signals the grants. Every verb does this
+-- first, and again in slots that it has changed.
 CREATE FUNCTION @S.touch(p_ns int, p_name text, p_now bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -191,22 +199,22 @@ BEGIN
   IF s.closed > 0 AND s.closed <= p_now THEN
     UPDATE @S.slots SET closed = 0 WHERE ns = p_ns AND name = p_name RETURNING * INTO s;
   END IF;
-  -- Full, and nobody in line has to do with who holds: then nobody comes in.
+  -- Full, and no ticket is of an owner or descendant of a holder: no ticket can be granted.
   IF s.waiting = 0 OR (s.ahead = 0 AND s.weight >= @S.capacity(s.shape)) THEN RETURN; END IF;
   v_granted := ARRAY(SELECT g FROM @S.promote(s, p_now) g);
   FOREACH t IN ARRAY v_granted LOOP PERFORM @S.settle(t, p_now, true); END LOOP;
 END $$;
 
--- Remembers what a session has to be told when the verb ends.
-CREATE FUNCTION @S.tell(p_session uuid, p_what text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+-- Collects a signal for a session. end_step delivers it.
+CREATE FUNCTION @S.add_signal(p_session uuid, p_what text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  PERFORM set_config('tenure.told',
-    coalesce(current_setting('tenure.told', true), '') || p_session || ' ' || p_what || E'\n', true);
+  PERFORM set_config('tenure.signals',
+    coalesce(current_setting('tenure.signals', true), '') || p_session || ' ' || p_what || E'\n', true);
 END $$;
 
--- A part of the claim was just granted: if all parts are held, the claim holds and its session is
--- told; otherwise the parts it has are reserved for it.
-CREATE FUNCTION @S.settle(c @S.claims, p_now bigint, p_tell bool) RETURNS void LANGUAGE plpgsql
+-- Called after a part of a claim was granted. If all parts are held now, the claim holds, ends the claim
+-- that it replaces, and its session is signalled; otherwise the parts it has are reserved.
+CREATE FUNCTION @S.settle(c @S.claims, p_now bigint, p_signal bool) RETURNS void LANGUAGE plpgsql
 VOLATILE AS $$
 DECLARE
   v_parts text[] := coalesce(c.parts, ARRAY[c.name]);
@@ -215,8 +223,8 @@ DECLARE
   v_whole bool;
 BEGIN
   IF c.parts IS NOT NULL THEN
-    -- No part is over here: all parts of a claim have one expiry, since they are made and renewed
-    -- together, and a slot drops dead tickets before it serves its line. Compared as in the ledger.
+    -- No part has expired here: all parts of a claim have one expiry, since they are inserted and renewed
+    -- together, and a slot removes expired tickets before it serves its queue. Compared as in the ledger.
     v_whole := (SELECT count(*) FROM @S.claims x WHERE x.ns = c.ns AND x.name = ANY (v_parts)
       AND x.id = c.id AND x.held IS NOT DISTINCT FROM true AND x.expires > p_now) = cardinality(v_parts);
     UPDATE @S.claims x SET reserved = NOT v_whole WHERE x.ns = c.ns AND x.name = ANY (v_parts)
@@ -231,18 +239,19 @@ BEGIN
       PERFORM @S.remove(c.ns, c.replaces, coalesce(v_old.parts, ARRAY[v_old.name]), p_now);
     END IF;
   END IF;
-  IF p_tell AND c.session IS NOT NULL THEN
+  IF p_signal AND c.session IS NOT NULL THEN
     SELECT string_agg(x.fence::text, ' ' ORDER BY x.name) INTO v_fences FROM @S.claims x
       WHERE x.ns = c.ns AND x.name = ANY (v_parts) AND x.id = c.id
         AND x.held IS NOT DISTINCT FROM true
       HAVING count(*) = cardinality(v_parts);
     IF FOUND AND v_fences IS NOT NULL THEN
-      PERFORM @S.tell(c.session, 'g ' || c.id || ' ' || c.arrival || ' ' || v_fences);
+      PERFORM @S.add_signal(c.session, 'g ' || c.id || ' ' || c.arrival || ' ' || v_fences);
     END IF;
   END IF;
 END $$;
 
--- Takes a claim out of every slot, as if released, and leaves their lines as they are.
+-- Removes a claim from these slots, as if released, without serving their queues. Returns whether it was
+-- in any.
 CREATE FUNCTION @S.take_out(p_ns int, p_id uuid, p_names text[]) RETURNS bool LANGUAGE plpgsql
 VOLATILE AS $$
 DECLARE
@@ -267,7 +276,7 @@ BEGIN
   RETURN v_found;
 END $$;
 
--- The same, and serves their lines.
+-- Removes a claim from these slots and serves their queues. Returns whether it was in any.
 CREATE FUNCTION @S.remove(p_ns int, p_id uuid, p_names text[], p_now bigint) RETURNS bool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

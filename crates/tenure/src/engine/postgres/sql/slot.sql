@@ -1,7 +1,12 @@
--- One slot: how holds and tickets come and go. Each takes the slot's row, which is locked, and gives
--- back what it has become.
+-- One slot: inserting, granting, ending and expiring its holds and tickets. The row of a slot has sums over
+-- its claims (see tables.sql), so that most decisions read no claims; each function that changes claims
+-- updates the sums in the same step. Each takes the locked row and returns the new one.
+--
+-- In ledger/: grant_part is `grant` with `fence_for`, end_hold is `end_hold` with `leave_group`, base_of is
+-- `base`, owners_weight is `kin_weight`, any_holds is `kin` > 0, remove_ticket and left_queue are
+-- `Line::remove`; owner_weight, kin_of, owner_holds, enqueue and expire have the same names there.
 
--- The weight of an owner's heaviest hold; 0 if it has none.
+-- Returns the weight of an owner's heaviest hold; 0 if it has none.
 CREATE FUNCTION @S.owner_weight(s @S.slots, p_owner uuid) RETURNS bigint LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
@@ -9,7 +14,7 @@ BEGIN
     WHERE c.ns = s.ns AND c.name = s.name AND c.held AND c.owner = p_owner);
 END $$;
 
--- What these owners weigh together, where claims of one owner do not add up.
+-- Returns the sum of the weights of these owners, each by its heaviest hold.
 CREATE FUNCTION @S.owners_weight(s @S.slots, p_owners uuid[]) RETURNS bigint LANGUAGE plpgsql
 VOLATILE AS $$
 BEGIN
@@ -18,14 +23,14 @@ BEGIN
     GROUP BY c.owner) o);
 END $$;
 
--- Whether any of these owners holds.
+-- Returns whether any of these owners holds the slot.
 CREATE FUNCTION @S.any_holds(s @S.slots, p_owners uuid[]) RETURNS bool LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   RETURN EXISTS (SELECT FROM @S.claims c
     WHERE c.ns = s.ns AND c.name = s.name AND c.held AND c.owner = ANY (p_owners));
 END $$;
 
--- The tickets of an owner and its descendants, by arrival.
+-- Returns the tickets of an owner and its descendants, by arrival.
 CREATE FUNCTION @S.kin_of(s @S.slots, p_owner uuid) RETURNS SETOF @S.claims LANGUAGE plpgsql
 VOLATILE AS $$
 BEGIN
@@ -46,8 +51,8 @@ BEGIN
     ORDER BY k.arrival;
 END $$;
 
--- The hold a nested or repeated claim leans on: the heaviest of the own owner, the latest among
--- equals, else of the nearest ancestor that holds.
+-- Returns the hold that a nested or repeated claim is based on: the heaviest of its own owner, the latest
+-- of equal ones; otherwise that of the nearest ancestor that holds.
 CREATE FUNCTION @S.base_of(s @S.slots, p_lineage uuid[]) RETURNS SETOF @S.claims LANGUAGE plpgsql
 VOLATILE ROWS 1 AS $$
 BEGIN
@@ -57,8 +62,8 @@ BEGIN
     ORDER BY array_position(p_lineage, c.owner), c.weight DESC, c.number DESC LIMIT 1;
 END $$;
 
--- An owner has begun to hold the slot, or no longer does: its tickets and those of its descendants
--- move ahead of the line, or back to where they arrived.
+-- Called when an owner begins or ceases to hold the slot: its tickets and those of its descendants move
+-- ahead of the queue, or back to their places by arrival.
 CREATE FUNCTION @S.owner_holds(s @S.slots, p_owner uuid, p_holds bool) RETURNS @S.slots
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -77,7 +82,7 @@ BEGIN
   RETURN s;
 END $$;
 
--- Takes a ticket out of the line.
+-- Removes a ticket from the queue.
 CREATE FUNCTION @S.remove_ticket(s @S.slots, p_id uuid) RETURNS @S.slots LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -87,12 +92,12 @@ BEGIN
   DELETE FROM @S.claims WHERE ns = s.ns AND name = s.name AND id = p_id
       AND held IS NOT DISTINCT FROM false
     RETURNING * INTO t;
-  IF FOUND THEN s := @S.left_line(s, t); END IF;
+  IF FOUND THEN s := @S.left_queue(s, t); END IF;
   RETURN s;
 END $$;
 
--- The sums of a slot whose line a ticket has left.
-CREATE FUNCTION @S.left_line(s @S.slots, t @S.claims) RETURNS @S.slots LANGUAGE plpgsql VOLATILE
+-- Updates the sums of a slot after a ticket has left its queue.
+CREATE FUNCTION @S.left_queue(s @S.slots, t @S.claims) RETURNS @S.slots LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   UPDATE @S.slots SET waiting = waiting - 1, ahead = ahead - t.ahead::int,
@@ -103,7 +108,7 @@ BEGIN
   RETURN s;
 END $$;
 
--- Takes a place in line.
+-- Appends a claim to the queue as a ticket; ahead of it if its lineage holds the slot.
 CREATE FUNCTION @S.enqueue(s @S.slots, c @S.claims) RETURNS @S.slots LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   c.name := s.name;
@@ -121,8 +126,8 @@ BEGIN
   RETURN s;
 END $$;
 
--- A claim becomes a holder, from the line or at once, and has a fence. One that asks no more than its
--- base has shares the base's fence; one that asks for more is an upgrade, with a new one.
+-- Grants a claim one slot, from the queue (p_waited) or at once, with a fence. A claim that is not heavier
+-- than its base shares the base's fence; a heavier one is an upgrade and gets a new fence.
 CREATE FUNCTION @S.grant_part(s @S.slots, c @S.claims, p_waited bool, p_now bigint)
 RETURNS @S.slots LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -170,7 +175,7 @@ BEGIN
   RETURN s;
 END $$;
 
--- Ends a hold: released, or expired at an instant. What would replace it and still waits ends with it.
+-- Ends a hold: released, or expired at p_expired. Tickets that would replace it are removed with it.
 CREATE FUNCTION @S.end_hold(s @S.slots, p_id uuid, p_expired bigint) RETURNS @S.slots
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -195,7 +200,7 @@ BEGIN
       s.groups := nullif(s.groups - h.grp::text, '{}');
     END IF;
   END IF;
-  -- What was only reserved did no work, so nobody has to wait after it.
+  -- A hold that was only reserved did no work, so it has no lock delay.
   UPDATE @S.slots SET holders = holders - 1, groups = s.groups, lone = NULL,
       weight = weight - greatest(h.weight - v_left, 0),
       closed = CASE WHEN p_expired IS NULL OR h.reserved THEN closed
@@ -210,7 +215,7 @@ BEGIN
   RETURN s;
 END $$;
 
--- Drops every hold and ticket that is dead.
+-- Removes all expired holds and tickets, and recomputes calm.
 CREATE FUNCTION @S.expire(s @S.slots, p_now bigint) RETURNS @S.slots LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_dead record;

@@ -1,29 +1,30 @@
--- What is kept: slots, the claims that hold or wait there, and a little beside them.
+-- Tables: slots, claims (holders and waiters), tombstones, cells, and the terms of namespaces.
 --
--- @S stands for the schema. Times are microseconds of the server's wall clock. Whoever changes a claim
--- holds the lock of its slot's row; rows of slots are locked in the order of their names.
+-- @S stands for the schema. Times are microseconds of the server's wall clock. Locking: a transaction that
+-- changes a claim has locked the row of its slot; rows of slots are locked in the order of their names, so
+-- that no two transactions deadlock.
 
--- The versions of this schema that were brought in, the latest last.
+-- The migrations that were applied.
 CREATE TABLE @S.migrations (
   version int PRIMARY KEY,
   at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- What all clients of a namespace agreed on.
+-- The terms of each namespace, which all its clients state alike.
 CREATE TABLE @S.spaces (
   ns int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name text COLLATE "C" NOT NULL UNIQUE,
   max_lease bigint NOT NULL,
   durability text NOT NULL,
-  -- The cluster and its timeline: another one may have lost what was committed last.
+  -- The cluster and its timeline: a different one may have lost the last commits.
   history text NOT NULL
 );
 
--- Where fences and arrivals come from: never below the clock, see mint.
+-- The source of fences and arrivals: never below the clock, see mint.
 CREATE SEQUENCE @S.numbers;
 
--- Empty after a crash and on a standby that was promoted: then nobody comes in for a while, where
--- commits are not waited for.
+-- Empty after a crash and on a promoted standby, because it is UNLOGGED. Then, where commits do not wait for
+-- the disk, no new grants are made before `grace`.
 CREATE UNLOGGED TABLE @S.alive (
   ns int PRIMARY KEY,
   grace bigint NOT NULL
@@ -32,25 +33,25 @@ CREATE UNLOGGED TABLE @S.alive (
 CREATE TABLE @S.slots (
   ns int NOT NULL,
   name text COLLATE "C" NOT NULL,
-  -- -1 a lock (readers or one writer; a mutex is the writer), else so many permits.
+  -- -1 for a lock (readers or one writer; a mutex is the writer), otherwise the number of permits.
   shape int NOT NULL DEFAULT -1,
   holders int NOT NULL DEFAULT 0,
   waiting int NOT NULL DEFAULT 0,
-  -- How many tickets stand ahead of the line; have ancestors; come instead of a hold; concern other
-  -- slots too (a set, or one that comes instead of a hold).
+  -- The number of tickets that are ahead of the queue; that have ancestors; that replace a hold; that
+  -- concern other slots too (parts of a set, and those that replace a hold).
   ahead int NOT NULL DEFAULT 0,
   nested int NOT NULL DEFAULT 0,
   replacing int NOT NULL DEFAULT 0,
   entangled int NOT NULL DEFAULT 0,
-  -- How many ever came to this line.
+  -- The number of tickets so far, since the slot was last empty.
   joined bigint NOT NULL DEFAULT 0,
-  -- What all holders weigh, each owner once where its claims do not add up.
+  -- The weight of all holders; each owner counts once where its claims do not add up.
   weight bigint NOT NULL DEFAULT 0,
-  -- The only claim here, if it is known to be one.
+  -- The id of the only claim of this slot, a holder; NULL if there are others, or that is not known.
   lone uuid,
-  -- Nobody expires before.
+  -- No claim expires before this.
   calm bigint NOT NULL DEFAULT 9223372036854775807,
-  -- Nobody new comes in before.
+  -- No new grant before this: the lock delay after an expired lease, or a grace.
   closed bigint NOT NULL DEFAULT 0,
   -- Claims that share a fence: {key: {"f": fence, "s": spent, "m": members}}.
   groups jsonb,
@@ -72,7 +73,7 @@ CREATE TABLE @S.claims (
   fence bigint NOT NULL DEFAULT 0,
   grp bigint,
   arrival bigint NOT NULL,
-  -- Grows with every hold of a slot.
+  -- Grows with every grant of a slot: the order of holders.
   number bigint NOT NULL DEFAULT 0,
   joined bigint NOT NULL DEFAULT 0,
   since bigint NOT NULL,
@@ -80,19 +81,19 @@ CREATE TABLE @S.claims (
   lease bigint NOT NULL,
   delay bigint NOT NULL,
   replaces uuid,
-  -- All names of a set; none for a claim on one name.
+  -- All names of a set; NULL for a claim on one name.
   parts text[] COLLATE "C",
   host text NOT NULL,
   pid bigint NOT NULL,
   place text,
   label text,
-  -- By the claim first, so that whoever looks for one claim never reads a whole line.
+  -- The id comes first, so that a lookup of one claim never reads a whole queue.
   PRIMARY KEY (id, ns, name)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Where a claim is looked up by its id, its state is compared by IS NOT DISTINCT FROM, which no index
--- serves: the way through these two would be the way through a whole line. Whoever looks at all claims
--- of a slot asks for those that hold and for those that wait, one after the other.
+-- A lookup by id compares `held` by IS NOT DISTINCT FROM, which matches no partial index: a plan by one of
+-- these would read a whole queue. A query for all claims of a slot reads the holders and the waiters
+-- separately, so that each has its index.
 CREATE INDEX claims_held ON @S.claims (ns, name, owner) WHERE held;
 CREATE INDEX claims_owner ON @S.claims (ns, name, owner) WHERE NOT held;
 CREATE INDEX claims_line ON @S.claims (ns, name, ahead, arrival) WHERE NOT held;
@@ -100,7 +101,7 @@ CREATE INDEX claims_odd ON @S.claims (ns, name)
   WHERE NOT held AND (parts IS NOT NULL OR replaces IS NOT NULL OR cardinality(lineage) > 1);
 CREATE INDEX claims_waits ON @S.claims (ns, owner) WHERE NOT held;
 
--- Claims that must not come back, and the reason of a forced release.
+-- Tombstones: claims whose late copies are refused, and the reason if they were evicted.
 CREATE TABLE @S.tombs (
   ns int NOT NULL,
   id uuid NOT NULL,
@@ -110,7 +111,7 @@ CREATE TABLE @S.tombs (
 );
 CREATE INDEX tombs_until ON @S.tombs (ns, until);
 
--- Versioned bytes. A row without a value remembers the fence of a cell that is gone.
+-- Cells. A row without a value keeps the fence of a removed cell.
 CREATE TABLE @S.cells (
   ns int NOT NULL,
   name text COLLATE "C" NOT NULL,
@@ -121,7 +122,8 @@ CREATE TABLE @S.cells (
   PRIMARY KEY (ns, name)
 );
 
--- One answer of a verb, or one thing to tell a session. See the verbs for which columns say what.
+-- One reply row of a verb, or one signal for a session. The head of each verb's file says which columns have
+-- a value for which kind.
 CREATE TYPE @S.answer AS (
   item int,
   kind text,
@@ -134,19 +136,20 @@ CREATE TYPE @S.answer AS (
   texts text[]
 );
 
--- The only clock there is.
+-- The clock of all decisions.
 CREATE FUNCTION @S.clock() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
--- The next number: larger than all before it, and not below the clock. The sequence runs up to two
--- seconds ahead, so that it is seldom moved; under a lock, so that it is never moved back.
+-- Returns the next number: larger than all before it, and not below the clock. If the sequence has fallen
+-- behind, it is set two seconds ahead of the clock, so that this is rarely needed; under a lock, so that a
+-- concurrent call never sets it back.
 CREATE FUNCTION @S.mint() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_number bigint := nextval('@S.numbers');
   v_clock bigint := least(@S.clock(), 4503599627370496);
 BEGIN
   IF v_number >= v_clock THEN RETURN v_number; END IF;
-  -- Until the end of the transaction: a statement that is cancelled here must not keep it.
+  -- Held until the transaction ends: a session lock would survive a cancelled statement.
   PERFORM pg_advisory_xact_lock(7236847, 1);
   v_number := nextval('@S.numbers');
   IF v_number < v_clock THEN
@@ -156,9 +159,9 @@ BEGIN
   RETURN v_number;
 END $$;
 
--- Goes beyond every number that may have been given out and forgotten. None is further ahead of the
--- clock than mint lets the sequence run, and a little; where the clock is behind the sequence, none is
--- as far ahead of what the sequence remembers.
+-- Raises the sequence above every number that was drawn and then lost. No such number is more than two
+-- seconds (mint) and a little ahead of the clock; where the clock is behind the sequence, none is two
+-- million above what the sequence has kept.
 CREATE FUNCTION @S.leap() RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(7236847, 1);
@@ -166,6 +169,6 @@ BEGIN
     least(@S.clock(), 4503599627370496) + 4000000));
 END $$;
 
--- How much fits.
+-- Returns the capacity of a slot.
 CREATE FUNCTION @S.capacity(p_shape int) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$ SELECT CASE WHEN p_shape < 0 THEN 2147483647 ELSE p_shape END::bigint $$;

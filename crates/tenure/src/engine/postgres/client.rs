@@ -1,6 +1,6 @@
-//! What the crate `tenure-postgres` shares with the engine: how to connect by the same URLs and
-//! TLS, what a failed statement means, where connections live, and whether the process was forked.
-//! Public for that crate alone, and hidden: it is of the same version as this one.
+//! A client that knows nothing of locks, for the crate `tenure-postgres`: connects by the same URLs
+//! and TLS settings as the engine, converts errors, picks a runtime for connections, and detects a
+//! fork. Public for that crate alone and hidden: both crates always have the same version.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -8,27 +8,27 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tokio_postgres::{AsyncMessage, CancelToken, Client};
 
-use super::errors::{self, Sent};
-use super::greeting::Setup;
+use super::connect::ConnectionContext;
+use super::errors::{self, Delivery};
 use super::tls::Tls;
 use super::url::Location;
 use crate::contract::{Error, Namespace, Verb};
 use crate::engine::runtime::{Callers, Own};
 use crate::{limits, process};
 
-/// What comes from the server by itself; asking for it drives the connection.
+/// Polls for messages that are no replies (notices, notifications). Polling drives the connection.
 pub type Messages = Box<
     dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> + Send,
 >;
 
 /// Opens connections to a database: a parsed URL, with its credentials and TLS settings.
 pub struct Connector {
-    setup: Setup,
+    context: ConnectionContext,
     tls: Tls,
 }
 
 impl Connector {
-    /// Reads a URL. Asks nobody yet.
+    /// Parses a URL. Does not connect yet.
     ///
     /// # Errors
     /// If the URL does not name a database, or its certificates cannot be used.
@@ -36,13 +36,14 @@ impl Connector {
         let open = || {
             let location = Location::parse(url)?;
             let tls = Tls::new(&location)?;
-            let setup = Setup::new(location, Namespace::default(), limits::DEFAULT_MAX_LEASE)?;
-            Ok(Self { setup, tls })
+            let namespace = Namespace::default();
+            let context = ConnectionContext::new(location, namespace, limits::DEFAULT_MAX_LEASE)?;
+            Ok(Self { context, tls })
         };
         open().map_err(|error: Error| error.during(Verb::Connect))
     }
 
-    /// Connects, and says nothing yet.
+    /// Connects and logs in. Nothing else is sent.
     ///
     /// # Errors
     /// If there is no such server, or it refuses the login.
@@ -50,12 +51,13 @@ impl Connector {
     /// # Cancel safety
     /// Dropping the future closes the connection.
     pub async fn connect(&self) -> Result<(Client, Messages), Error> {
-        let dialled = self.setup.dial().await;
-        let (client, mut connection) = dialled.map_err(|error| error.during(Verb::Connect))?;
+        let opened = self.context.open().await;
+        let (client, mut connection) = opened.map_err(|error| error.during(Verb::Connect))?;
         Ok((client, Box::new(move |cx| connection.poll_message(cx))))
     }
 
-    /// Asks the server to end the statement that runs on a connection. It may come too late.
+    /// Requests the cancellation of the statement that runs on a connection. It may arrive too
+    /// late.
     ///
     /// # Cancel safety
     /// Dropping the future may or may not cancel the statement.
@@ -68,26 +70,26 @@ impl Connector {
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connector({})", self.setup.location)
+        write!(f, "Connector({})", self.context.location)
     }
 }
 
-/// What a failed statement means, for people. It had no effect that outlives its connection.
+/// Converts the error of a statement that has no effect beyond its connection.
 #[must_use]
 pub fn to_error(error: &tokio_postgres::Error) -> Error {
-    errors::to_error(error, Sent::No)
+    errors::to_error(error, Delivery::NotSent)
 }
 
-/// Where connections live: the runtime of the caller if it runs its tasks on threads of its own,
-/// otherwise a thread that this starts.
+/// The runtime on which connections are driven: the caller's if it has several threads, otherwise a
+/// thread that this starts.
 #[derive(Debug)]
-pub struct Home {
+pub struct ConnectionRuntime {
     handle: Handle,
     _own: Option<Own>,
 }
 
-impl Home {
-    /// Finds the runtime of the caller, or starts a thread of this name.
+impl ConnectionRuntime {
+    /// Takes the runtime of the caller, or starts a thread with this name.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -110,7 +112,7 @@ impl Home {
     }
 }
 
-/// The process that something was made in.
+/// The process in which a value was created.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth(process::Birth);
 
@@ -121,7 +123,7 @@ impl Birth {
         Self(process::Birth::here())
     }
 
-    /// Whether this process was forked from the one it was made in.
+    /// Returns whether this process was forked from that one.
     #[must_use]
     pub fn is_inherited(self) -> bool {
         self.0.is_inherited()

@@ -1,5 +1,10 @@
-//! What the functions of the schema answer, and what they have sessions told. Knows rows, not
-//! calls.
+//! Parses the rows that the functions of the schema return.
+//!
+//! All functions that deal with slots return rows of one composite type (`answer` in
+//! `sql/tables.sql`). `kind` says what a row is, and with it which columns have a value: the head
+//! of each SQL file lists its kinds. Rows of kind `t` are no replies but signals for a session,
+//! which the caller of the function has to deliver. A row that cannot be parsed means that the
+//! functions in the database are not those of this version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,21 +12,22 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::errors::unexpected_reply;
 use crate::contract::{
-    About, Arrival, ClaimId, Error, ErrorKind, Evicted, Fence, Grant, HolderView, Label, Lineage,
-    Loss, Name, OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape,
-    Signal, SlotView, Snapshot, Verdict, WaiterView,
+    About, Arrival, ClaimId, Error, Evicted, Fence, Grant, HolderView, Label, Lineage, Loss, Name,
+    OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape, SlotView,
+    Snapshot, Verdict, WaiterView,
 };
 use crate::limits;
 
-/// The columns of every answer, in the order in which they are read here.
+/// The columns of a row, in the order in which [`ReplyRow::parse`] reads them.
 pub(super) const COLUMNS: &str = "item, kind, arrival, place, first, fences, name, shape, texts";
 
-/// How many texts tell of a holder or a waiter.
+/// The number of texts that describe a holder or a waiter: `view_of` in `sql/claim.sql`.
 const FIELDS: usize = 12;
 
-/// One row of an answer.
-pub(super) struct Answer {
+/// One row of a reply.
+pub(super) struct ReplyRow {
     pub(super) item: usize,
     pub(super) kind: char,
     arrival: Option<i64>,
@@ -33,13 +39,13 @@ pub(super) struct Answer {
     texts: Vec<Option<String>>,
 }
 
-impl Answer {
-    /// Reads a row.
+impl ReplyRow {
+    /// Parses a row.
     ///
     /// # Errors
-    /// If the schema is not ours.
-    pub(super) fn read(row: &Row) -> Result<Self, Error> {
-        let read = || -> Result<Self, tokio_postgres::Error> {
+    /// If its columns have other types.
+    pub(super) fn parse(row: &Row) -> Result<Self, Error> {
+        let parse = || -> Result<Self, tokio_postgres::Error> {
             Ok(Self {
                 item: usize::try_from(row.try_get::<_, Option<i32>>(0)?.unwrap_or(0)).unwrap_or(0),
                 kind: row.try_get::<_, &str>(1)?.chars().next().unwrap_or(' '),
@@ -52,11 +58,11 @@ impl Answer {
                 texts: row.try_get::<_, Option<_>>(8)?.unwrap_or_default(),
             })
         };
-        read().map_err(|error| strange().caused_by(error))
+        parse().map_err(|error| unexpected_reply().caused_by(error))
     }
 
-    /// Whom this tells, and what: rows that are no answers.
-    pub(super) fn told(&self) -> Option<(SessionId, &str)> {
+    /// The session and the text of a signal; `None` if the row is a reply.
+    pub(super) fn signal(&self) -> Option<(SessionId, &str)> {
         if self.kind != 't' {
             return None;
         }
@@ -64,12 +70,12 @@ impl Answer {
         Some((SessionId::from_u128(session.as_u128()), self.texts.first()?.as_deref()?))
     }
 
-    /// Whether the statement behind the call has it told.
-    pub(super) fn is_left_to_tell(&self) -> bool {
+    /// Returns whether this is a signal that the function `notify_later` sends.
+    pub(super) fn is_notified_later(&self) -> bool {
         self.kind == 't' && self.place == Some(1)
     }
 
-    /// What a claim came to.
+    /// The reply to a claim.
     pub(super) fn verdict(self) -> Result<Verdict, Error> {
         Ok(match self.kind {
             'g' => Verdict::Granted(self.grant()?),
@@ -85,24 +91,24 @@ impl Answer {
             'h' => {
                 let by = self.texts.chunks(FIELDS).map(holder).collect::<Option<_>>();
                 let waiting = count(self.place);
-                Refusal::Held { by: by.ok_or_else(strange)?, waiting }
+                Refusal::Held { by: by.ok_or_else(unexpected_reply)?, waiting }
             }
             's' => Refusal::Shape {
-                name: name(self.name).ok_or_else(strange)?,
-                stands: self.shape.and_then(shape_of).ok_or_else(strange)?,
+                name: name(self.name).ok_or_else(unexpected_reply)?,
+                stands: self.shape.and_then(shape_of).ok_or_else(unexpected_reply)?,
             },
-            'u' => Refusal::Upgrade { by: about(&self.texts).ok_or_else(strange)? },
+            'u' => Refusal::Upgrade { by: about(&self.texts).ok_or_else(unexpected_reply)? },
             'w' => Refusal::Withdrawn,
             'n' => Refusal::NothingToReplace,
             'f' => Refusal::Full {
-                name: name(self.name).ok_or_else(strange)?,
+                name: name(self.name).ok_or_else(unexpected_reply)?,
                 limit: count(self.place),
             },
-            _ => return Err(strange()),
+            _ => return Err(unexpected_reply()),
         })
     }
 
-    /// What a renewal came to.
+    /// The reply to a renewal.
     pub(super) fn renewed(self) -> Result<Renewed, Error> {
         Ok(match self.kind {
             'g' => Renewed::Held(self.grant()?),
@@ -111,42 +117,42 @@ impl Answer {
                 Some(reason) => Loss::Evicted { reason: reason.into() },
                 None => Loss::Forgotten,
             }),
-            _ => return Err(strange()),
+            _ => return Err(unexpected_reply()),
         })
     }
 
-    /// What a release came to.
+    /// The reply to a release.
     pub(super) fn released(&self) -> Result<Released, Error> {
         match self.kind {
             'd' => Ok(Released::Done),
             'o' => Ok(Released::Gone),
-            _ => Err(strange()),
+            _ => Err(unexpected_reply()),
         }
     }
 
-    /// What a forced release came to.
+    /// The reply to an eviction.
     pub(super) fn evicted(&self) -> Result<Evicted, Error> {
         let holders = self.texts.chunks(FIELDS).map(holder).collect::<Option<Vec<_>>>();
-        let holders = holders.ok_or_else(strange)?;
+        let holders = holders.ok_or_else(unexpected_reply)?;
         match self.kind {
             'd' => Ok(Evicted::Done(holders)),
             'n' => Ok(Evicted::NoSuchGrant(holders)),
-            _ => Err(strange()),
+            _ => Err(unexpected_reply()),
         }
     }
 
-    /// What a request to raise fences came to.
+    /// The reply to `raise_fences`.
     pub(super) fn raised(&self) -> Result<Raised, Error> {
         match (self.kind, self.place.and_then(number)) {
             ('d', _) => Ok(Raised::Done),
             ('n', Some(highest)) => Ok(Raised::NotAbove(Fence::new(highest))),
-            _ => Err(strange()),
+            _ => Err(unexpected_reply()),
         }
     }
 
     fn grant(&self) -> Result<Grant, Error> {
         let fences = self.fences.iter().map(|fence| number(*fence).map(Fence::new));
-        let fences = fences.collect::<Option<_>>().ok_or_else(strange)?;
+        let fences = fences.collect::<Option<_>>().ok_or_else(unexpected_reply)?;
         Ok(Grant { fences, arrival: self.arrival()? })
     }
 
@@ -159,68 +165,43 @@ impl Answer {
     }
 
     fn arrival(&self) -> Result<Arrival, Error> {
-        self.arrival.and_then(number).map(Arrival).ok_or_else(strange)
+        self.arrival.and_then(number).map(Arrival).ok_or_else(unexpected_reply)
     }
 }
 
-/// What was seen of slots.
-pub(super) fn snapshot(answers: Vec<Answer>) -> Result<Snapshot, Error> {
-    let mut seen = Snapshot::default();
-    for answer in answers {
-        match answer.kind {
+/// Builds a snapshot of slots. The rows of a slot's holders and waiters follow that of the slot.
+pub(super) fn snapshot(replies: Vec<ReplyRow>) -> Result<Snapshot, Error> {
+    let mut snapshot = Snapshot::default();
+    for reply in replies {
+        match reply.kind {
             'S' => {
-                let name = answer.name.as_deref().and_then(|name| Name::try_from(name).ok());
-                let closed = answer.first.map(micros).filter(|closed| !closed.is_zero());
-                seen.slots.push(SlotView {
-                    name: name.ok_or_else(strange)?,
-                    shape: answer.shape.and_then(shape_of).ok_or_else(strange)?,
+                let name = reply.name.as_deref().and_then(|name| Name::try_from(name).ok());
+                let closed = reply.first.map(micros).filter(|closed| !closed.is_zero());
+                snapshot.slots.push(SlotView {
+                    name: name.ok_or_else(unexpected_reply)?,
+                    shape: reply.shape.and_then(shape_of).ok_or_else(unexpected_reply)?,
                     holders: Vec::new(),
                     queue: Vec::new(),
                     closed_for: closed,
                 });
             }
             'H' => {
-                let slot = seen.slots.last_mut().ok_or_else(strange)?;
-                slot.holders.push(holder(&answer.texts).ok_or_else(strange)?);
+                let slot = snapshot.slots.last_mut().ok_or_else(unexpected_reply)?;
+                slot.holders.push(holder(&reply.texts).ok_or_else(unexpected_reply)?);
             }
             'W' => {
-                let slot = seen.slots.last_mut().ok_or_else(strange)?;
-                slot.queue.push(waiter(&answer.texts).ok_or_else(strange)?);
+                let slot = snapshot.slots.last_mut().ok_or_else(unexpected_reply)?;
+                slot.queue.push(waiter(&reply.texts).ok_or_else(unexpected_reply)?);
             }
-            'm' => seen.truncated = true,
-            _ => return Err(strange()),
+            'm' => snapshot.truncated = true,
+            _ => return Err(unexpected_reply()),
         }
     }
-    // What died since it was looked after has left an empty row.
-    seen.slots.retain(|slot| {
+    // Claims that expired after `touch_expired` are not returned; the row of their slot is.
+    snapshot.slots.retain(|slot| {
         !slot.holders.is_empty() || !slot.queue.is_empty() || slot.closed_for.is_some()
     });
-    Ok(seen)
-}
-
-/// What a session is told.
-pub(super) fn signal(text: &str) -> Option<Signal> {
-    let (kind, rest) = text.split_once(' ')?;
-    let (claim, rest) = rest.split_once(' ')?;
-    let claim = ClaimId::from_u128(claim.parse::<Uuid>().ok()?.as_u128());
-    match kind {
-        "g" => {
-            let mut numbers = rest.split(' ').map(|word| word.parse::<u64>().ok());
-            let arrival = Arrival(numbers.next()??);
-            let fences = numbers.map(|fence| fence.map(Fence::new)).collect::<Option<_>>()?;
-            Some(Signal::Granted { claim, grant: Grant { fences, arrival } })
-        }
-        "e" => Some(Signal::Ended { claim, loss: Loss::Evicted { reason: rest.into() } }),
-        _ => None,
-    }
-}
-
-/// A shape as the store keeps it.
-pub(super) fn shape_number(shape: Shape) -> i32 {
-    match shape {
-        Shape::Lock => -1,
-        Shape::Semaphore(permits) => i32::try_from(permits).unwrap_or(i32::MAX),
-    }
+    Ok(snapshot)
 }
 
 fn shape_of(number: i32) -> Option<Shape> {
@@ -228,15 +209,6 @@ fn shape_of(number: i32) -> Option<Shape> {
         -1 => Some(Shape::Lock),
         permits => u32::try_from(permits).ok().filter(|some| *some > 0).map(Shape::Semaphore),
     }
-}
-
-/// An answer that makes no sense.
-pub(super) fn strange() -> Error {
-    Error::new(ErrorKind::Corrupt, "the database answers what Tenure does not understand")
-        .with_help(
-            "look whether somebody changed Tenure's functions, or use one version everywhere",
-        )
-        .effect_unknown()
 }
 
 type Texts<'a> = &'a [Option<String>];
@@ -257,20 +229,21 @@ fn holder(texts: Texts<'_>) -> Option<HolderView> {
 }
 
 fn waiter(texts: Texts<'_>) -> Option<WaiterView> {
-    let seen = holder(texts)?;
+    // The same fields, of which the sixth means `ahead`.
+    let view = holder(texts)?;
     Some(WaiterView {
-        claim: seen.claim,
-        session: seen.session,
-        lineage: seen.lineage,
-        weight: seen.weight,
-        ahead: seen.reserved,
-        waited_for: seen.held_for,
-        expires_in: seen.expires_in,
-        about: seen.about,
+        claim: view.claim,
+        session: view.session,
+        lineage: view.lineage,
+        weight: view.weight,
+        ahead: view.reserved,
+        waited_for: view.held_for,
+        expires_in: view.expires_in,
+        about: view.about,
     })
 }
 
-/// Host, process, place, label.
+/// Parses host, process id, place and label.
 fn about(texts: Texts<'_>) -> Option<About> {
     let text = |at: usize| texts.get(at).and_then(Option::as_deref);
     Some(About {
@@ -285,7 +258,7 @@ fn id(text: &str) -> Option<u128> {
     Some(text.parse::<Uuid>().ok()?.as_u128())
 }
 
-#[allow(clippy::option_option, reason = "no session is an answer, a strange one is not")]
+#[allow(clippy::option_option, reason = "no session is valid, one that cannot be parsed is not")]
 fn session(text: Option<&str>) -> Option<Option<SessionId>> {
     match text {
         None => Some(None),
@@ -314,24 +287,8 @@ fn micros(value: i64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::statements::shape_number;
     use super::*;
-
-    #[test]
-    fn what_a_session_is_told_is_read() {
-        let id = ClaimId::new();
-        let text = Uuid::from_u128(id.as_u128()).to_string();
-        let fences = [Fence::new(5), Fence::new(6)].into_iter().collect();
-        let grant = Grant { fences, arrival: Arrival(4) };
-        assert_eq!(signal(&format!("g {text} 4 5 6")), Some(Signal::Granted { claim: id, grant }));
-        let loss = Loss::Evicted { reason: "by hand, 2nd".into() };
-        assert_eq!(
-            signal(&format!("e {text} by hand, 2nd")),
-            Some(Signal::Ended { claim: id, loss })
-        );
-        for odd in ["", "g", "g x 1 2", &format!("g {text} x"), &format!("z {text} 1")] {
-            assert_eq!(signal(odd), None, "{odd}");
-        }
-    }
 
     #[test]
     fn shapes_survive_the_store() {

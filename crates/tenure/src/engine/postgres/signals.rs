@@ -1,0 +1,246 @@
+//! How grants, evictions and wake-ups reach the sessions of this process.
+//!
+//! A session has a channel, `tenure:SESSION`, to which the server sends notifications
+//! (`listener.rs` receives them). Rows of kind `t` in the reply to a call are the same signals:
+//! those for sessions of this engine are delivered without the detour over the server, those for
+//! other sessions are passed to the server by [`notify`](PostgresEngine::notify).
+//!
+//! A notification may be lost, so none is relied on: waiters renew at a third of their lease and
+//! find a grant in the reply. After a reconnect, and regularly behind a pooler, where nothing can
+//! be subscribed to, every session gets [`Signal::Resync`] and renews its waiters at once.
+//!
+//! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted) or `e CLAIM REASON` (evicted).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use uuid::Uuid;
+
+use super::statements::{Function, Parameters, uuid};
+use super::{Inner, PostgresEngine};
+use crate::contract::{
+    Arrival, ClaimId, Fence, Grant, IdMap, Loss, SessionId, Signal, SignalListener, Verb,
+};
+use crate::sync::random_bytes;
+
+impl PostgresEngine {
+    /// Registers a session. Its channel is subscribed to in the background.
+    pub(super) fn register(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let router = &self.inner.context.router;
+        let ended = router.remove_ended();
+        router.register(session, listener);
+        let Some(listener) = &self.inner.listener else { return };
+        for session in ended {
+            listener.unsubscribe(session);
+        }
+        listener.subscribe(session);
+    }
+
+    /// Sends signals to sessions of other processes, in the background. A failure is only logged:
+    /// the waiter finds its grant at its next renewal.
+    pub(super) fn notify(&self, signals: Vec<(SessionId, String)>) {
+        let inner = Arc::clone(&self.inner);
+        inner.notifies_in_flight.fetch_add(1, Ordering::SeqCst);
+        self.inner.own.handle().spawn(async move {
+            let id = |session: SessionId| uuid(session.as_u128()).to_string();
+            let (sessions, texts): (Vec<String>, Vec<String>) =
+                signals.into_iter().map(|(session, text)| (id(session), text)).unzip();
+            let parameters: Parameters = vec![Box::new(sessions), Box::new(texts)];
+            if let Ok(pipeline) = inner.own_connection.get().await {
+                let permit = pipeline.permit(Verb::Release).await;
+                if let Err(error) = permit.call(Function::Notify, parameters).await {
+                    tracing::debug!("notifications were not sent: {error:?}");
+                }
+            }
+            inner.notifies_done.fetch_add(1, Ordering::SeqCst);
+            inner.notifies_in_flight.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+impl Inner {
+    /// Makes all sessions renew their waiters, if this engine has any.
+    pub(super) fn poll_waiters(&self) {
+        if !self.waiting.is_empty() {
+            self.context.router.resync();
+        }
+    }
+
+    /// Records whether a claim waits, where waiters are polled for.
+    pub(super) fn set_waiting(&self, claim: ClaimId, waits: bool) {
+        if self.listener.is_none() {
+            self.waiting.set(claim, waits);
+        }
+    }
+}
+
+/// The sessions of an engine and their listeners. Dispatches signals by session.
+pub(super) struct SignalRouter {
+    sessions: RwLock<IdMap<SessionId, Subscription>>,
+    /// A channel of this engine alone, to find out whether notifications arrive at all.
+    probe_channel: String,
+    probe_received: AtomicBool,
+    /// How many signals were delivered.
+    delivered: AtomicU64,
+}
+
+/// The listener of a session, and whether its channel is subscribed to.
+struct Subscription {
+    listener: Weak<dyn SignalListener>,
+    active: bool,
+}
+
+impl Default for SignalRouter {
+    fn default() -> Self {
+        Self {
+            sessions: RwLock::default(),
+            probe_channel: format!("tenure:{}", Uuid::from_bytes(random_bytes())),
+            probe_received: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
+        }
+    }
+}
+
+impl SignalRouter {
+    /// Adds a session, whose channel is not subscribed to yet.
+    fn register(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        sessions.insert(session, Subscription { listener, active: false });
+    }
+
+    /// Records that the server has confirmed the subscription of a session's channel.
+    pub(super) fn set_subscribed(&self, session: SessionId) {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(subscription) = sessions.get_mut(&session) {
+            subscription.active = true;
+        }
+    }
+
+    /// Returns whether every session with a live listener is subscribed.
+    #[cfg(feature = "conformance")]
+    pub(super) fn all_subscribed(&self) -> bool {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = sessions.values();
+        all.all(|subscription| subscription.active || subscription.listener.strong_count() == 0)
+    }
+
+    /// Returns whether this session is subscribed, or not registered.
+    pub(super) fn is_subscribed(&self, session: SessionId) -> bool {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.get(&session).is_none_or(|subscription| subscription.active)
+    }
+
+    /// Removes and returns the sessions whose listeners were dropped.
+    fn remove_ended(&self) -> Vec<SessionId> {
+        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let ended = |(id, subscription): (&SessionId, &Subscription)| {
+            (subscription.listener.strong_count() == 0).then_some(*id)
+        };
+        let ended: Vec<SessionId> = sessions.iter().filter_map(ended).collect();
+        for session in &ended {
+            sessions.remove(session);
+        }
+        ended
+    }
+
+    /// All registered sessions.
+    pub(super) fn sessions(&self) -> Vec<SessionId> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.keys().copied().collect()
+    }
+
+    pub(super) fn probe_channel(&self) -> String {
+        self.probe_channel.clone()
+    }
+
+    /// Returns whether a notification has arrived on the probe channel.
+    pub(super) fn probe_received(&self) -> bool {
+        self.probe_received.load(Ordering::SeqCst)
+    }
+
+    #[cfg(feature = "conformance")]
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::SeqCst)
+    }
+
+    /// Dispatches a notification of the server.
+    pub(super) fn on_notification(&self, channel: &str, text: &str) {
+        if channel == self.probe_channel {
+            return self.probe_received.store(true, Ordering::SeqCst);
+        }
+        let session = channel.strip_prefix("tenure:").and_then(|id| id.parse::<Uuid>().ok());
+        if let Some(session) = session {
+            self.deliver(SessionId::from_u128(session.as_u128()), text);
+        }
+    }
+
+    /// Delivers a signal. Returns false if the session is not one of this engine's.
+    pub(super) fn deliver(&self, session: SessionId, text: &str) -> bool {
+        let Some(listener) = self.listener(session) else { return false };
+        self.delivered.fetch_add(1, Ordering::SeqCst);
+        if let Some(signal) = parse_signal(text) {
+            listener.on_signal(signal);
+        }
+        true
+    }
+
+    /// Makes every session renew its waiters: notifications may have been missed.
+    pub(super) fn resync(&self) {
+        for session in self.sessions() {
+            if let Some(listener) = self.listener(session) {
+                listener.on_signal(Signal::Resync);
+            }
+        }
+    }
+
+    fn listener(&self, session: SessionId) -> Option<Arc<dyn SignalListener>> {
+        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        sessions.get(&session)?.listener.upgrade()
+    }
+}
+
+/// The channel of a session.
+pub(super) fn channel(session: SessionId) -> String {
+    format!("tenure:{}", uuid(session.as_u128()))
+}
+
+fn parse_signal(text: &str) -> Option<Signal> {
+    let (kind, rest) = text.split_once(' ')?;
+    let (claim, rest) = rest.split_once(' ')?;
+    let claim = ClaimId::from_u128(claim.parse::<Uuid>().ok()?.as_u128());
+    match kind {
+        "g" => {
+            let mut numbers = rest.split(' ').map(|word| word.parse::<u64>().ok());
+            let arrival = Arrival(numbers.next()??);
+            let fences = numbers.map(|fence| fence.map(Fence::new)).collect::<Option<_>>()?;
+            Some(Signal::Granted { claim, grant: Grant { fences, arrival } })
+        }
+        "e" => Some(Signal::Ended { claim, loss: Loss::Evicted { reason: rest.into() } }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_parsed() {
+        let id = ClaimId::new();
+        let text = Uuid::from_u128(id.as_u128()).to_string();
+        let fences = [Fence::new(5), Fence::new(6)].into_iter().collect();
+        let grant = Grant { fences, arrival: Arrival(4) };
+        assert_eq!(
+            parse_signal(&format!("g {text} 4 5 6")),
+            Some(Signal::Granted { claim: id, grant })
+        );
+        let loss = Loss::Evicted { reason: "by hand, 2nd".into() };
+        assert_eq!(
+            parse_signal(&format!("e {text} by hand, 2nd")),
+            Some(Signal::Ended { claim: id, loss })
+        );
+        for odd in ["", "g", "g x 1 2", &format!("g {text} x"), &format!("z {text} 1")] {
+            assert_eq!(parse_signal(odd), None, "{odd}");
+        }
+    }
+}
