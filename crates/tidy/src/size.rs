@@ -11,6 +11,8 @@ pub const TEST_FILE_LINES: usize = 700;
 pub const FUNCTION_LINES: usize = 70;
 /// Characters a line may have.
 pub const COLUMNS: usize = 100;
+/// Characters a line of prose may have in a page.
+pub const PROSE_COLUMNS: usize = 120;
 
 /// Complains about files with too many lines.
 #[must_use]
@@ -34,6 +36,25 @@ pub fn columns(path: &str, text: &str) -> Vec<String> {
         })
     });
     too_long.collect()
+}
+
+/// Complains about long lines of prose in a page. Tables, code and headings may be long.
+#[must_use]
+pub fn prose_columns(path: &str, text: &str) -> Vec<String> {
+    let (mut code, mut complaints) = (false, Vec::new());
+    for (index, line) in text.lines().enumerate() {
+        let start = line.trim_start();
+        code ^= start.starts_with("```");
+        let prose = !code && !start.starts_with(['|', '#', '<', '[']);
+        let columns = line.chars().count();
+        if prose && columns > PROSE_COLUMNS && start.contains(' ') {
+            complaints.push(format!(
+                "{path}:{}: {columns} columns; where does the eye take a breath?",
+                index + 1
+            ));
+        }
+    }
+    complaints
 }
 
 /// Complains about long functions.
@@ -88,6 +109,15 @@ mod tests {
         assert_eq!(found, ["a.rs:2: 101 columns; where does the eye take a breath?"]);
         let address = format!("// https://example.org/{}", "x".repeat(101));
         assert!(columns("a.rs", &address).is_empty());
+    }
+
+    #[test]
+    fn prose_is_narrow_and_tables_and_code_may_be_wide() {
+        let wide = "a ".repeat(61);
+        let spared = format!("| {wide}|\n```\n{wide}\n```\n# {wide}\n{}", "x".repeat(130));
+        assert_eq!(prose_columns("a.md", &spared), Vec::<String>::new());
+        let found = prose_columns("a.md", &format!("{spared}\n{wide}"));
+        assert_eq!(found, ["a.md:7: 122 columns; where does the eye take a breath?"]);
     }
 
     #[test]

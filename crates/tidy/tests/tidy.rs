@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use tidy::tree::{File, root, text_files};
-use tidy::{arrows, docs, links, manifest, mutants, promises, size, words};
+use tidy::{arrows, dialect, docs, links, manifest, mutants, promises, rooms, size, types, words};
 
 /// Runs a check on every chosen file and prints all complaints at once.
 fn check(chosen: fn(&File) -> bool, check: fn(&str, &str) -> Vec<String>) {
@@ -28,6 +28,11 @@ fn every_file_fits_the_eye() {
 #[test]
 fn every_line_fits_the_screen() {
     check(File::is_rust, size::columns);
+}
+
+#[test]
+fn every_line_of_prose_fits_the_screen() {
+    check(File::is_page, size::prose_columns);
 }
 
 #[test]
@@ -73,6 +78,26 @@ fn every_link_leads_somewhere() {
 #[test]
 fn every_public_async_function_answers_the_same_questions() {
     check(File::is_rust, docs::async_headings);
+}
+
+#[test]
+fn comments_name_what_acts() {
+    check(File::is_rust, dialect::persons);
+}
+
+#[test]
+fn every_engine_has_the_same_files() {
+    let files = text_files(&root()).expect("the workspace can be read");
+    let complaints = rooms::engine_files(files.iter().map(|file| file.path.as_str()));
+    assert!(complaints.is_empty(), "{} to tidy:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn a_type_name_has_one_meaning_in_a_crate() {
+    let files = text_files(&root()).expect("the workspace can be read");
+    let rust = files.iter().filter(|file| file.is_rust());
+    let complaints = types::doubles(rust.map(|file| (file.path.as_str(), file.text.as_str())));
+    assert!(complaints.is_empty(), "{} to tidy:\n{}", complaints.len(), complaints.join("\n"));
 }
 
 #[test]

@@ -214,4 +214,27 @@ mod tests {
         assert!(!text.contains("@S"), "{text}");
         assert!(!script(&location, VERSION).contains("CREATE"));
     }
+
+    /// The functions have no way to read `limits`; so every number that they share is looked for
+    /// where they use it.
+    #[test]
+    fn functions_and_limits_agree_on_numbers() {
+        let location = Location::parse("postgres://h/d").unwrap();
+        let text = script(&location, 0);
+        let (holders, waiters) = (limits::HOLDERS, limits::WAITERS);
+        let full = format!(
+            "(p_free[i] AND s.holders >= {holders}) OR \
+             (NOT p_free[i] AND p_waits AND s.waiting >= {waiters})"
+        );
+        for line in [
+            full,
+            format!("a.place := {holders};"),
+            format!("WHILE s.waiting > 0 AND s.holders < {holders} LOOP"),
+            format!("ORDER BY c.name, c.number LIMIT {} LOOP", limits::NAMED_HOLDERS),
+            format!("least(\"tenure\".clock(), {})", limits::FENCE / 2),
+            format!("WHEN p_shape < 0 THEN {} ELSE p_shape", limits::FULL_WEIGHT),
+        ] {
+            assert!(text.contains(&line), "{line}");
+        }
+    }
 }
