@@ -14,7 +14,7 @@ pub trait Harness: Send + Sync {
     /// What the engine promises.
     fn promises(&self) -> Promises;
 
-    /// Whether the engine serves a line at the very instant at which somebody in its way expires.
+    /// Whether the engine serves a queue at the very instant at which a claim in its way expires.
     /// Others do so when a verb next touches the slot, which callers cannot tell apart: but the
     /// differential driver can, and lets the ledger do the same.
     fn serves_at_once(&self) -> bool {

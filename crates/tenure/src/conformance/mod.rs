@@ -1,7 +1,7 @@
 //! The conformance suite: every engine is judged by the same scenarios. Knows the promises, not
 //! how any engine keeps them.
 //!
-//! Public behind the feature `conformance`, so that anybody can test an engine of their own: write
+//! Public behind the feature `conformance`, so that other crates can test engines of their own: write
 //! a [`Harness`] that opens fresh namespaces, and [`check`] it in a test.
 //!
 //! ```

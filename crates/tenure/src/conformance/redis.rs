@@ -71,7 +71,7 @@ impl RedisStage {
     }
 
     /// Returns when no call, answer or push is under way: round trips on every connection bring
-    /// nothing that anybody acts upon. Two, because what was gathered goes out behind the first.
+    /// nothing that a caller acts upon. Two, because what was gathered goes out behind the first.
     fn quiet(&self) {
         let mut before = None;
         loop {

@@ -66,7 +66,7 @@ impl RedlockStage {
     }
 
     /// Returns when no call or answer is under way: round trips on every connection bring nothing
-    /// that anybody acts upon.
+    /// that a caller acts upon.
     fn quiet(&self) {
         let mut before = None;
         loop {

@@ -174,7 +174,7 @@ impl<S: Shelf> Ledger<S> {
         self.shelf.swept();
     }
 
-    /// Drops what is dead in these slots, whoever asks for them or not.
+    /// Drops what has expired in these slots, also if no claim asks for them.
     pub(crate) fn sweep_these(&mut self, names: &[Name], now: Now) {
         for name in names {
             self.touch(name, now);

@@ -87,7 +87,7 @@ pub(crate) trait Line {
     fn owner_holds(&mut self, owner: OwnerId, holds: bool);
 }
 
-/// A line in this process's memory. Most slots never have one, so it is made when somebody first
+/// A queue in this process's memory. Most slots never have one, so it is made when a claim first
 /// waits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue(Option<Box<Tickets>>);
@@ -150,7 +150,7 @@ impl Line for Queue {
     }
 }
 
-/// A line that somebody stands or stood in.
+/// A queue that has, or had, a ticket.
 #[derive(Clone, Debug, Default)]
 struct Tickets {
     ahead: VecDeque<(Arrival, ClaimId)>,

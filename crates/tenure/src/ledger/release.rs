@@ -61,7 +61,7 @@ impl<S: Shelf> Ledger<S> {
             .filter(|hold| hold.fence == eviction.fence)
             .map(|hold| Arc::clone(&hold.claim))
             .collect();
-        // All are out before anybody comes in: nobody may share the fence that ends.
+        // All are removed before a waiter is granted: no grant may share the fence that ends.
         for claim in &claims {
             self.take_out(claim.id, &claim.parts);
         }

@@ -48,7 +48,7 @@ pub(super) struct Life {
 /// How a hold or a ticket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// Its owner gave it back, or somebody released it by force.
+    /// Its owner gave it back, or it was released by force.
     Released,
     /// Its lease ran out, or its session died, at this instant.
     Expired(Tick),
@@ -213,7 +213,7 @@ impl<L: Line, H: Holders> Slot<L, H> {
         granted
     }
 
-    /// Lets a ticket in whose owner has this weight by now, whoever stands before it: where owners
+    /// Lets a ticket in whose owner has this weight by now, past the tickets before it: where owners
     /// and their other tickets are not granted in one step. None if its owner has not.
     #[allow(dead_code, reason = "for engines that a build may leave out")]
     pub(super) fn promote_again(

@@ -93,7 +93,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn alarm(&self) -> Arc<dyn Alarm>;
 }
 
-/// Wakes the one thread that waits on it: at an instant, or when somebody rings.
+/// Wakes the one thread that waits on it: at an instant, or when it is rung.
 pub trait Alarm: fmt::Debug + Send + Sync {
     /// Asks to be woken at `at`, or earlier. Replaces an earlier setting. Any thread may call it.
     fn set(&self, at: Tick);
@@ -101,6 +101,6 @@ pub trait Alarm: fmt::Debug + Send + Sync {
     /// Wakes the waiting thread now, or makes its next wait return at once.
     fn ring(&self);
 
-    /// Blocks until the set instant has come or somebody rang. May return early for no reason.
+    /// Blocks until the set instant has come or it was rung. May return early for no reason.
     fn wait(&self);
 }

@@ -15,7 +15,7 @@ use crate::time::Tick;
 pub struct Rules {
     /// First come, first served is promised.
     pub queue: bool,
-    /// How long a name may be free while somebody waits for it.
+    /// How long a name may be free while a claim waits for it.
     pub wake_within: Duration,
     /// The link loses calls and pushes: what was let go may linger in the store for a lease.
     pub lossy: bool,
@@ -207,7 +207,7 @@ fn shares_ancestor(one: &Life, two: &Life) -> bool {
     one.lineage.iter().any(|owner| two.lineage.contains(owner))
 }
 
-/// Promise 2: whoever stood in line before another was sent is served before it. The store's order
+/// Promise 2: a claim that was queued before another was sent is served before it. The store's order
 /// is that of its fences.
 fn first_come(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
     let served = |life: &&&Life| life.fence(name).is_some();

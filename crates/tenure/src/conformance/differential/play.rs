@@ -57,7 +57,7 @@ struct Duel {
     /// For every name: the engine's fences by the ledger's.
     fences: HashMap<Name, BTreeMap<Fence, Fence>>,
     arrivals: HashMap<Arrival, Arrival>,
-    /// The engine serves a line at the very instant at which somebody in its way expires.
+    /// The engine serves a queue at the very instant at which a claim in its way expires.
     at_once: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Fencing: the fences of one name strictly grow, and whoever lost its lock has none.
+//! Fencing: the fences of one name strictly grow, and a claim that was lost has none.
 
 use super::{Ask, World, cells_of, child_of, fence, list, name, owner};
 use crate::contract::{Cell, ErrorKind, Expect, Fence, Grant, Part, Put, PutVerdict};

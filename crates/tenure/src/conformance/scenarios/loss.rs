@@ -1,4 +1,4 @@
-//! Loss: the holder knows before anybody else can hold, learns why, and a loss is final.
+//! Loss: the holder knows before another owner can hold, learns why, and a loss is final.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -96,7 +96,7 @@ fn once_the_first_has_finished_another_may(world: &World) {
 }
 
 fn a_waiting_upgrade_ends_with_its_read_hold(world: &World) {
-    // Between reading and writing somebody else might write: the upgrade would be a lie.
+    // Between reading and writing another owner might write: the upgrade would be a lie.
     let raw = world.raw();
     let (one, _) = raw.granted(world, Ask::read(world, "a"));
     let (two, _) = raw.granted(world, Ask::read(world, "a"));

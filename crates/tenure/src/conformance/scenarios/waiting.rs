@@ -1,4 +1,4 @@
-//! Waiting: whoever waits is woken, whatever is lost on the way, and nobody waits for ever by
+//! Waiting: a waiter is woken, whatever is lost on the way, and none waits for ever by
 //! accident.
 
 use std::time::Duration;
@@ -315,7 +315,7 @@ fn a_release_over_a_severed_link_is_left_to_the_lease(world: &World) {
 }
 
 fn a_long_chain_of_waiters_is_never_refused(world: &World) {
-    // Everybody holds one name and waits for the next one's; only the last can run.
+    // Each owner holds one name and waits for that of the next; only the last can run.
     const LENGTH: usize = 8;
     let actors: Vec<Actor> = (0..3).map(|_| world.actor()).collect();
     let owners: Vec<Owner> = (0..LENGTH).map(|_| Owner::new()).collect();
@@ -369,7 +369,7 @@ where
     pairs.iter().map(|pair| Waiting::start(call(pair))).collect()
 }
 
-/// What everybody's call comes to, as time goes by.
+/// What each call comes to, as time goes by.
 fn ended<T>(world: &World, pairs: &[Pair], mut all: Vec<Waiting<T>>) -> Vec<T> {
     for _ in 0..60 {
         Waiting::look(&mut all, world.stage());

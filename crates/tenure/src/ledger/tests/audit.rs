@@ -1,7 +1,7 @@
 //! The auditor: performs a program step by step and checks each step against the promises.
 //!
 //! Knows the state before and after a step, the answer, and its own memory of fences and
-//! tombstones. A complaint is a text; whoever runs the program prints the program with it.
+//! tombstones. A complaint is a text; the caller prints the program with it.
 
 mod answers;
 mod families;
@@ -166,7 +166,7 @@ impl Auditor {
         Ok(())
     }
 
-    /// Promise 2: whoever came in did so past nobody it had to wait for.
+    /// Promise 2: a claim that was granted did not pass one that it had to wait for.
     fn in_turn(name: &Name, seat: &Seat, before: &[&Seat], scene: &Scene) -> Checked {
         // As it was when it came in: without itself and those after it, with what it replaced.
         let mut then = scene.clone();
@@ -272,7 +272,7 @@ impl Auditor {
         Ok(())
     }
 
-    /// Whoever waited and now holds all its parts has been told, once, and nobody else.
+    /// A claim that waited and now holds all its parts was signalled, once, and no other.
     fn whoever_came_in_was_told(&mut self, case: &Case) -> Checked {
         let mut told = Vec::new();
         for (to, signal) in self.world.ledger.take_signals() {
@@ -315,8 +315,8 @@ impl Auditor {
 }
 
 impl Case {
-    /// From what to what, and who was renewed on the way. Most verbs look first: whoever came in
-    /// then may be renewed or replaced in the same step.
+    /// From what to what, and who was renewed on the way. Most verbs look first: a claim that is
+    /// granted then may be renewed or replaced in the same step.
     fn phases(&self) -> Vec<(&Facts, &Facts, Option<ClaimId>)> {
         if matches!(self.step, Step::Release { .. } | Step::EndSession(_)) {
             return vec![(&self.before, &self.after, None)];

@@ -21,7 +21,7 @@ fn a_forced_release_ends_exactly_the_grant_with_that_fence_and_tells_the_reason(
     assert_eq!(world.holders("a"), [2]);
 }
 
-/// Promise 9: whoever looked a moment ago must not end a successor.
+/// Promise 9: a caller that looked a moment ago must not end a successor.
 #[test]
 fn a_forced_release_with_an_old_fence_ends_nothing_and_says_who_holds() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Stories of the line: who is next, who is skipped, when time has ended somebody.
+//! Stories of the queue: which ticket is next, which is skipped, and when one has expired.
 
 use super::*;
 use crate::contract::Loss;
