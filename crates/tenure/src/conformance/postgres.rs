@@ -29,7 +29,9 @@ impl PostgresHarness {
     pub fn new(url: &str) -> Self {
         // A schema of its own: its functions go by a clock that is not the server's.
         let mark = if url.contains('?') { '&' } else { '?' };
-        Self { url: format!("{url}{mark}schema=tenure_stage"), promises: PROMISES }
+        // A busy machine may take long to start a server process for each connection.
+        let options = "schema=tenure_stage&connect_timeout=60";
+        Self { url: format!("{url}{mark}{options}"), promises: PROMISES }
     }
 
     /// The same behind a pooler, where nothing is pushed.
