@@ -5,28 +5,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Inner;
+use super::claims::ClaimPhase;
 use super::client::{Compare, CompareResult, ResponseOp};
-use super::errors::Trouble;
-use super::keys::{Kind, Tag};
-use super::leases::{Lease, Standing, Term, Who};
-use super::picture::{Epoch, Picture, Rules, settle_arrival, settle_grant};
-use super::record::{FenceAt, Record};
-use super::roll::Phase;
-use super::step::{Change, Own, Step, last_two, picture, reads, reads_some};
+use super::errors::{CallError, VerbError, contended, expired_unsent};
+use super::fences::{Epoch, settle_arrival, settle_grant};
+use super::keys::{KeyKind, Tag};
+use super::leases::{EtcdLease, LeaseOwner, LeaseSpec, LeaseStatus};
+use super::record::{ClaimRecord, FenceSource};
+use super::snapshot::{SlotSnapshot, SnapshotLedger};
+use super::transaction::{
+    LedgerDiff, LocalClaim, Transaction, read_last_two, read_ops, read_ops_limited, snapshot_of,
+};
 use crate::contract::{
-    Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Renewed, Verb, Verdict, short,
+    Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Renewed, Verb, Verdict,
 };
 use crate::ledger::seam::Shelf;
 use crate::time::Tick;
 
 /// How often a step is tried that others keep getting ahead of.
-pub(super) const TRIES: usize = 64;
+pub(super) const MAX_ATTEMPTS: usize = 64;
 
 /// How many keys of a slot are read before it is known that they are needed.
-const FEW: i64 = 64;
+const FIRST_READ_LIMIT: i64 = 64;
 
 /// How often a lease is made anew that ended while it was used.
-pub(super) const LEASES: usize = 3;
+pub(super) const LEASE_ATTEMPTS: usize = 3;
 
 impl Inner {
     /// Makes a claim that was asked for at `since`. A copy of a claim that is still under way here
@@ -36,8 +39,8 @@ impl Inner {
         claim: &Arc<Claim>,
         since: Tick,
     ) -> Result<Verdict, Error> {
-        let under_way = match self.crowd.join(claim.id) {
-            Ok(under_way) => under_way,
+        let guard = match self.in_flight.begin(claim.id) {
+            Ok(guard) => guard,
             Err(shared) => {
                 return shared.await.unwrap_or_else(|_| {
                     let what = "the runtime on which the claim was made has ended";
@@ -46,66 +49,68 @@ impl Inner {
                 });
             }
         };
-        let answer = match under_way.turn().await {
+        let answer = match guard.acquire_permit().await {
             Ok(_) if self.clock.now() >= since + claim.lease => {
-                Err(too_late(claim.lease).during(Verb::Claim))
+                Err(expired_unsent(claim.lease).during(Verb::Claim))
             }
             // The permit is kept until there is an answer.
-            Ok(_turn) => self.claim_alone(claim, since).await,
+            Ok(_permit) => self.claim_with_leases(claim, since).await,
             Err(withdrawn) => Err(withdrawn.during(Verb::Claim)),
         };
-        under_way.answered(&answer);
+        guard.complete(&answer);
         answer
     }
 
-    async fn claim_alone(
+    async fn claim_with_leases(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         since: Tick,
     ) -> Result<Verdict, Error> {
-        for _ in 0..LEASES {
-            let answer = match self.own(claim, since).await {
-                Ok((own, stale)) => {
+        for _ in 0..LEASE_ATTEMPTS {
+            let answer = match self.local_claim(claim, since).await {
+                Ok((local, stale)) => {
                     // Beside each other: what the claim rests on is answered for when both are.
-                    let (kept, answer) =
-                        tokio::join!(self.kept(stale, since), self.claim_with(&own, since));
+                    let (kept, answer) = tokio::join!(
+                        self.keep_alive_beside(stale, since),
+                        self.claim_on(&local, since)
+                    );
                     let answer = answer.and_then(|verdict| kept.map(|()| verdict));
-                    if matches!(answer, Err(Halt::Trouble(Trouble::LeaseGone))) {
-                        self.leases.forget(&own.lease);
-                        own.delay.iter().for_each(|lease| self.leases.forget(lease));
+                    if matches!(answer, Err(VerbError::Call(CallError::LeaseGone))) {
+                        self.leases.forget(&local.lease);
+                        local.delay.iter().for_each(|lease| self.leases.forget(lease));
                     }
                     answer
                 }
-                Err(halt) => Err(halt),
+                Err(error) => Err(error),
             };
             match answer {
-                Err(Halt::Trouble(Trouble::LeaseGone)) => {}
-                answer => return answer.map_err(|halt| halt.into_error(Verb::Claim)),
+                Err(VerbError::Call(CallError::LeaseGone)) => {}
+                answer => return answer.map_err(|error| error.into_error(Verb::Claim)),
             }
         }
-        Err(Trouble::LeaseGone.into_error().during(Verb::Claim))
+        Err(CallError::LeaseGone.into_error().during(Verb::Claim))
     }
 
     /// The leases of a claim, and those of them that have to be kept alive beside it.
-    async fn own(
+    async fn local_claim(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         since: Tick,
-    ) -> Result<(Own, Vec<Arc<Lease>>), Halt> {
-        let who = claim.session.map_or(Who::Claim(claim.id), Who::Session);
-        let term = |extra| Term { who, length: claim.lease, extra };
+    ) -> Result<(LocalClaim, Vec<Arc<EtcdLease>>), VerbError> {
+        let owner = claim.session.map_or(LeaseOwner::Claim(claim.id), LeaseOwner::Session);
+        let spec = |extra| LeaseSpec { owner, length: claim.lease, extra };
         let mut stale = Vec::new();
-        let mut lease = async |term| {
-            Ok::<_, Halt>(match self.leases.standing(term, since) {
-                Standing::Fresh(lease) => lease,
-                Standing::Stale(lease) => {
+        let mut lease = async |spec| {
+            Ok::<_, VerbError>(match self.leases.status(spec, since) {
+                LeaseStatus::Fresh(lease) => lease,
+                LeaseStatus::Stale(lease) => {
                     stale.push(Arc::clone(&lease));
                     lease
                 }
-                Standing::None => {
+                LeaseStatus::Missing => {
                     let inner = Arc::clone(self);
-                    let made = async move { inner.leases.ensure(term, since).await };
-                    self.tasks.apart(Box::pin(made)).await??
+                    let made = async move { inner.leases.ensure(spec, since).await };
+                    self.tasks.run_on_engine(Box::pin(made)).await??
                 }
             })
         };
@@ -113,151 +118,164 @@ impl Inner {
         let delay = if claim.lock_delay.is_zero() {
             None
         } else {
-            Some(lease(term(claim.lock_delay)).await?)
+            Some(lease(spec(claim.lock_delay)).await?)
         };
-        let lease = lease(term(Duration::ZERO)).await?;
-        let tag = self.roll.get(claim.id).map_or(Tag::FIRST, |entry| entry.own.tag);
-        Ok((Own { claim: Arc::clone(claim), lease, delay, tag }, stale))
+        let lease = lease(spec(Duration::ZERO)).await?;
+        let tag = self.claims.get(claim.id).map_or(Tag::FIRST, |entry| entry.local.tag);
+        Ok((LocalClaim { claim: Arc::clone(claim), lease, delay, tag }, stale))
     }
 
     /// Keeps leases alive that others rest on as well.
-    async fn kept(self: &Arc<Self>, leases: Vec<Arc<Lease>>, since: Tick) -> Result<(), Halt> {
+    async fn keep_alive_beside(
+        self: &Arc<Self>,
+        leases: Vec<Arc<EtcdLease>>,
+        since: Tick,
+    ) -> Result<(), VerbError> {
         if leases.is_empty() {
             return Ok(());
         }
         let inner = Arc::clone(self);
-        let kept = async move { inner.keep(&leases, since).await };
-        Ok(self.tasks.apart(Box::pin(kept)).await??)
+        let kept = async move { inner.keep_leases(&leases, since).await };
+        Ok(self.tasks.run_on_engine(Box::pin(kept)).await??)
     }
 
     /// Keeps leases alive, one after the other.
-    pub(super) async fn keep(&self, leases: &[Arc<Lease>], since: Tick) -> Result<(), Trouble> {
+    pub(super) async fn keep_leases(
+        &self,
+        leases: &[Arc<EtcdLease>],
+        since: Tick,
+    ) -> Result<(), CallError> {
         for lease in leases {
             self.leases.keep_alive(lease, since).await?;
         }
         Ok(())
     }
 
-    async fn claim_with(self: &Arc<Self>, own: &Own, since: Tick) -> Result<Verdict, Halt> {
-        self.crowd.wanted(own.claim.id)?;
-        let before = self.roll.get(own.claim.id);
+    async fn claim_on(
+        self: &Arc<Self>,
+        local: &LocalClaim,
+        since: Tick,
+    ) -> Result<Verdict, VerbError> {
+        self.in_flight.check_wanted(local.claim.id)?;
+        let before = self.claims.get(local.claim.id);
         let repeated = before.is_some();
-        if !self.roll.enter(own, since) {
+        if !self.claims.insert(local, since) {
             // Its time was up a moment ago: it must be gone before it can come anew.
-            let (inner, claim) = (Arc::clone(self), Arc::clone(&own.claim));
-            let ended = async move { inner.end_claim(&claim.parts, claim.id).await };
-            self.tasks.apart(Box::pin(ended)).await??;
-            self.roll.leave(own.claim.id);
-            self.roll.enter(own, since);
+            let (inner, claim) = (Arc::clone(self), Arc::clone(&local.claim));
+            let ended = async move { inner.remove_claim(&claim.parts, claim.id).await };
+            self.tasks.run_on_engine(Box::pin(ended)).await??;
+            self.claims.remove(local.claim.id);
+            self.claims.insert(local, since);
         }
-        let answer = if !repeated && self.has_line(&own.claim) {
-            Ok(Fast::Look(None))
+        let answer = if !repeated && self.has_local_queue(&local.claim) {
+            Ok(FastClaim::Contended(None))
         } else {
-            self.claim_fast(own).await
+            self.claim_fast(local).await
         };
         let verdict = match answer {
-            Ok(Fast::Granted(grant)) => Ok(Verdict::Granted(grant)),
-            Ok(Fast::Look(found)) => {
-                let (inner, own) = (Arc::clone(self), own.clone());
-                let judged = async move { inner.claim_contended(own, found, repeated).await };
-                self.tasks.apart(Box::pin(judged)).await.map_err(Halt::from).flatten()
+            Ok(FastClaim::Granted(grant)) => Ok(Verdict::Granted(grant)),
+            Ok(FastClaim::Contended(found)) => {
+                let (inner, local) = (Arc::clone(self), local.clone());
+                let judged = async move { inner.claim_contended(local, found, repeated).await };
+                self.tasks.run_on_engine(Box::pin(judged)).await.map_err(VerbError::from).flatten()
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         };
         match &verdict {
             Ok(Verdict::Refused(_)) => {
                 // A refused copy says nothing of a claim that stands.
-                if self.roll.get(own.claim.id).is_some_and(|entry| entry.phase == Phase::Asked) {
-                    self.roll.leave(own.claim.id);
+                let entry = self.claims.get(local.claim.id);
+                if entry.is_some_and(|entry| entry.phase == ClaimPhase::Sent) {
+                    self.claims.remove(local.claim.id);
                 }
             }
             // The answer may have come after the claim's time was up and everything was ended.
-            Ok(_) if self.roll.get(own.claim.id).is_none() => {
-                self.roll.enter(own, since);
+            Ok(_) if self.claims.get(local.claim.id).is_none() => {
+                self.claims.insert(local, since);
             }
             Ok(_) | Err(_) => {}
         }
         // The leader may have changed: what the claim has must hang on leases that were made since.
-        let elsewhere = before.is_some_and(|before| before.own.lease.id != own.lease.id);
+        let elsewhere = before.is_some_and(|before| before.local.lease.id != local.lease.id);
         if matches!(verdict, Ok(Verdict::Granted(_) | Verdict::Queued(_)))
-            && (elsewhere || self.is_old(own))
+            && (elsewhere || self.needs_move(local))
         {
-            let entries: Vec<_> = self.roll.get(own.claim.id).into_iter().collect();
+            let entries: Vec<_> = self.claims.get(local.claim.id).into_iter().collect();
             let inner = Arc::clone(self);
             let moved = async move { inner.move_keys(entries, since).await };
-            self.tasks.apart(Box::pin(moved)).await??;
+            self.tasks.run_on_engine(Box::pin(moved)).await??;
         }
         verdict
     }
 
     /// One call: if nobody holds or waits and nothing keeps the slots closed, the claim holds.
     /// Otherwise the same call tells what stands there.
-    async fn claim_fast(&self, own: &Own) -> Result<Fast, Halt> {
-        let (claim, wall) = (&own.claim, self.clock.wall_micros());
+    async fn claim_fast(&self, local: &LocalClaim) -> Result<FastClaim, VerbError> {
+        let (claim, wall) = (&local.claim, self.clock.wall_micros());
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         if claim.replaces.is_some() {
             // There is something to replace, so the slots are not empty.
-            return Ok(Fast::Look(Some(self.look(&names, &[claim.id]).await?)));
+            return Ok(FastClaim::Contended(Some(self.read_slots(&names, &[claim.id]).await?)));
         }
-        let otherwise = reads_some(&self.keys, &names, &[claim.id], FEW);
-        let mut change = Change::default();
-        change.absent(self.keys.tomb(claim.id));
+        let otherwise = read_ops_limited(&self.keys, &names, &[claim.id], FIRST_READ_LIMIT);
+        let mut txn = Transaction::default();
+        txn.if_absent(self.keys.tombstone(claim.id));
         let epoch = self.epoch();
-        let fence = FenceAt::Created(epoch.raised);
-        let value = Record { fence, ..Record::new(claim, wall) }.write();
+        let fence = FenceSource::Created(epoch.raised);
+        let value = ClaimRecord { fence, ..ClaimRecord::new(claim, wall) }.encode();
         for name in &names {
             let slot = self.keys.slot(name);
             let empty = Compare::create_revision(slot.from, CompareResult::Equal, 0);
-            change.compares.push(empty.with_range(slot.to));
-            change.put(self.keys.claim(name, Kind::Hold, own.tag), value.clone(), own.lease.id);
-            if let Some(delay) = &own.delay {
-                let key = self.keys.claim(name, Kind::Delay, own.tag);
-                change.put(key, value.clone(), delay.id);
+            txn.compares.push(empty.with_range(slot.to));
+            txn.put(self.keys.claim(name, KeyKind::Hold, local.tag), value.clone(), local.lease.id);
+            if let Some(delay) = &local.delay {
+                let key = self.keys.claim(name, KeyKind::Delay, local.tag);
+                txn.put(key, value.clone(), delay.id);
             }
         }
-        let answer = self.when_agreed(epoch, change, otherwise).await?;
-        if answer.held {
+        let answer = self.txn_under_terms(epoch, txn, otherwise).await?;
+        if answer.succeeded {
             let grant = grant_at(&names, epoch, answer.revision);
             let by = Some(answer.revision);
-            self.roll.stands(claim.id, Phase::Held { by, waited: false });
-            return Ok(Fast::Granted(grant));
+            self.claims.set_phase(claim.id, ClaimPhase::Held { by, waited: false });
+            return Ok(FastClaim::Granted(grant));
         }
         if answer.replies.iter().any(ResponseOp::is_cut) {
             // A crowd stands there, which is looked at only if need be.
-            return Ok(Fast::Look(None));
+            return Ok(FastClaim::Contended(None));
         }
-        let found = picture(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
-        Ok(Fast::Look(Some(found)))
+        let found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
+        Ok(FastClaim::Contended(Some(found)))
     }
 
-    pub(super) async fn claim_by_rules(
+    pub(super) async fn claim_by_ledger(
         self: &Arc<Self>,
-        mut own: Own,
-        found: Option<Picture>,
-    ) -> Result<Verdict, Halt> {
-        let claim = &Arc::clone(&own.claim);
-        let mut found = self.found_or_look(found, claim).await?;
-        for attempt in 0..TRIES {
-            self.wanted(claim)?;
+        mut local: LocalClaim,
+        found: Option<SlotSnapshot>,
+    ) -> Result<Verdict, VerbError> {
+        let claim = &Arc::clone(&local.claim);
+        let mut found = self.found_or_read(found, claim).await?;
+        for attempt in 0..MAX_ATTEMPTS {
+            self.check_wanted(claim)?;
             found = self.with_replaced(found, claim).await?;
-            own.tag = found.tag_for(claim, own.tag, attempt);
-            self.roll.tag(claim.id, own.tag);
+            local.tag = found.tag_for(claim, local.tag, attempt);
+            self.claims.set_tag(claim.id, local.tag);
             let now = self.now();
-            let mut rules = found.rules(now, 0);
-            let step = Step::new(&self.keys, &found, &mut rules);
-            let verdict = rules.claim(claim, now);
-            let mut change = step.change(&mut rules, Some(&own), now.wall_micros)?;
+            let mut ledger = found.ledger(now, 0);
+            let diff = LedgerDiff::new(&self.keys, &found, &mut ledger);
+            let verdict = ledger.claim(claim, now);
+            let mut txn = diff.transaction(&mut ledger, Some(&local), now.wall_micros)?;
             let mut revision = found.revision;
-            if !change.is_empty() {
+            if !txn.is_empty() {
                 if let (Verdict::Queued(_), [part]) = (&verdict, claim.parts.as_slice()) {
-                    change.writes.push(last_two(self.keys.kind(part.name(), Kind::Wait)));
+                    txn.writes.push(read_last_two(self.keys.kind(part.name(), KeyKind::Wait)));
                 }
                 let names: Vec<Name> = found.slots.keys().cloned().collect();
-                let otherwise = reads(&self.keys, &names, &[claim.id]);
-                let answer = self.when_agreed(found.epoch, change, otherwise).await?;
-                if !answer.held {
-                    found = picture(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
-                    self.pause(attempt).await;
+                let otherwise = read_ops(&self.keys, &names, &[claim.id]);
+                let answer = self.txn_under_terms(found.epoch, txn, otherwise).await?;
+                if !answer.succeeded {
+                    found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
+                    self.back_off(attempt).await;
                     continue;
                 }
                 revision = answer.revision;
@@ -270,49 +288,57 @@ impl Inner {
             return Ok(match verdict {
                 Verdict::Granted(grant) => {
                     let grant = settle_grant(&grant, found.epoch, revision);
-                    self.now_held(claim, &grant, &found, &mut rules);
-                    self.waits.held(self, claim.id);
+                    self.record_held(claim, &grant, &found, &mut ledger);
+                    self.waiters.end_granted(self, claim.id);
                     Verdict::Granted(grant)
                 }
                 Verdict::Queued(mut queued) => {
                     queued.arrival = settle_arrival(queued.arrival, revision);
-                    self.roll.stands(claim.id, Phase::Waiting);
+                    self.claims.set_phase(claim.id, ClaimPhase::Waiting);
                     // A newcomer may move its kin ahead of the line, and itself with them.
-                    rules.admit_at_most(1);
+                    ledger.admit_at_most(1);
                     let id = claim.id;
-                    claim.parts.names().for_each(|name| rules.serve(name, now));
-                    let moves = match rules.stands(id, &claim.parts, now) {
+                    claim.parts.names().for_each(|name| ledger.serve(name, now));
+                    let moved_ahead = match ledger.stands(id, &claim.parts, now) {
                         Some(Renewed::Waiting(after)) => after.place != queued.place,
                         _ => true,
                     };
-                    self.begin_wait(&own, queued.arrival, &found);
-                    if moves {
-                        self.evaluate(id).await;
-                        return self.settled(&own, Verdict::Queued(queued)).await;
+                    self.begin_wait(&local, queued.arrival, &found);
+                    if moved_ahead {
+                        self.check_turn(id).await;
+                        return self.verdict_after_check(&local, Verdict::Queued(queued)).await;
                     }
                     Verdict::Queued(queued)
                 }
                 refused @ Verdict::Refused(_) => refused,
             });
         }
-        Err(crowded(claim.parts.first_name()).into())
+        Err(contended(claim.parts.first_name()).into())
     }
 
-    async fn found_or_look(&self, found: Option<Picture>, claim: &Claim) -> Result<Picture, Halt> {
+    async fn found_or_read(
+        &self,
+        found: Option<SlotSnapshot>,
+        claim: &Claim,
+    ) -> Result<SlotSnapshot, VerbError> {
         if let Some(found) = found {
             return Ok(found);
         }
         let names: Vec<Name> = claim.parts.names().cloned().collect();
-        self.look(&names, &[claim.id]).await
+        self.read_slots(&names, &[claim.id]).await
     }
 
     /// How a claim stands after it was served in the same breath.
-    async fn settled(&self, own: &Own, otherwise: Verdict) -> Result<Verdict, Halt> {
-        let claim = &own.claim;
+    async fn verdict_after_check(
+        &self,
+        local: &LocalClaim,
+        otherwise: Verdict,
+    ) -> Result<Verdict, VerbError> {
+        let claim = &local.claim;
         let names: Vec<Name> = claim.parts.names().cloned().collect();
-        let found = self.look(&names, &[claim.id]).await?;
+        let found = self.read_slots(&names, &[claim.id]).await?;
         let now = self.now();
-        Ok(match found.rules(now, 0).stands(claim.id, &claim.parts, now) {
+        Ok(match found.ledger(now, 0).stands(claim.id, &claim.parts, now) {
             Some(Renewed::Held(grant)) => Verdict::Granted(grant),
             Some(Renewed::Waiting(queued)) => Verdict::Queued(queued),
             _ => otherwise,
@@ -320,18 +346,22 @@ impl Inner {
     }
 
     /// The same picture with the other slots of the claim that is to be replaced.
-    async fn with_replaced(&self, found: Picture, claim: &Claim) -> Result<Picture, Halt> {
+    async fn with_replaced(
+        &self,
+        found: SlotSnapshot,
+        claim: &Claim,
+    ) -> Result<SlotSnapshot, VerbError> {
         let Some(old) = claim.replaces else { return Ok(found) };
-        self.with_parts(found, &[old], claim.id).await
+        self.with_all_slots_of(found, &[old], claim.id).await
     }
 
     /// The same picture with all slots of these claims, if it has some of them.
-    pub(super) async fn with_parts(
+    pub(super) async fn with_all_slots_of(
         &self,
-        found: Picture,
+        found: SlotSnapshot,
         claims: &[ClaimId],
         tomb: ClaimId,
-    ) -> Result<Picture, Halt> {
+    ) -> Result<SlotSnapshot, VerbError> {
         let mut found = found;
         loop {
             let seen = found.slots.values().flatten();
@@ -343,18 +373,22 @@ impl Inner {
             if names.len() == found.slots.len() {
                 return Ok(found);
             }
-            found = self.look(&names, &[tomb]).await?;
+            found = self.read_slots(&names, &[tomb]).await?;
         }
     }
 
     /// Reads slots and tombstones, all at one revision.
-    pub(super) async fn look(&self, names: &[Name], tombs: &[ClaimId]) -> Result<Picture, Halt> {
-        let answer = self.link.read(reads(&self.keys, names, tombs)).await?;
-        Ok(picture(&self.keys, self.epoch(), answer, names, tombs)?)
+    pub(super) async fn read_slots(
+        &self,
+        names: &[Name],
+        tombstones: &[ClaimId],
+    ) -> Result<SlotSnapshot, VerbError> {
+        let answer = self.connection.read(read_ops(&self.keys, names, tombstones)).await?;
+        Ok(snapshot_of(&self.keys, self.epoch(), answer, names, tombstones)?)
     }
 
     /// A little time for others to get their step done, once they were faster a few times.
-    pub(super) async fn pause(&self, attempt: usize) {
+    pub(super) async fn back_off(&self, attempt: usize) {
         if attempt >= 4 {
             let millis = u64::from(crate::sync::random_bytes()[0]) % (attempt as u64);
             tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -362,12 +396,12 @@ impl Inner {
     }
 
     /// Remembers how a claim came to hold, for a quick release.
-    pub(super) fn now_held(
+    pub(super) fn record_held(
         &self,
         claim: &Claim,
         grant: &Grant,
-        found: &Picture,
-        rules: &mut Rules,
+        found: &SlotSnapshot,
+        ledger: &mut SnapshotLedger,
     ) {
         let id = claim.id;
         let mut fences = grant.fences.as_slice().iter();
@@ -375,17 +409,17 @@ impl Inner {
         let same = fences.all(|fence| Some(*fence) == first);
         let fresh =
             first.map(|fence| found.epoch.revision(fence)).filter(|by| *by > found.revision);
-        if fresh.is_none() && self.roll.holds(id) {
+        if fresh.is_none() && self.claims.holds(id) {
             return;
         }
         // Whoever shares a fence takes its name out of the group when it goes.
         let alone = claim.parts.names().all(|name| {
-            let slot = rules.shelf().peek(name);
+            let slot = ledger.shelf().peek(name);
             let hold = slot.and_then(|slot| slot.holds.iter().find(|hold| hold.claim.id == id));
             hold.is_some_and(|hold| hold.group.is_none())
         });
         let waited = found.slots.keys().any(|name| found.ticket(name, id).is_some());
-        self.roll.stands(id, Phase::Held { by: fresh.filter(|_| same && alone), waited });
+        self.claims.set_phase(id, ClaimPhase::Held { by: fresh.filter(|_| same && alone), waited });
     }
 }
 
@@ -396,50 +430,8 @@ fn grant_at(names: &[Name], epoch: Epoch, revision: u64) -> Grant {
     Grant { fences, arrival: crate::contract::Arrival(revision) }
 }
 
-enum Fast {
+enum FastClaim {
     Granted(Grant),
     /// What stands there; none if that was too much to read.
-    Look(Option<Picture>),
-}
-
-/// Why a verb has no answer.
-#[derive(Debug)]
-pub(super) enum Halt {
-    Trouble(Trouble),
-    Error(Error),
-}
-
-impl Halt {
-    pub(super) fn into_error(self, verb: Verb) -> Error {
-        match self {
-            Self::Trouble(trouble) => trouble.into_error().during(verb),
-            Self::Error(error) => error.during(verb),
-        }
-    }
-}
-
-impl From<Trouble> for Halt {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
-    }
-}
-
-impl From<Error> for Halt {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-/// Others were faster too often.
-pub(super) fn crowded(name: &Name) -> Error {
-    Error::new(ErrorKind::Unavailable, "others changed this lock faster than we could look at it")
-        .on(name)
-        .with_help("call again; if it happens often, spread the load over several names")
-}
-
-/// The error of a claim whose lease passed before it was sent.
-pub(super) fn too_late(lease: Duration) -> Error {
-    let what = format!("the claim was not sent: its turn came after its lease of {}", short(lease));
-    Error::new(ErrorKind::Unavailable, what)
-        .with_help("call again; if it happens often, use longer leases or fewer claims at once")
+    Contended(Option<SlotSnapshot>),
 }

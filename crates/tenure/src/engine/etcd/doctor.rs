@@ -12,11 +12,11 @@ use crate::contract::{Finding, Health};
 const SLOW: Duration = Duration::from_millis(100);
 
 /// How often a call is timed.
-const TIMES: usize = 5;
+const SAMPLES: usize = 5;
 
 /// What a member says of itself.
 #[derive(Clone, Debug)]
-struct Status {
+struct MemberStatus {
     version: String,
     leader: u64,
     db_size: i64,
@@ -26,13 +26,14 @@ impl Inner {
     /// Asks the cluster all there is to ask, and judges the answers.
     pub(super) async fn doctor(self: &Arc<Self>) -> Vec<Finding> {
         let mut statuses = Vec::new();
-        let members: Vec<String> = self.link.endpoints().map(str::to_owned).collect();
+        let members: Vec<String> = self.connection.endpoints().map(str::to_owned).collect();
         for at in 0..members.len() {
             statuses.push(self.status(at).await);
         }
-        let listed = self.link.call(|client: Client| async move { client.member_list().await });
+        let listed =
+            self.connection.call(|client: Client| async move { client.member_list().await });
         let listed = listed.await.ok().map(|list| list.members.len());
-        let alarms = self.link.call(|client: Client| async move { client.alarms().await });
+        let alarms = self.connection.call(|client: Client| async move { client.alarms().await });
         let alarms = alarms.await.ok().map(|answer| {
             let name = |alarm: &AlarmMember| match alarm.alarm() {
                 AlarmType::NoSpace => "NOSPACE".to_owned(),
@@ -56,20 +57,20 @@ impl Inner {
         findings
     }
 
-    async fn status(&self, member: usize) -> Option<Status> {
-        let client = self.link.client_of(member);
+    async fn status(&self, member: usize) -> Option<MemberStatus> {
+        let client = self.connection.client_of(member);
         let asked = tokio::time::timeout(Duration::from_secs(2), client.status()).await;
         let status = asked.ok()?.ok()?;
         let (leader, db_size) = (status.leader, status.db_size);
-        Some(Status { version: status.version, leader, db_size })
+        Some(MemberStatus { version: status.version, leader, db_size })
     }
 
     /// How long a call takes that a majority has to agree to.
     async fn latency(&self) -> Finding {
         let mut times = Vec::new();
-        for _ in 0..TIMES {
+        for _ in 0..SAMPLES {
             let began = self.clock.now();
-            if self.link.read(vec![RequestOp::get(self.keys.terms())]).await.is_ok() {
+            if self.connection.read(vec![RequestOp::get(self.keys.terms())]).await.is_ok() {
                 times.push(self.clock.now().since(began));
             }
         }
@@ -80,7 +81,7 @@ impl Inner {
 
 fn judge_members(
     members: &[String],
-    statuses: &[Option<Status>],
+    statuses: &[Option<MemberStatus>],
     listed: Option<usize>,
 ) -> Finding {
     let away: Vec<_> =
@@ -111,7 +112,7 @@ fn judge_members(
     }
 }
 
-fn judge_leader(statuses: &[Option<Status>]) -> Finding {
+fn judge_leader(statuses: &[Option<MemberStatus>]) -> Finding {
     let mut leaders: Vec<u64> = statuses.iter().flatten().map(|status| status.leader).collect();
     leaders.dedup();
     match leaders.as_slice() {
@@ -127,7 +128,7 @@ fn judge_leader(statuses: &[Option<Status>]) -> Finding {
     }
 }
 
-fn judge_versions(statuses: &[Option<Status>], members: usize) -> Finding {
+fn judge_versions(statuses: &[Option<MemberStatus>], members: usize) -> Finding {
     let mut versions: Vec<&str> = statuses.iter().flatten().map(|s| &*s.version).collect();
     versions.sort_unstable();
     versions.dedup();
@@ -186,8 +187,8 @@ mod tests {
     use super::*;
 
     #[expect(clippy::unnecessary_wraps, reason = "a member that is away says nothing")]
-    fn status(version: &str, leader: u64) -> Option<Status> {
-        Some(Status { version: version.to_owned(), leader, db_size: 0 })
+    fn status(version: &str, leader: u64) -> Option<MemberStatus> {
+        Some(MemberStatus { version: version.to_owned(), leader, db_size: 0 })
     }
 
     #[test]
@@ -206,7 +207,7 @@ mod tests {
     fn a_minority_that_is_away_is_a_note_and_a_majority_is_bad() {
         let members = ["a", "b", "c"].map(str::to_owned);
         let up = || status("3.5.9", 7);
-        let judged = |all: [Option<Status>; 3]| judge_members(&members, &all, Some(3)).state;
+        let judged = |all: [Option<MemberStatus>; 3]| judge_members(&members, &all, Some(3)).state;
         assert_eq!(judged([up(), up(), up()]), Health::Fine);
         assert_eq!(judged([up(), None, up()]), Health::Note);
         assert_eq!(judged([up(), None, None]), Health::Bad);

@@ -24,26 +24,26 @@ const SPECIAL: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b':').add(b';').add
 
 /// A claim as it stands at one of its keys.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct ClaimRecord {
     pub(super) claim: Arc<Claim>,
     /// The wall clock of its client when it came to stand here, in microseconds: for people.
     pub(super) since: u64,
     /// The revision of its arrival, if it arrived under another key.
     pub(super) arrival: Option<u64>,
     /// Where its fence is found.
-    pub(super) fence: FenceAt,
+    pub(super) fence: FenceSource,
     /// Of a hold: it is part of a set that still waits for other parts. Of a ticket: what it is to
     /// replace held this slot when it was queued, and the ticket ends with it.
     pub(super) reserved: bool,
     /// With whom it shares its fence.
-    pub(super) group: Option<Group>,
+    pub(super) group: Option<FenceGroup>,
 }
 
 /// Where a fence is found: a revision that is known only when it is written cannot be written down.
 /// By how much fences were raised when it was given out is, so that a client that does not know of
 /// the raise reads the same fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FenceAt {
+pub(super) enum FenceSource {
     /// The revision that created the key, raised by this.
     Created(u64),
     /// The revision that last wrote the key, raised by this.
@@ -54,29 +54,29 @@ pub(super) enum FenceAt {
 
 /// Claims that share one fence. Every living member has the same record of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct FenceGroup {
     pub(super) key: u64,
-    pub(super) fence: FenceAt,
+    pub(super) fence: FenceSource,
     pub(super) spent: bool,
     /// Who belongs to it. Whoever is named here and is gone ended by expiry: a release takes its
     /// name out.
     pub(super) members: Vec<ClaimId>,
 }
 
-impl Record {
+impl ClaimRecord {
     /// A claim that has just come to stand somewhere.
     pub(super) fn new(claim: &Arc<Claim>, since: u64) -> Self {
         Self {
             claim: Arc::clone(claim),
             since,
             arrival: None,
-            fence: FenceAt::Created(0),
+            fence: FenceSource::Created(0),
             reserved: false,
             group: None,
         }
     }
 
-    pub(super) fn write(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let claim = &*self.claim;
         let mut text = String::with_capacity(256);
         let session = or_dash(claim.session.map(SessionId::to_hex));
@@ -105,7 +105,7 @@ impl Record {
         text.into_bytes()
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut fields = text.split(' ');
         let mut next = || fields.next();
@@ -123,11 +123,11 @@ impl Record {
         let replaces = option(next()?)?;
         let since = next()?.parse().ok()?;
         let arrival = option(next()?)?;
-        let fence = FenceAt::read(next()?)?;
+        let fence = FenceSource::read(next()?)?;
         let reserved = next()? == "1";
         let group = match next()? {
             "-" => None,
-            text => Some(Group::read(text)?),
+            text => Some(FenceGroup::read(text)?),
         };
         let parts: Vec<Part> = next()?.split(';').map(read_part).collect::<Option<_>>()?;
         let parts = Parts::set(parts).ok()?;
@@ -146,7 +146,7 @@ impl Record {
     }
 }
 
-impl FenceAt {
+impl FenceSource {
     fn text(self) -> String {
         match self {
             Self::Created(0) => "c".to_owned(),
@@ -167,7 +167,7 @@ impl FenceAt {
     }
 }
 
-impl Group {
+impl FenceGroup {
     fn push(&self, text: &mut String) {
         let _ = write!(text, "{}:{}:{}", self.key, self.fence.text(), u8::from(self.spent));
         for member in &self.members {
@@ -178,7 +178,7 @@ impl Group {
     fn read(text: &str) -> Option<Self> {
         let mut fields = text.split(':');
         let key = fields.next()?.parse().ok()?;
-        let fence = FenceAt::read(fields.next()?)?;
+        let fence = FenceSource::read(fields.next()?)?;
         let spent = fields.next()? == "1";
         let members = fields.map(|text| text.parse().ok()).collect::<Option<_>>()?;
         Some(Self { key, fence, spent, members })
@@ -256,7 +256,7 @@ mod tests {
         Name::try_from(text).unwrap()
     }
 
-    fn record() -> Record {
+    fn record() -> ClaimRecord {
         let parts = Parts::set([
             Part::write(name("a b;c:d%,é")),
             Part::write(name("w")),
@@ -279,43 +279,43 @@ mod tests {
                 label: Some(Label::try_from("x y").unwrap()),
             },
         };
-        let (fence, members) = (FenceAt::Written(0), vec![ClaimId::new(), claim.id]);
-        let group = Group { key: 9, fence: FenceAt::Known(11), spent: true, members };
+        let (fence, members) = (FenceSource::Written(0), vec![ClaimId::new(), claim.id]);
+        let group = FenceGroup { key: 9, fence: FenceSource::Known(11), spent: true, members };
         let claim = Arc::new(claim);
-        Record { claim, since: 5, arrival: Some(3), fence, reserved: true, group: Some(group) }
+        ClaimRecord { claim, since: 5, arrival: Some(3), fence, reserved: true, group: Some(group) }
     }
 
     #[test]
     fn a_record_survives_its_text() {
         let full = record();
-        let read = Record::read(&full.write()).unwrap();
+        let read = ClaimRecord::decode(&full.encode()).unwrap();
         assert_eq!(read.claim, full.claim);
         assert_eq!(read.group, full.group);
-        let rest = |it: &Record| (it.since, it.arrival, it.fence, it.reserved);
+        let rest = |it: &ClaimRecord| (it.since, it.arrival, it.fence, it.reserved);
         assert_eq!(rest(&read), rest(&full));
-        for fence in [FenceAt::Created(0), FenceAt::Created(7), FenceAt::Written(8)] {
-            let raised = Record { fence, ..full.clone() };
-            assert_eq!(Record::read(&raised.write()).unwrap().fence, fence);
+        for fence in [FenceSource::Created(0), FenceSource::Created(7), FenceSource::Written(8)] {
+            let raised = ClaimRecord { fence, ..full.clone() };
+            assert_eq!(ClaimRecord::decode(&raised.encode()).unwrap().fence, fence);
         }
         let mut plain = (*full.claim).clone();
         plain.session = None;
         plain.replaces = None;
         plain.lineage = Lineage::root(OwnerId::new());
         plain.about = About { host: "".into(), pid: 1, place: None, label: None };
-        let plain = Record::new(&Arc::new(plain), 1);
-        assert_eq!(Record::read(&plain.write()).unwrap().claim, plain.claim);
+        let plain = ClaimRecord::new(&Arc::new(plain), 1);
+        assert_eq!(ClaimRecord::decode(&plain.encode()).unwrap().claim, plain.claim);
     }
 
     #[test]
     fn text_that_is_not_ours_is_no_record() {
-        let text = String::from_utf8(record().write()).unwrap();
+        let text = String::from_utf8(record().encode()).unwrap();
         for end in 0..text.len() - 4 {
             // A shorter record may be one, but nothing panics.
-            let _ = Record::read(&text.as_bytes()[..end]);
+            let _ = ClaimRecord::decode(&text.as_bytes()[..end]);
         }
         for bad in ["", "1", "2 - x", "hello", &text.replacen('1', "9", 1)] {
-            assert!(Record::read(bad.as_bytes()).is_none(), "{bad}");
+            assert!(ClaimRecord::decode(bad.as_bytes()).is_none(), "{bad}");
         }
-        assert!(Record::read(&[0xff, 0xfe]).is_none());
+        assert!(ClaimRecord::decode(&[0xff, 0xfe]).is_none());
     }
 }

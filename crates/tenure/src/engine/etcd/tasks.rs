@@ -15,9 +15,9 @@ use crate::engine::runtime::{Callers, Own};
 /// The callers' runtime, if it has threads of its own, timers and sockets. A call that is made
 /// there saves two changes of threads.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Front(Option<Callers>);
+pub(super) struct CallerRuntime(Option<Callers>);
 
-impl Front {
+impl CallerRuntime {
     /// The runtime that this is called from, if it will do.
     pub(super) async fn find(own: &Own) -> Self {
         Self(Callers::find(own).await.filter(Callers::has_threads))
@@ -29,7 +29,7 @@ impl Front {
     }
 
     /// Whether whoever asks runs there.
-    pub(super) fn is_here(&self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         self.0.as_ref().is_some_and(Callers::are_here)
     }
 }
@@ -38,7 +38,7 @@ impl Front {
 #[derive(Clone, Debug)]
 pub(super) struct Tasks {
     handle: Handle,
-    front: Front,
+    caller_runtime: CallerRuntime,
     counts: Arc<Counts>,
 }
 
@@ -50,37 +50,37 @@ struct Counts {
 
 /// Counts one piece of work for as long as it lives.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Counts>);
+pub(super) struct TaskGuard(Arc<Counts>);
 
-impl Drop for Busy {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Tasks {
-    pub(super) fn new(handle: Handle, front: Front) -> Self {
-        Self { handle, front, counts: Arc::default() }
+    pub(super) fn new(handle: Handle, caller_runtime: CallerRuntime) -> Self {
+        Self { handle, caller_runtime, counts: Arc::default() }
     }
 
     /// Says that something is under way, until it is dropped.
-    pub(super) fn busy(&self) -> Busy {
+    pub(super) fn guard(&self) -> TaskGuard {
         self.counts.busy.fetch_add(1, Ordering::SeqCst);
         self.counts.begun.fetch_add(1, Ordering::SeqCst);
-        Busy(Arc::clone(&self.counts))
+        TaskGuard(Arc::clone(&self.counts))
     }
 
     /// Does work that nobody waits for.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let busy = self.busy();
+        let guard = self.guard();
         self.handle.spawn(async move {
             work.await;
-            drop(busy);
+            drop(guard);
         });
     }
 
     /// Does work that lasts as long as the engine and is not counted.
-    pub(super) fn spawn_lasting(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn_uncounted(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(work);
     }
 
@@ -91,13 +91,13 @@ impl Tasks {
         T: Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let told = self.begin(&self.handle, work);
-        async { told.await.map_err(over)? }
+        let receiver = self.spawn_counted(&self.handle, work);
+        async { receiver.await.map_err(engine_ended)? }
     }
 
     /// The same on the callers' runtime, if that is where the one who waits runs. What others
     /// depend on, as they do on the renewal of a lease, must be done [`apart`](Self::apart).
-    pub(super) fn run_here<T, W>(
+    pub(super) fn run_on_caller<T, W>(
         &self,
         work: W,
     ) -> impl Future<Output = Result<T, Error>> + use<T, W>
@@ -105,37 +105,37 @@ impl Tasks {
         T: Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let here = self.front.handle();
-        let told = self.begin(here.unwrap_or(&self.handle), work);
-        async { told.await.map_err(over)? }
+        let here = self.caller_runtime.handle();
+        let receiver = self.spawn_counted(here.unwrap_or(&self.handle), work);
+        async { receiver.await.map_err(engine_ended)? }
     }
 
     /// Does a piece of work on the engine's own thread, which goes on whatever callers do.
-    pub(super) async fn apart<T: Send + 'static>(
+    pub(super) async fn run_on_engine<T: Send + 'static>(
         &self,
         work: Pin<Box<dyn Future<Output = T> + Send>>,
     ) -> Result<T, Error> {
-        if self.front.is_here() {
-            self.begin(&self.handle, work).await.map_err(over)
+        if self.caller_runtime.is_current() {
+            self.spawn_counted(&self.handle, work).await.map_err(engine_ended)
         } else {
             Ok(work.await)
         }
     }
 
-    fn begin<T: Send + 'static>(
+    fn spawn_counted<T: Send + 'static>(
         &self,
         handle: &Handle,
         work: impl Future<Output = T> + Send + 'static,
     ) -> oneshot::Receiver<T> {
-        let (tell, told) = oneshot::channel();
-        let busy = self.busy();
+        let (sender, receiver) = oneshot::channel();
+        let guard = self.guard();
         handle.spawn(async move {
             let answer = work.await;
             // Counted until the answer is there: then it is the caller's turn.
-            let _ = tell.send(answer);
-            drop(busy);
+            let _ = sender.send(answer);
+            drop(guard);
         });
-        told
+        receiver
     }
 
     /// How much is under way, and how much was ever begun.
@@ -152,7 +152,7 @@ impl Tasks {
     }
 }
 
-fn over(_: RecvError) -> Error {
+fn engine_ended(_: RecvError) -> Error {
     Error::new(ErrorKind::Closed, "the engine's thread has ended")
         .effect_unknown()
         .with_help("connect again")

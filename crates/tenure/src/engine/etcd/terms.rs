@@ -22,13 +22,13 @@
 use std::time::Duration;
 
 use super::Inner;
-use super::claim::Halt;
 use super::client::{Compare, CompareResult, KeyValue, RangeRequest, RequestOp, ResponseOp};
-use super::errors::Trouble;
+use super::connection::{ClusterConnection, TxnReply, restored};
+use super::errors::{CallError, VerbError};
+use super::fences::Epoch;
 use super::keys::Keys;
-use super::link::{Answer, Link, restored};
-use super::picture::{Epoch, Picture};
-use super::step::Change;
+use super::snapshot::SlotSnapshot;
+use super::transaction::Transaction;
 use crate::contract::{Error, ErrorKind, Fence, Page, Query, Raised};
 use crate::engine::max_lease;
 use crate::ledger::Now;
@@ -39,21 +39,21 @@ use crate::sync::PoisonError;
 const LAYOUT: u64 = 2;
 
 /// How often terms are read that others change at the same time.
-const TRIES: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// How long to wait before another member is asked: an election may go on.
-const PAUSE: Duration = Duration::from_millis(300);
+const ELECTION_PAUSE: Duration = Duration::from_millis(300);
 
 /// How far a new base is above the largest fence of the restored store at least, should the wall
 /// clock be behind: more revisions than a backup is behind.
 const LEAP: u64 = 1 << 32;
 
 /// How many keys are read to say who is there.
-const SHOWN: i64 = 200;
+const KEYS_SHOWN: i64 = 200;
 
 /// What stands at the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Terms {
+struct NamespaceTerms {
     layout: u64,
     max_lease: Duration,
     cluster: u64,
@@ -70,7 +70,7 @@ struct Terms {
 
 /// What a client states when it connects, and whether what stands may be changed for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stated {
+pub(super) struct StatedTerms {
     pub(super) max_lease: Duration,
     /// A restored store is accepted.
     pub(super) accepts_restored: bool,
@@ -79,8 +79,8 @@ pub(super) struct Stated {
 }
 
 /// What stands, and what is known of the store around it.
-struct Standing {
-    terms: Option<Terms>,
+struct StoredTerms {
+    terms: Option<NamespaceTerms>,
     /// The revision that wrote the terms; 0 if there are none.
     written: u64,
     revision: u64,
@@ -96,59 +96,59 @@ fn is_another_log(index: u64, known: u64, revisions: u64) -> bool {
 
 /// Agrees with all other clients of the namespace, and says which epoch it is.
 pub(super) async fn agree(
-    link: &Link,
+    connection: &ClusterConnection,
     keys: &Keys,
-    stated: Stated,
+    stated: StatedTerms,
     now: Now,
 ) -> Result<Epoch, Error> {
     let max_lease = stated.max_lease;
     // Members that are away are passed over, each once; nothing here does harm when it is repeated.
-    let mut others = link.endpoints().count().saturating_sub(1);
-    for _ in 0..TRIES {
-        let standing = match stands(link, keys).await {
-            Err(trouble) if trouble.is_about_the_member() && others > 0 => {
+    let mut others = connection.endpoints().count().saturating_sub(1);
+    for _ in 0..MAX_ATTEMPTS {
+        let stored = match read_terms(connection, keys).await {
+            Err(error) if error.should_switch_member() && others > 0 => {
                 others -= 1;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ELECTION_PAUSE).await;
                 continue;
             }
-            answer => answer.map_err(Trouble::into_error)??,
+            answer => answer.map_err(CallError::into_error)??,
         };
-        let (written, log) = (standing.written, standing.log);
-        let mut change = Change::default();
-        change.unwritten(keys.terms(), written);
-        let terms = match standing.terms {
-            None => standing.first(max_lease, now),
-            Some(terms) if standing.is_restored() => {
+        let (written, log) = (stored.written, stored.log);
+        let mut txn = Transaction::default();
+        txn.if_unwritten(keys.terms(), written);
+        let terms = match stored.terms {
+            None => stored.first(max_lease, now),
+            Some(terms) if stored.is_restored() => {
                 if !stated.accepts_restored {
                     return Err(restored());
                 }
-                standing.accepted(terms, now)
+                stored.accepted(terms, now)
             }
             Some(terms) if terms.max_lease == max_lease => return Ok(terms.epoch(written)),
             Some(terms) => {
                 let epoch = terms.epoch(written);
-                if let Err(because) = may_change(link, keys, stated, epoch, now).await? {
+                if let Err(because) = may_change(connection, keys, stated, epoch, now).await? {
                     return Err(max_lease::refused(terms.max_lease, max_lease, &because));
                 }
                 let slots = keys.all_slots();
                 let empty = Compare::create_revision(slots.from, CompareResult::Equal, 0);
-                change.compares.push(empty.with_range(slots.to));
-                Terms { max_lease, log, since: epoch.written, ..terms }
+                txn.compares.push(empty.with_range(slots.to));
+                NamespaceTerms { max_lease, log, since: epoch.written, ..terms }
             }
         };
         if terms.base > limits::FENCE_FLOOR {
             return Err(Error::new(ErrorKind::Limit, "the fences of this namespace are used up")
                 .with_help("use another prefix or namespace"));
         }
-        change.put(keys.terms(), terms.text().into_bytes(), 0);
-        match link.when(change.compares, change.writes, Vec::new()).await {
+        txn.put(keys.terms(), terms.encode().into_bytes(), 0);
+        match connection.txn(txn.compares, txn.writes, Vec::new()).await {
             // A restored store may have another `max_lease` than is stated.
-            Ok(done) if done.held && terms.max_lease == max_lease => {
+            Ok(done) if done.succeeded && terms.max_lease == max_lease => {
                 return Ok(terms.epoch(done.revision));
             }
             // Whether it was written is seen by looking once more.
-            Err(trouble) if trouble.is_about_the_member() && others > 0 => others -= 1,
-            done => drop(done.map_err(Trouble::into_error)?),
+            Err(error) if error.should_switch_member() && others > 0 => others -= 1,
+            done => drop(done.map_err(CallError::into_error)?),
         }
     }
     Err(Error::new(ErrorKind::Unavailable, "others keep changing the terms of this namespace")
@@ -157,16 +157,16 @@ pub(super) async fn agree(
 
 /// Raises fences above `to`. Returns the epoch from then on, too.
 async fn raise(
-    link: &Link,
+    connection: &ClusterConnection,
     keys: &Keys,
-    stated: Stated,
+    stated: StatedTerms,
     now: Now,
     to: u64,
 ) -> Result<(Raised, Epoch), Error> {
-    for _ in 0..TRIES {
-        agree(link, keys, stated, now).await?;
-        let standing = stands(link, keys).await.map_err(Trouble::into_error)??;
-        let Standing { terms: Some(terms), written, revision, log, .. } = standing else {
+    for _ in 0..MAX_ATTEMPTS {
+        agree(connection, keys, stated, now).await?;
+        let stored = read_terms(connection, keys).await.map_err(CallError::into_error)??;
+        let StoredTerms { terms: Some(terms), written, revision, log, .. } = stored else {
             continue;
         };
         let epoch = terms.epoch(written);
@@ -176,13 +176,13 @@ async fn raise(
             return Ok((Raised::NotAbove(Fence::new(highest)), epoch));
         }
         let raised = to - epoch.version(revision);
-        let terms = Terms { raised, log, since: epoch.written, ..terms };
-        let mut change = Change::default();
-        change.unwritten(keys.terms(), written);
-        change.put(keys.terms(), terms.text().into_bytes(), 0);
-        let done = link.when(change.compares, change.writes, Vec::new()).await;
-        let done = done.map_err(Trouble::into_error)?;
-        if done.held {
+        let terms = NamespaceTerms { raised, log, since: epoch.written, ..terms };
+        let mut txn = Transaction::default();
+        txn.if_unwritten(keys.terms(), written);
+        txn.put(keys.terms(), terms.encode().into_bytes(), 0);
+        let done = connection.txn(txn.compares, txn.writes, Vec::new()).await;
+        let done = done.map_err(CallError::into_error)?;
+        if done.succeeded {
             return Ok((Raised::Done, terms.epoch(done.revision)));
         }
     }
@@ -191,28 +191,33 @@ async fn raise(
 }
 
 /// Reads what stands.
-async fn stands(link: &Link, keys: &Keys) -> Result<Result<Standing, Error>, Trouble> {
-    let read = link.read(vec![RequestOp::get(keys.terms())]).await?;
-    let cluster = link.cluster().unwrap_or(0);
+async fn read_terms(
+    connection: &ClusterConnection,
+    keys: &Keys,
+) -> Result<Result<StoredTerms, Error>, CallError> {
+    let read = connection.read(vec![RequestOp::get(keys.terms())]).await?;
+    let cluster = connection.cluster().unwrap_or(0);
     // Asked after the read, so the log has an entry for every revision up to it.
-    let log = log_of(link).await;
+    let log = raft_index(connection).await;
     let revision = read.revision;
     let found = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
-    let terms = match found.first().map(|key| Terms::read(&key.value)) {
+    let terms = match found.first().map(|key| NamespaceTerms::decode(&key.value)) {
         None => None,
         Some(None) => return Ok(Err(damaged())),
-        Some(Some(terms)) if terms.layout != LAYOUT => return Ok(Err(unknown(terms.layout))),
+        Some(Some(terms)) if terms.layout != LAYOUT => {
+            return Ok(Err(unknown_layout(terms.layout)));
+        }
         Some(terms) => terms,
     };
     let written = found.first().map_or(0, written);
-    Ok(Ok(Standing { terms, written, revision, cluster, log }))
+    Ok(Ok(StoredTerms { terms, written, revision, cluster, log }))
 }
 
 /// Whether `max_lease` may be changed, or why not.
 async fn may_change(
-    link: &Link,
+    connection: &ClusterConnection,
     keys: &Keys,
-    stated: Stated,
+    stated: StatedTerms,
     epoch: Epoch,
     now: Now,
 ) -> Result<Result<(), String>, Error> {
@@ -221,9 +226,9 @@ async fn may_change(
     }
     let slots = keys.all_slots();
     let (key, range_end) = (slots.from, slots.to);
-    let some = RangeRequest { key, range_end, limit: SHOWN, ..RangeRequest::default() };
-    let read = link.read(vec![some.into()]).await.map_err(Trouble::into_error)?;
-    let mut found = Picture::new(read.revision, epoch);
+    let some = RangeRequest { key, range_end, limit: KEYS_SHOWN, ..RangeRequest::default() };
+    let read = connection.read(vec![some.into()]).await.map_err(CallError::into_error)?;
+    let mut found = SlotSnapshot::new(read.revision, epoch);
     let all: Vec<KeyValue> = read.replies.into_iter().flat_map(ResponseOp::into_kvs).collect();
     if all.is_empty() {
         return Ok(Ok(()));
@@ -234,15 +239,15 @@ async fn may_change(
             let _ = found.add(keys, &name, slot);
         }
     }
-    let seen = found.rules(now, 0).inspect(&Query::Page(Page::default()), now);
+    let seen = found.ledger(now, 0).inspect(&Query::Page(Page::default()), now);
     let claimed = max_lease::claimed(&seen);
     Ok(Err(claimed.unwrap_or_else(|| "a lock delay has not passed yet".to_owned())))
 }
 
 /// The index of the raft log of the member that is asked now. A member that does not tell is no
 /// reason not to connect.
-async fn log_of(link: &Link) -> u64 {
-    let status = link.call(|client| async move { client.status().await }).await;
+async fn raft_index(connection: &ClusterConnection) -> u64 {
+    let status = connection.call(|client| async move { client.status().await }).await;
     status.map_or(0, |status| status.raft_index)
 }
 
@@ -258,34 +263,36 @@ impl Inner {
 
     /// Does something that may give out fences of this epoch: only if the terms of the namespace
     /// are those that the epoch is known from. Otherwise reads, and agrees anew if they are not.
-    pub(super) async fn when_agreed(
+    pub(super) async fn txn_under_terms(
         &self,
         epoch: Epoch,
-        mut change: Change,
+        mut txn: Transaction,
         mut otherwise: Vec<RequestOp>,
-    ) -> Result<Answer, Halt> {
+    ) -> Result<TxnReply, VerbError> {
         let key = self.keys.terms();
-        change.unwritten(key.clone(), epoch.terms);
+        txn.if_unwritten(key.clone(), epoch.terms);
         otherwise.push(RangeRequest { key, keys_only: true, ..RangeRequest::default() }.into());
-        let mut answer = self.link.when(change.compares, change.writes, otherwise).await?;
-        if !answer.held {
+        let mut answer = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
+        if !answer.succeeded {
             let terms = answer.replies.pop().map(ResponseOp::into_kvs).unwrap_or_default();
             if terms.first().map_or(0, written) != epoch.terms {
-                self.know(agree(&self.link, &self.keys, self.stated, self.now()).await?);
+                self.learn_epoch(
+                    agree(&self.connection, &self.keys, self.stated, self.now()).await?,
+                );
             }
         }
         Ok(answer)
     }
 
     /// Raises fences, so that all that are given out from now on are above `to`.
-    pub(super) async fn raise_fences(&self, to: Fence) -> Result<Raised, Halt> {
-        let raised = raise(&self.link, &self.keys, self.stated, self.now(), to.get()).await;
+    pub(super) async fn raise_fences(&self, to: Fence) -> Result<Raised, VerbError> {
+        let raised = raise(&self.connection, &self.keys, self.stated, self.now(), to.get()).await;
         let (raised, epoch) = raised?;
-        self.know(epoch);
+        self.learn_epoch(epoch);
         Ok(raised)
     }
 
-    fn know(&self, epoch: Epoch) {
+    fn learn_epoch(&self, epoch: Epoch) {
         let mut known = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
         // Answers may come in another order than they were made.
         if epoch.terms > known.terms {
@@ -294,22 +301,22 @@ impl Inner {
     }
 }
 
-impl Standing {
+impl StoredTerms {
     /// The terms of a namespace that has none yet.
-    fn first(&self, max_lease: Duration, now: Now) -> Terms {
+    fn first(&self, max_lease: Duration, now: Now) -> NamespaceTerms {
         let base = now.wall_micros.min(Epoch::MAX);
         let (layout, former, raised, since) = (LAYOUT, base, 0, 0);
         let Self { cluster, log, .. } = *self;
-        Terms { layout, max_lease, cluster, base, former, log, raised, since }
+        NamespaceTerms { layout, max_lease, cluster, base, former, log, raised, since }
     }
 
     /// The terms of a restored store: fences go on above all that this store may have given out.
-    fn accepted(&self, terms: Terms, now: Now) -> Terms {
+    fn accepted(&self, terms: NamespaceTerms, now: Now) -> NamespaceTerms {
         let highest = terms.base + terms.raised + self.revision;
         let base = now.wall_micros.min(Epoch::MAX).max(highest + LEAP);
         let (former, raised, since) = (terms.base, 0, 0);
         let Self { cluster, log, .. } = *self;
-        Terms { cluster, base, former, log, raised, since, ..terms }
+        NamespaceTerms { cluster, base, former, log, raised, since, ..terms }
     }
 
     /// Whether this is not the store in which the terms were written.
@@ -321,20 +328,20 @@ impl Standing {
     }
 }
 
-impl Terms {
+impl NamespaceTerms {
     fn epoch(self, written: u64) -> Epoch {
         let Self { base, former, raised, since, .. } = self;
         let terms = written;
         Epoch { base, former, written: if since == 0 { written } else { since }, raised, terms }
     }
 
-    fn text(self) -> String {
+    fn encode(self) -> String {
         let Self { layout, cluster, base, former, log, raised, since, .. } = self;
         let max_lease = self.max_lease.as_micros();
         format!("{layout} {max_lease} {cluster:x} {base} {former} {log} {raised} {since}")
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
+    fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut fields = text.split(' ');
         let layout = fields.next()?.parse().ok()?;
@@ -353,7 +360,7 @@ impl Terms {
     }
 }
 
-fn unknown(layout: u64) -> Error {
+fn unknown_layout(layout: u64) -> Error {
     let what = format!("this namespace has layout {layout}, and we know {LAYOUT} alone");
     Error::new(ErrorKind::Unsupported, what)
         .with_help("use the same version of Tenure everywhere, or another namespace")
@@ -368,27 +375,36 @@ fn damaged() -> Error {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
+    fn terms() -> NamespaceTerms {
         let (base, former, log, raised, since) = (7_000, 5_000, 90, 11, 3);
         let max_lease = Duration::from_secs(60);
-        Terms { layout: LAYOUT, max_lease, cluster: u64::MAX, base, former, log, raised, since }
+        NamespaceTerms {
+            layout: LAYOUT,
+            max_lease,
+            cluster: u64::MAX,
+            base,
+            former,
+            log,
+            raised,
+            since,
+        }
     }
 
     #[test]
     fn terms_survive_their_text_and_nothing_else_is_taken_for_them() {
-        assert_eq!(Terms::read(terms().text().as_bytes()), Some(terms()));
+        assert_eq!(NamespaceTerms::decode(terms().encode().as_bytes()), Some(terms()));
         for bad in ["", "2", "x 1 1 1", "2 1 zz 1", "2 1 1", "2 1 1 1 1"] {
-            assert_eq!(Terms::read(bad.as_bytes()), None, "{bad}");
+            assert_eq!(NamespaceTerms::decode(bad.as_bytes()), None, "{bad}");
         }
-        let short = Terms::read(b"2 1 1 7 5 9").unwrap();
+        let short = NamespaceTerms::decode(b"2 1 1 7 5 9").unwrap();
         assert_eq!((short.raised, short.since), (0, 0));
-        assert_eq!(Terms::read(b"9 60000000 1 what ever").unwrap().layout, 9);
+        assert_eq!(NamespaceTerms::decode(b"9 60000000 1 what ever").unwrap().layout, 9);
     }
 
     #[test]
     fn the_base_counts_from_the_revision_that_wrote_it() {
-        let first = Terms { raised: 0, since: 0, ..terms() }.epoch(20);
-        let raised = Terms { since: first.written, ..terms() }.epoch(40);
+        let first = NamespaceTerms { raised: 0, since: 0, ..terms() }.epoch(20);
+        let raised = NamespaceTerms { since: first.written, ..terms() }.epoch(40);
         assert_eq!((first.written, first.terms), (20, 20));
         assert_eq!((raised.written, raised.terms), (20, 40));
         assert_eq!(raised.version(30), first.version(30));

@@ -14,9 +14,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::client::RequestOp;
-use super::leases::{Term, Who};
-use super::watching::News;
-use super::{EtcdEngine, Inner, Manner};
+use super::connect::OpenOptions;
+use super::leases::{LeaseOwner, LeaseSpec};
+use super::watches::WatchNotice;
+use super::{EtcdEngine, Inner};
 use crate::contract::{ClaimId, Error, SessionId, Verb};
 use crate::engine::Terms;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,12 +37,12 @@ pub(crate) type GatePass = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Sen
 pub(crate) struct Lessor {
     clock: Arc<dyn Clock>,
     alarm: Arc<dyn Alarm>,
-    state: Mutex<State>,
+    state: Mutex<LessorState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    leases: HashMap<i64, (Term, Tick)>,
+struct LessorState {
+    leases: HashMap<i64, (LeaseSpec, Tick)>,
     closed: bool,
 }
 
@@ -83,32 +84,32 @@ impl Lessor {
         let now = self.clock.now();
         let mut state = self.lock();
         let mut ended = Vec::new();
-        state.leases.retain(|id, (term, until)| {
-            if term.who != Who::Session(session) {
+        state.leases.retain(|id, (spec, until)| {
+            if spec.owner != LeaseOwner::Session(session) {
                 return true;
             }
-            if term.extra.is_zero() {
+            if spec.extra.is_zero() {
                 ended.push(*id);
                 return false;
             }
-            *until = now + term.extra;
+            *until = now + spec.extra;
             true
         });
         self.set(&state);
         ended
     }
 
-    pub(super) fn granted(&self, id: i64, term: Term) {
+    pub(super) fn granted(&self, id: i64, spec: LeaseSpec) {
         let mut state = self.lock();
-        state.leases.insert(id, (term, self.clock.now() + term.length + term.extra));
+        state.leases.insert(id, (spec, self.clock.now() + spec.length + spec.extra));
         self.set(&state);
     }
 
     pub(super) fn kept(&self, id: i64) {
         let mut state = self.lock();
         let now = self.clock.now();
-        if let Some((term, until)) = state.leases.get_mut(&id) {
-            *until = now + term.length + term.extra;
+        if let Some((spec, until)) = state.leases.get_mut(&id) {
+            *until = now + spec.length + spec.extra;
         }
         self.set(&state);
     }
@@ -118,12 +119,12 @@ impl Lessor {
         self.lock().leases.get(&id).map(|(_, until)| until.since(now))
     }
 
-    fn set(&self, state: &State) {
+    fn set(&self, state: &LessorState) {
         let next = state.leases.values().map(|(_, until)| *until).min();
         self.alarm.set(next.unwrap_or(Tick::NEVER));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LessorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -154,8 +155,8 @@ impl EtcdEngine {
         lessor: &Arc<Lessor>,
         gate: Option<GatePass>,
     ) -> Result<Self, Error> {
-        let manner = Manner { lessor: Some(Arc::clone(lessor)), gate };
-        block_on(Self::open(url, terms, manner))
+        let options = OpenOptions { lessor: Some(Arc::clone(lessor)), gate };
+        block_on(Self::open(url, terms, options))
     }
 
     /// How much is under way, and how much was ever begun.
@@ -167,9 +168,9 @@ impl EtcdEngine {
     pub(crate) fn light(&self) -> Result<u64, Error> {
         let number = BEACON.fetch_add(1, Ordering::SeqCst);
         let put = RequestOp::put(self.inner.keys.beacon(), number.to_string(), 0);
-        let lit = self.inner.link.when(Vec::new(), vec![put], Vec::new());
+        let lit = self.inner.connection.txn(Vec::new(), vec![put], Vec::new());
         let lit = self.inner.tasks.handle().block_on(lit);
-        lit.map_err(|trouble| trouble.into_error().during(Verb::Inspect))?;
+        lit.map_err(|error| error.into_error().during(Verb::Inspect))?;
         Ok(number)
     }
 
@@ -186,9 +187,9 @@ impl EtcdEngine {
     /// Ends what this client does for a session, as the death of its process would. Its leases have
     /// to be ended then, and the claims be left.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<ClaimId> {
-        let ended = self.inner.roll.end_session(session);
+        let ended = self.inner.claims.end_session(session);
         for id in &ended {
-            self.inner.waits.end(&self.inner, *id);
+            self.inner.waiters.end(&self.inner, *id);
         }
         ended
     }
@@ -196,16 +197,18 @@ impl EtcdEngine {
     /// The claims of a session that ended are gone.
     pub(crate) fn leave(&self, claims: &[ClaimId]) {
         for id in claims {
-            self.inner.roll.leave(*id);
+            self.inner.claims.remove(*id);
         }
     }
 
     /// Ends leases in the store.
     pub(crate) fn revoke(&self, leases: &[i64]) {
-        let _busy = self.inner.tasks.busy();
+        let _busy = self.inner.tasks.guard();
         for id in leases.iter().copied() {
-            let revoke =
-                self.inner.link.lease(|client| async move { client.lease_revoke(id).await });
+            let revoke = self
+                .inner
+                .connection
+                .lease_call(|client| async move { client.lease_revoke(id).await });
             // It may have been given back meanwhile.
             let _ = self.inner.tasks.handle().block_on(revoke);
         }
@@ -219,8 +222,8 @@ impl EtcdEngine {
 
 impl Inner {
     /// The beacon was lit, perhaps.
-    pub(super) fn beacon(&self, news: &News) {
-        let News::Events(events) = news else { return };
+    pub(super) fn beacon(&self, notice: &WatchNotice) {
+        let WatchNotice::Events(events) = notice else { return };
         for key in events.iter().filter_map(|event| event.kv.as_ref()) {
             let text = std::str::from_utf8(&key.value).ok();
             let number = text.and_then(|text| text.parse().ok());

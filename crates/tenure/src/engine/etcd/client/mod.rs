@@ -11,10 +11,10 @@
 #![allow(unreachable_pub, reason = "reachable in builds with the feature `test-util`")]
 #![allow(missing_docs, reason = "messages and fields are those of etcd's API")]
 
+#[cfg(test)]
+mod field_numbers;
 mod login;
 mod messages;
-#[cfg(test)]
-mod numbers;
 mod txn;
 
 use std::error::Error as _;

@@ -18,8 +18,8 @@ use super::client::{
     Client, Compare, Failure, Login, Options, RequestOp, ResponseHeader, ResponseOp, Target, Tls,
     TxnRequest,
 };
-use super::errors::Trouble;
-use super::tasks::Front;
+use super::errors::CallError;
+use super::tasks::CallerRuntime;
 #[cfg(feature = "conformance")]
 use super::testing::GatePass;
 use super::url::{Location, Tls as TlsFiles};
@@ -28,23 +28,23 @@ use crate::limits;
 use crate::sync::{Mutex, PoisonError};
 
 /// How long one member may take where there are others to ask.
-const MEMBER: Duration = Duration::from_secs(1);
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a connection attempt may take: shorter than a call, so that a call to a member that
 /// cannot be reached is known not to have been sent.
-const CONNECT: Duration = Duration::from_millis(800);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// The members of one cluster.
-pub(super) struct Link {
-    members: Vec<Member>,
-    front: Front,
+pub(super) struct ClusterConnection {
+    members: Vec<MemberConnection>,
+    caller_runtime: CallerRuntime,
     current: watch::Sender<usize>,
     limit: Duration,
-    sight: Mutex<Sight>,
+    observed: Mutex<ClusterState>,
     /// The store is not the one it was.
     restored: AtomicBool,
     /// Told when that is found.
-    notice: Notify,
+    restored_notify: Notify,
     /// What the suite lets transactions pass.
     #[cfg(feature = "conformance")]
     gate: Option<GatePass>,
@@ -52,16 +52,16 @@ pub(super) struct Link {
 
 /// A member and the connections to it: one that the engine's own thread keeps, and one that the
 /// callers' runtime keeps for calls that are made there.
-struct Member {
+struct MemberConnection {
     endpoint: String,
     target: Target,
-    own: OnceLock<Client>,
-    front: OnceLock<Client>,
+    engine: OnceLock<Client>,
+    caller: OnceLock<Client>,
 }
 
 /// The newest that was seen of a cluster.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sight {
+struct ClusterState {
     cluster: Option<u64>,
     revision: u64,
     raft_term: u64,
@@ -69,45 +69,45 @@ struct Sight {
 
 /// What a transaction came to.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct TxnReply {
     /// Whether its comparisons held.
-    pub(super) held: bool,
+    pub(super) succeeded: bool,
     /// The store's revision after it.
     pub(super) revision: u64,
     pub(super) replies: Vec<ResponseOp>,
 }
 
-impl Link {
-    pub(super) fn new(location: &Location, front: Front) -> Result<Self, Error> {
+impl ClusterConnection {
+    pub(super) fn new(location: &Location, caller_runtime: CallerRuntime) -> Result<Self, Error> {
         let login = location.credentials()?;
         let login = login.map(|(user, password)| Arc::new(Login::new(user, password)));
         let tls = location.tls().map(read_tls).transpose()?;
-        let options = Options { connect_timeout: Some(CONNECT), tls, login };
+        let options = Options { connect_timeout: Some(CONNECT_TIMEOUT), tls, login };
         let member = |endpoint: String| {
             let target = Target::new(&endpoint, &options).map_err(|failure| {
                 let what = format!("the connection cannot be set up: {failure}");
                 Error::new(ErrorKind::InvalidOption, what)
                     .with_help("check the hosts in the URL and the files of ca=, cert= and key=")
             })?;
-            let (own, front) = (OnceLock::new(), OnceLock::new());
-            Ok::<_, Error>(Member { endpoint, target, own, front })
+            let (engine, caller) = (OnceLock::new(), OnceLock::new());
+            Ok::<_, Error>(MemberConnection { endpoint, target, engine, caller })
         };
-        let members: Vec<Member> =
+        let members: Vec<MemberConnection> =
             location.endpoints().into_iter().map(member).collect::<Result<_, _>>()?;
-        let limit = if members.len() > 1 { MEMBER } else { limits::CALL };
+        let limit = if members.len() > 1 { MEMBER_TIMEOUT } else { limits::CALL };
         // Clients that start together should not all ask the same member.
         let first = usize::from(crate::sync::random_bytes()[0]) % members.len();
         let (current, _) = watch::channel(first);
-        let (sight, restored) = (Mutex::new(Sight::default()), AtomicBool::new(false));
-        let notice = Notify::new();
+        let (observed, restored) = (Mutex::new(ClusterState::default()), AtomicBool::new(false));
+        let restored_notify = Notify::new();
         Ok(Self {
             members,
-            front,
+            caller_runtime,
             current,
             limit,
-            sight,
+            observed,
             restored,
-            notice,
+            restored_notify,
             #[cfg(feature = "conformance")]
             gate: None,
         })
@@ -116,7 +116,7 @@ impl Link {
     /// With a time limit that a busy machine does not reach, for tests that count time themselves,
     /// and perhaps with a gate for transactions.
     #[cfg(feature = "conformance")]
-    pub(super) fn on_stage(mut self, gate: Option<GatePass>) -> Self {
+    pub(super) fn for_tests(mut self, gate: Option<GatePass>) -> Self {
         self.limit = Duration::from_secs(60);
         self.gate = gate;
         self
@@ -143,62 +143,65 @@ impl Link {
     /// A client of one member, whichever is asked now. Must be called in one of our runtimes.
     pub(super) fn client_of(&self, member: usize) -> Client {
         let member = &self.members[member];
-        let client = if self.front.is_here() { &member.front } else { &member.own };
+        let client = if self.caller_runtime.is_current() { &member.caller } else { &member.engine };
         client.get_or_init(|| Client::new(&member.target)).clone()
     }
 
     /// Makes a call to the member that is asked now; another one is asked next if it fails us.
-    pub(super) async fn call<T, F>(&self, make: impl FnOnce(Client) -> F) -> Result<T, Trouble>
+    pub(super) async fn call<T, F>(&self, make: impl FnOnce(Client) -> F) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, Failure>>,
     {
         let at = *self.current.borrow();
         let limited = timeout(self.limit, make(self.client_of(at))).await;
         let answer = match limited {
-            Ok(answer) => answer.map_err(|failure| Trouble::of(&failure)),
-            Err(_) => Err(Trouble::Silence(self.limit)),
+            Ok(answer) => answer.map_err(|failure| CallError::of(&failure)),
+            Err(_) => Err(CallError::Timeout(self.limit)),
         };
-        let answer = answer.map_err(|trouble| trouble.at(&self.members[at].endpoint));
-        if answer.as_ref().is_err_and(Trouble::is_about_the_member) {
+        let answer = answer.map_err(|error| error.at(&self.members[at].endpoint));
+        if answer.as_ref().is_err_and(CallError::should_switch_member) {
             self.failed(at);
         }
         answer
     }
 
     /// Runs a transaction.
-    async fn txn(&self, txn: TxnRequest) -> Result<Answer, Trouble> {
-        self.standing()?;
+    async fn send_txn(&self, txn: TxnRequest) -> Result<TxnReply, CallError> {
+        self.check_not_restored()?;
         #[cfg(feature = "conformance")]
         self.pass_gate().await;
-        let before = self.sight();
+        let before = self.observed();
         let answer = self.call(|client: Client| async move { client.txn(txn).await }).await?;
-        let revision = self.see(answer.header.as_ref(), before)?;
+        let revision = self.decode_key(answer.header.as_ref(), before)?;
         #[cfg(feature = "conformance")]
         self.pass_gate().await;
-        Ok(Answer { held: answer.succeeded, revision, replies: answer.responses })
+        Ok(TxnReply { succeeded: answer.succeeded, revision, replies: answer.responses })
     }
 
     /// Reads, all at one revision.
-    pub(super) async fn read(&self, ops: Vec<RequestOp>) -> Result<Answer, Trouble> {
-        self.txn(TxnRequest { success: ops, ..TxnRequest::default() }).await
+    pub(super) async fn read(&self, ops: Vec<RequestOp>) -> Result<TxnReply, CallError> {
+        self.send_txn(TxnRequest { success: ops, ..TxnRequest::default() }).await
     }
 
     /// Does something under conditions; otherwise reads.
-    pub(super) async fn when(
+    pub(super) async fn txn(
         &self,
         compares: Vec<Compare>,
         then: Vec<RequestOp>,
         otherwise: Vec<RequestOp>,
-    ) -> Result<Answer, Trouble> {
-        self.txn(TxnRequest { compare: compares, success: then, failure: otherwise }).await
+    ) -> Result<TxnReply, CallError> {
+        self.send_txn(TxnRequest { compare: compares, success: then, failure: otherwise }).await
     }
 
     /// A call about leases. Its answer may be older than the latest revision.
-    pub(super) async fn lease<T, F>(&self, make: impl FnOnce(Client) -> F) -> Result<T, Trouble>
+    pub(super) async fn lease_call<T, F>(
+        &self,
+        make: impl FnOnce(Client) -> F,
+    ) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, Failure>>,
     {
-        self.standing()?;
+        self.check_not_restored()?;
         self.call(make).await
     }
 
@@ -216,18 +219,18 @@ impl Link {
 
     /// The cluster's number, once it has been heard.
     pub(super) fn cluster(&self) -> Option<u64> {
-        self.sight().cluster
+        self.observed().cluster
     }
 
     /// The newest raft term that a response has named: it grows with every election.
     pub(super) fn raft_term(&self) -> u64 {
-        self.sight().raft_term
+        self.observed().raft_term
     }
 
     /// Takes in the raft term of a response that says nothing else about the store.
-    pub(super) fn see_term(&self, header: Option<&ResponseHeader>) {
-        let mut sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
-        sight.raft_term = sight.raft_term.max(header.map_or(0, |header| header.raft_term));
+    pub(super) fn observe_term(&self, header: Option<&ResponseHeader>) {
+        let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        observed.raft_term = observed.raft_term.max(header.map_or(0, |header| header.raft_term));
     }
 
     /// Whether the store was found to be another one than it was.
@@ -237,34 +240,38 @@ impl Link {
 
     /// Returns when the store was found to be another one than it was.
     pub(super) async fn until_restored(&self) {
-        self.notice.notified().await;
+        self.restored_notify.notified().await;
     }
 
-    fn standing(&self) -> Result<(), Trouble> {
-        if self.is_restored() { Err(Trouble::Restored(restored())) } else { Ok(()) }
+    fn check_not_restored(&self) -> Result<(), CallError> {
+        if self.is_restored() { Err(CallError::Restored(restored())) } else { Ok(()) }
     }
 
-    fn sight(&self) -> Sight {
-        *self.sight.lock().unwrap_or_else(PoisonError::into_inner)
+    fn observed(&self) -> ClusterState {
+        *self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in what an answer says of the store; `before` was seen when the call was made.
-    fn see(&self, header: Option<&ResponseHeader>, before: Sight) -> Result<u64, Trouble> {
+    fn decode_key(
+        &self,
+        header: Option<&ResponseHeader>,
+        before: ClusterState,
+    ) -> Result<u64, CallError> {
         let Some(header) = header else {
-            return Err(Trouble::Away("an answer without a header".to_owned()));
+            return Err(CallError::Unavailable("an answer without a header".to_owned()));
         };
         let revision = u64::try_from(header.revision).unwrap_or(0);
         let cluster = header.cluster_id;
         let other = before.cluster.is_some_and(|known| known != cluster);
         if other || revision < before.revision {
             self.restored.store(true, Ordering::SeqCst);
-            self.notice.notify_one();
-            return Err(Trouble::Restored(restored()));
+            self.restored_notify.notify_one();
+            return Err(CallError::Restored(restored()));
         }
-        let mut sight = self.sight.lock().unwrap_or_else(PoisonError::into_inner);
-        sight.cluster = Some(cluster);
-        sight.revision = sight.revision.max(revision);
-        sight.raft_term = sight.raft_term.max(header.raft_term);
+        let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        observed.cluster = Some(cluster);
+        observed.revision = observed.revision.max(revision);
+        observed.raft_term = observed.raft_term.max(header.raft_term);
         Ok(revision)
     }
 }
@@ -304,14 +311,18 @@ mod tests {
     #[test]
     fn a_member_that_fails_is_asked_again_only_after_the_others() {
         let location = Location::parse("etcd://a:1,b:1,c:1").unwrap();
-        let link = Link::new(&location, Front::default()).unwrap();
-        let first = *link.current.borrow();
-        link.failed(first);
-        let second = *link.current.borrow();
+        let connection = ClusterConnection::new(&location, CallerRuntime::default()).unwrap();
+        let first = *connection.current.borrow();
+        connection.failed(first);
+        let second = *connection.current.borrow();
         assert_eq!(second, (first + 1) % 3);
-        link.failed(first);
-        assert_eq!(*link.current.borrow(), second, "that was known already");
-        let alone = Link::new(&Location::parse("etcd://a:1").unwrap(), Front::default()).unwrap();
+        connection.failed(first);
+        assert_eq!(*connection.current.borrow(), second, "that was known already");
+        let alone = ClusterConnection::new(
+            &Location::parse("etcd://a:1").unwrap(),
+            CallerRuntime::default(),
+        )
+        .unwrap();
         alone.failed(0);
         assert_eq!(*alone.current.borrow(), 0);
     }
@@ -319,8 +330,9 @@ mod tests {
     #[test]
     fn a_certificate_that_is_not_there_is_named() {
         let location = Location::parse("etcds://a:1?ca=/no/such/file").unwrap();
-        let error =
-            Link::new(&location, Front::default()).map(|_| panic!("there is none")).unwrap_err();
+        let error = ClusterConnection::new(&location, CallerRuntime::default())
+            .map(|_| panic!("there is none"))
+            .unwrap_err();
         assert!(error.to_string().contains("/no/such/file"), "{error}");
     }
 }

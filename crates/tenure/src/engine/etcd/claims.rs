@@ -12,20 +12,20 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::keys::Tag;
-use super::leases::Lease;
-use super::step::Own;
+use super::leases::EtcdLease;
+use super::transaction::LocalClaim;
 use crate::contract::{Claim, ClaimId, ClaimRef, IdMap, Name, OwnerId};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Alarm, Tick};
 
 /// How soon an ending that got no answer is tried again.
-pub(super) const AGAIN: Duration = Duration::from_millis(250);
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(250);
 
 /// How a claim stands, as far as this engine knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ClaimPhase {
     /// It was or is being sent.
-    Asked,
+    Sent,
     /// It waits.
     Waiting,
     /// It holds. If all its holds were made by one revision, this one; and whether it had waited.
@@ -36,48 +36,48 @@ pub(super) enum Phase {
 
 /// One claim.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
-    pub(super) own: Own,
-    pub(super) phase: Phase,
+pub(super) struct ClaimEntry {
+    pub(super) local: LocalClaim,
+    pub(super) phase: ClaimPhase,
     /// How its keys ended in earlier attempts, of which something may still arrive.
-    tried: SmallVec<[Tag; 1]>,
+    former_tags: SmallVec<[Tag; 1]>,
     expires: Tick,
 }
 
 /// The claims of an engine.
-pub(super) struct Roll {
-    state: Mutex<State>,
+pub(super) struct Claims {
+    state: Mutex<ClaimsState>,
     alarm: Arc<dyn Alarm>,
 }
 
 #[derive(Default)]
-struct State {
-    claims: IdMap<ClaimId, Entry>,
+struct ClaimsState {
+    claims: IdMap<ClaimId, ClaimEntry>,
     /// The claims in whose lineage an owner is.
     owners: IdMap<OwnerId, SmallVec<[ClaimId; 1]>>,
     due: BTreeSet<(Tick, ClaimId)>,
-    keys: BTreeSet<(Tick, DueKey)>,
+    keys: BTreeSet<(Tick, ExpiringKey)>,
     closed: bool,
 }
 
 /// What has to be ended now.
 #[derive(Debug, Default)]
-pub(super) struct Due {
-    pub(super) claims: Vec<Entry>,
-    pub(super) keys: Vec<DueKey>,
+pub(super) struct Expired {
+    pub(super) claims: Vec<ClaimEntry>,
+    pub(super) keys: Vec<ExpiringKey>,
     pub(super) closed: bool,
 }
 
 /// A key that is to be deleted at an instant.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum DueKey {
+pub(super) enum ExpiringKey {
     /// A tombstone or a letter, which no other claim will write.
-    Own(Vec<u8>),
+    Unique(Vec<u8>),
     /// A lock delay that this revision wrote. Another claim may stand at the same key by then.
-    Delay(Vec<u8>, u64),
+    LockDelay(Vec<u8>, u64),
 }
 
-impl Roll {
+impl Claims {
     pub(super) fn new(alarm: Arc<dyn Alarm>) -> Self {
         Self { state: Mutex::default(), alarm }
     }
@@ -95,25 +95,25 @@ impl Roll {
 
     /// A claim is about to be sent, perhaps once more. False if it has just ended and may still
     /// stand in the store.
-    pub(super) fn enter(&self, own: &Own, now: Tick) -> bool {
+    pub(super) fn insert(&self, local: &LocalClaim, now: Tick) -> bool {
         let mut state = self.lock();
-        let id = own.claim.id;
-        if state.claims.get(&id).is_some_and(|entry| entry.phase == Phase::Ended) {
+        let id = local.claim.id;
+        if state.claims.get(&id).is_some_and(|entry| entry.phase == ClaimPhase::Ended) {
             return false;
         }
         // A claim without a session lives by its lease alone, which is its own.
-        let lasts = own.claim.session.is_none();
-        let expires = if lasts { Tick::NEVER } else { now + own.claim.lease };
+        let lasts = local.claim.session.is_none();
+        let expires = if lasts { Tick::NEVER } else { now + local.claim.lease };
         let before = state.claims.get(&id);
-        let phase = before.map_or(Phase::Asked, |entry| entry.phase);
-        let tried = before.map(|entry| entry.tried.clone()).unwrap_or_default();
+        let phase = before.map_or(ClaimPhase::Sent, |entry| entry.phase);
+        let former_tags = before.map(|entry| entry.former_tags.clone()).unwrap_or_default();
         state.remove(id);
         state.due.insert((expires, id));
-        for owner in own.claim.lineage.all() {
+        for owner in local.claim.lineage.all() {
             state.owners.entry(owner).or_default().push(id);
         }
-        state.claims.insert(id, Entry { own: own.clone(), phase, tried, expires });
-        self.set(&state);
+        state.claims.insert(id, ClaimEntry { local: local.clone(), phase, former_tags, expires });
+        self.arm(&state);
         true
     }
 
@@ -122,7 +122,7 @@ impl Roll {
         let mut state = self.lock();
         for claim in batch {
             let Some(entry) = state.claims.get_mut(&claim.id) else { continue };
-            if entry.phase == Phase::Ended || entry.expires == Tick::NEVER {
+            if entry.phase == ClaimPhase::Ended || entry.expires == Tick::NEVER {
                 continue;
             }
             let before = entry.expires;
@@ -131,17 +131,17 @@ impl Roll {
             state.due.remove(&(before, claim.id));
             state.due.insert((after, claim.id));
         }
-        self.set(&state);
+        self.arm(&state);
     }
 
-    pub(super) fn get(&self, id: ClaimId) -> Option<Entry> {
+    pub(super) fn get(&self, id: ClaimId) -> Option<ClaimEntry> {
         self.lock().claims.get(&id).cloned()
     }
 
     /// When a claim ends that is not renewed; none if it is not known here or has ended.
     pub(super) fn expires(&self, id: ClaimId) -> Option<Tick> {
         let state = self.lock();
-        let entry = state.claims.get(&id).filter(|entry| entry.phase != Phase::Ended);
+        let entry = state.claims.get(&id).filter(|entry| entry.phase != ClaimPhase::Ended);
         entry.map(|entry| entry.expires)
     }
 
@@ -151,8 +151,8 @@ impl Roll {
         let mut state = self.lock();
         let mut ended = Vec::new();
         for (id, entry) in &mut state.claims {
-            if entry.own.claim.session == Some(session) {
-                entry.phase = Phase::Ended;
+            if entry.local.claim.session == Some(session) {
+                entry.phase = ClaimPhase::Ended;
                 ended.push(*id);
             }
         }
@@ -160,118 +160,123 @@ impl Roll {
     }
 
     /// Whether a claim's own time is up, if it is known here: it must not be served any more.
-    pub(super) fn is_over(&self, id: ClaimId, now: Tick) -> bool {
+    pub(super) fn is_expired(&self, id: ClaimId, now: Tick) -> bool {
         let state = self.lock();
         let entry = state.claims.get(&id);
-        entry.is_some_and(|entry| entry.phase == Phase::Ended || entry.expires <= now)
+        entry.is_some_and(|entry| entry.phase == ClaimPhase::Ended || entry.expires <= now)
     }
 
     /// Whether a claim holds, as far as is known.
     pub(super) fn holds(&self, id: ClaimId) -> bool {
-        self.lock().claims.get(&id).is_some_and(|one| matches!(one.phase, Phase::Held { .. }))
+        self.lock().claims.get(&id).is_some_and(|one| matches!(one.phase, ClaimPhase::Held { .. }))
     }
 
     /// Says how a claim stands; not if it has ended.
-    pub(super) fn stands(&self, id: ClaimId, phase: Phase) {
+    pub(super) fn set_phase(&self, id: ClaimId, phase: ClaimPhase) {
         let mut state = self.lock();
         if let Some(entry) = state.claims.get_mut(&id)
-            && entry.phase != Phase::Ended
+            && entry.phase != ClaimPhase::Ended
         {
             entry.phase = phase;
         }
     }
 
     /// Says on which leases a claim's keys hang now.
-    pub(super) fn hang(&self, id: ClaimId, lease: &Arc<Lease>, delay: Option<&Arc<Lease>>) {
+    pub(super) fn set_leases(
+        &self,
+        id: ClaimId,
+        lease: &Arc<EtcdLease>,
+        delay: Option<&Arc<EtcdLease>>,
+    ) {
         if let Some(entry) = self.lock().claims.get_mut(&id) {
-            entry.own.lease = Arc::clone(lease);
-            entry.own.delay = delay.cloned();
+            entry.local.lease = Arc::clone(lease);
+            entry.local.delay = delay.cloned();
         }
     }
 
     /// A revision has written a hold of this claim once more.
-    pub(super) fn rewritten(&self, id: ClaimId, revision: u64) {
+    pub(super) fn hold_rewritten(&self, id: ClaimId, revision: u64) {
         if let Some(entry) = self.lock().claims.get_mut(&id)
-            && let Phase::Held { by, .. } = &mut entry.phase
+            && let ClaimPhase::Held { by, .. } = &mut entry.phase
         {
             // Those of a set may be written by several.
-            let alone = entry.own.claim.parts.as_slice().len() == 1;
+            let alone = entry.local.claim.parts.as_slice().len() == 1;
             *by = by.filter(|_| alone).map(|_| revision);
         }
     }
 
     /// Says how a claim's keys end.
-    pub(super) fn tag(&self, id: ClaimId, tag: Tag) {
+    pub(super) fn set_tag(&self, id: ClaimId, tag: Tag) {
         if let Some(entry) = self.lock().claims.get_mut(&id)
-            && entry.own.tag != tag
+            && entry.local.tag != tag
         {
-            let former = std::mem::replace(&mut entry.own.tag, tag);
-            entry.tried.push(former);
+            let former = std::mem::replace(&mut entry.local.tag, tag);
+            entry.former_tags.push(former);
         }
     }
 
     /// Whether another claim of the same owner is known here that wants or holds the name.
-    pub(super) fn knows_owner(&self, name: &Name, claim: &Claim) -> bool {
+    pub(super) fn has_other_of_owner(&self, name: &Name, claim: &Claim) -> bool {
         let state = self.lock();
         let known = state.owners.get(&claim.lineage.owner()).into_iter().flatten();
         let mut others = known.filter(|id| **id != claim.id).filter_map(|id| state.claims.get(id));
-        others.any(|other| other.own.claim.parts.names().any(|one| one == name))
+        others.any(|other| other.local.claim.parts.names().any(|one| one == name))
     }
 
     /// The claim is in the store no more, or never was.
-    pub(super) fn leave(&self, id: ClaimId) {
+    pub(super) fn remove(&self, id: ClaimId) {
         self.lock().remove(id);
     }
 
     /// Remembers to delete a key at an instant.
-    pub(super) fn delete_at(&self, at: Tick, key: DueKey) {
+    pub(super) fn delete_at(&self, at: Tick, key: ExpiringKey) {
         let mut state = self.lock();
         state.keys.insert((at, key));
-        self.set(&state);
+        self.arm(&state);
     }
 
     /// An ending got no answer: again soon.
-    pub(super) fn again(&self, id: ClaimId, now: Tick) {
+    pub(super) fn retry_expiry(&self, id: ClaimId, now: Tick) {
         let mut state = self.lock();
         if state.claims.contains_key(&id) {
-            state.due.insert((now + AGAIN, id));
-            self.set(&state);
+            state.due.insert((now + RETRY_AFTER, id));
+            self.arm(&state);
         }
     }
 
     /// What is due at `now`. Claims are marked as ended, and stay until they are left.
-    pub(super) fn due(&self, now: Tick) -> Due {
+    pub(super) fn take_due(&self, now: Tick) -> Expired {
         let mut state = self.lock();
-        let mut due = Due { closed: state.closed, ..Due::default() };
+        let mut due = Expired { closed: state.closed, ..Expired::default() };
         while let Some((_, id)) = state.due.first().copied().filter(|(at, _)| *at <= now) {
             state.due.pop_first();
             if let Some(entry) = state.claims.get_mut(&id) {
                 due.claims.push(entry.clone());
-                entry.phase = Phase::Ended;
+                entry.phase = ClaimPhase::Ended;
             }
         }
         while state.keys.first().is_some_and(|(at, _)| *at <= now) {
             due.keys.extend(state.keys.pop_first().map(|(_, key)| key));
         }
-        self.set(&state);
+        self.arm(&state);
         due
     }
 
-    fn set(&self, state: &State) {
+    fn arm(&self, state: &ClaimsState) {
         let claims = state.due.first().map(|(at, _)| *at);
         let keys = state.keys.first().map(|(at, _)| *at);
         self.alarm.set(claims.into_iter().chain(keys).min().unwrap_or(Tick::NEVER));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClaimsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Entry {
+impl ClaimEntry {
     /// How its keys may end: as now, and as in every attempt before.
     pub(super) fn tags(&self) -> impl Iterator<Item = Tag> {
-        self.tried.iter().copied().chain([self.own.tag])
+        self.former_tags.iter().copied().chain([self.local.tag])
     }
 
     /// When it would have ended by itself.
@@ -280,11 +285,11 @@ impl Entry {
     }
 }
 
-impl State {
+impl ClaimsState {
     fn remove(&mut self, id: ClaimId) {
         let Some(entry) = self.claims.remove(&id) else { return };
         self.due.remove(&(entry.expires, id));
-        for owner in entry.own.claim.lineage.all() {
+        for owner in entry.local.claim.lineage.all() {
             if let Some(claims) = self.owners.get_mut(&owner) {
                 claims.retain(|claim| *claim != id);
                 if claims.is_empty() {

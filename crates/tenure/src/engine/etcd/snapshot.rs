@@ -11,23 +11,17 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::client::KeyValue;
-use super::keys::{Keys, Kind, Tag};
-use super::record::{FenceAt, Group as Shared, Record};
-use crate::contract::{
-    Arrival, Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Part, Renewed, Shape,
-};
+use super::fences::{Epoch, PLACEHOLDER};
+use super::keys::{KeyKind, Keys, Tag};
+use super::record::{ClaimRecord, FenceGroup, FenceSource};
+use crate::contract::{Arrival, Claim, ClaimId, Error, ErrorKind, Fence, Name, Part, Shape};
 use crate::ledger::seam::{Group, Hold, Line, Mint, Shelf, Slot, Ticket, Tomb};
 use crate::ledger::{Heap, Ledger, Now};
-use crate::limits;
 use crate::sync::random_bytes;
 use crate::time::Tick;
 
-/// Fences from here on stand for the revision of the step that gives them out. Those that are given
-/// out stay below: they are not raised further than [`limits::FENCE_FLOOR`].
-pub(super) const NEW: u64 = limits::FENCE - (1 << 32);
-
 /// From how many tags a newcomer chooses, if nobody stands in the slot.
-const SEATS: u32 = 64;
+const MIN_TAGS: u32 = 64;
 
 /// Most parts of a set whose keys have a number for their tag. etcd takes 128 comparisons, and each
 /// part needs two of them.
@@ -36,53 +30,14 @@ const NUMBERED_PARTS: usize = 32;
 /// How often a set tries to get a number.
 const NUMBERED_ATTEMPTS: usize = 4;
 
-/// How fences are made from revisions: a base is added. The base is the wall clock at the birth of
-/// the namespace, in microseconds, so that a service that moves here from another store goes on
-/// with larger fences. A new base, of a restored store, counts for revisions from the one on that
-/// wrote it. By how much fences were raised is added too, and is told with each fence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Epoch {
-    pub(super) base: u64,
-    /// The base that counted before.
-    pub(super) former: u64,
-    /// The revision that wrote the base.
-    pub(super) written: u64,
-    /// By how much fences were raised.
-    pub(super) raised: u64,
-    /// The revision that last wrote the terms of the namespace, from which all this is known.
-    pub(super) terms: u64,
-}
-
-impl Epoch {
-    /// The largest base that a wall clock may give.
-    pub(super) const MAX: u64 = (1 << 52) - (1 << 48);
-
-    /// A number that grows with the revision, also when the store is restored.
-    pub(super) fn version(self, revision: u64) -> u64 {
-        revision + if revision >= self.written { self.base } else { self.former }
-    }
-
-    /// The fence that a step at this revision gives out.
-    pub(super) fn fence(self, revision: u64) -> u64 {
-        self.version(revision) + self.raised
-    }
-
-    /// The revision that a fence of this epoch was given out with.
-    pub(super) fn revision(self, fence: Fence) -> u64 {
-        let version = fence.get().saturating_sub(self.raised);
-        let newer = version >= self.base + self.written;
-        version.saturating_sub(if newer { self.base } else { self.former })
-    }
-}
-
 /// One key under a slot, as it was read.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct FoundKey {
     pub(super) key: Vec<u8>,
-    pub(super) kind: Kind,
+    pub(super) kind: KeyKind,
     pub(super) tag: Tag,
     pub(super) id: ClaimId,
-    pub(super) record: Record,
+    pub(super) record: ClaimRecord,
     pub(super) created: u64,
     pub(super) written: u64,
     pub(super) lease: i64,
@@ -90,23 +45,23 @@ pub(super) struct Seen {
 
 /// What stands under some slots, all at one revision.
 #[derive(Clone, Debug)]
-pub(super) struct Picture {
+pub(super) struct SlotSnapshot {
     pub(super) revision: u64,
-    pub(super) slots: BTreeMap<Name, Vec<Seen>>,
+    pub(super) slots: BTreeMap<Name, Vec<FoundKey>>,
     /// Claims that must not come back, with the reason of a forced release.
-    pub(super) tombs: HashMap<ClaimId, Option<Arc<str>>>,
+    pub(super) tombstones: HashMap<ClaimId, Option<Arc<str>>>,
     /// How long leases have left, where that was asked for.
-    pub(super) left: HashMap<i64, Duration>,
+    pub(super) remaining: HashMap<i64, Duration>,
     pub(super) epoch: Epoch,
 }
 
 /// The rules over a picture.
-pub(super) type Rules = Ledger<Heap>;
+pub(super) type SnapshotLedger = Ledger<Heap>;
 
-impl Picture {
+impl SlotSnapshot {
     pub(super) fn new(revision: u64, epoch: Epoch) -> Self {
-        let (slots, tombs, left) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { revision, slots, tombs, left, epoch }
+        let (slots, tombstones, remaining) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { revision, slots, tombstones, remaining, epoch }
     }
 
     /// Adds a slot with the keys that were read of it.
@@ -116,27 +71,27 @@ impl Picture {
         name: &Name,
         found: &[KeyValue],
     ) -> Result<(), Error> {
-        let seen = found.iter().map(|one| see(keys, one).ok_or_else(|| damaged(name, one)));
+        let seen = found.iter().map(|one| decode_key(keys, one).ok_or_else(|| damaged(name, one)));
         self.slots.insert(name.clone(), seen.collect::<Result<_, _>>()?);
         Ok(())
     }
 
     /// Adds a ticket that came to the line after the slot was read, unless it is this claim's own.
     pub(super) fn add_ticket(&mut self, keys: &Keys, name: &Name, found: &KeyValue, own: ClaimId) {
-        let Some(seen) = see(keys, found).filter(|seen| seen.id != own) else { return };
+        let Some(seen) = decode_key(keys, found).filter(|seen| seen.id != own) else { return };
         if self.ticket(name, seen.id).is_none() {
             self.slots.entry(name.clone()).or_default().push(seen);
         }
     }
 
     /// What was seen of a claim in a slot.
-    pub(super) fn seen(&self, name: &Name, kind: Kind, id: ClaimId) -> Option<&Seen> {
+    pub(super) fn key_of(&self, name: &Name, kind: KeyKind, id: ClaimId) -> Option<&FoundKey> {
         self.slots.get(name)?.iter().find(|seen| seen.kind == kind && seen.id == id)
     }
 
     /// The ticket of a claim in a slot, whether it still waits or holds by now.
-    pub(super) fn ticket(&self, name: &Name, id: ClaimId) -> Option<&Seen> {
-        self.seen(name, Kind::Wait, id).or_else(|| self.seen(name, Kind::Kin, id))
+    pub(super) fn ticket(&self, name: &Name, id: ClaimId) -> Option<&FoundKey> {
+        self.key_of(name, KeyKind::Wait, id).or_else(|| self.key_of(name, KeyKind::Kin, id))
     }
 
     /// The tag for a claim's keys: the one it has, or the one of an earlier attempt, which may
@@ -158,41 +113,42 @@ impl Picture {
             return tried;
         }
         // By chance, because others look for one at the same time and may have seen the same.
-        let seats = SEATS + 4 * u32::try_from(all().count()).unwrap_or(u32::MAX / 8);
+        let tags_in_use = MIN_TAGS + 4 * u32::try_from(all().count()).unwrap_or(u32::MAX / 8);
         let [a, b, c, d, ..] = random_bytes();
-        let from = u32::from_le_bytes([a, b, c, d]) % seats;
+        let from = u32::from_le_bytes([a, b, c, d]) % tags_in_use;
         let free = |tag: &Tag| !all().any(|seen| seen.tag == *tag);
-        let mut tags = (from..seats).chain(0..from).map(Tag::Seat);
+        let mut tags = (from..tags_in_use).chain(0..from).map(Tag::Number);
         tags.find(free).unwrap_or(Tag::Claim(claim.id))
     }
 
     /// A ledger over it. At most `admissions` may come in from the line.
-    pub(super) fn rules(&self, now: Now, admissions: usize) -> Rules {
+    pub(super) fn ledger(&self, now: Now, admissions: usize) -> SnapshotLedger {
         let mint = Mint {
-            floor: NEW,
-            arrivals: NEW,
+            floor: PLACEHOLDER,
+            arrivals: PLACEHOLDER,
             wall_micros: now.wall_micros,
             top: 0,
             admissions: Some(admissions),
         };
-        let mut rules = Ledger::over(Heap::default(), mint);
+        let mut ledger = Ledger::over(Heap::default(), mint);
         for (name, seen) in &self.slots {
-            self.restore(rules.shelf(), name, seen, now);
+            self.rebuild_slot(ledger.shelf(), name, seen, now);
         }
-        for (id, reason) in &self.tombs {
+        for (id, reason) in &self.tombstones {
             let tomb = Tomb { until: Tick::NEVER, reason: reason.clone() };
-            rules.shelf().bury(*id, tomb, now.tick);
+            ledger.shelf().bury(*id, tomb, now.tick);
         }
-        rules
+        ledger
     }
 
-    fn restore(&self, heap: &mut Heap, name: &Name, all: &[Seen], now: Now) {
+    fn rebuild_slot(&self, heap: &mut Heap, name: &Name, all: &[FoundKey], now: Now) {
         if all.is_empty() {
             return;
         }
         let shape = shape_of(name, all).unwrap_or(Shape::Lock);
         let slot = heap.open(name, shape);
-        let mut holds: Vec<&Seen> = all.iter().filter(|seen| seen.kind == Kind::Hold).collect();
+        let mut holds: Vec<&FoundKey> =
+            all.iter().filter(|seen| seen.kind == KeyKind::Hold).collect();
         holds.sort_by_key(|seen| seen.created);
         for seen in &holds {
             if let Some(hold) = self.hold(name, seen, now) {
@@ -202,57 +158,58 @@ impl Picture {
         slot.groups = self.groups(&holds);
         let holds = |id: ClaimId| holds.iter().any(|seen| seen.id == id);
         // What should be replaced has ended, and the ticket with it.
-        let orphan = |seen: &Seen| {
+        let orphan = |seen: &FoundKey| {
             let old = seen.record.claim.replaces;
             seen.record.reserved && old.is_some_and(|old| !holds(old))
         };
-        let ticket = |seen: &Seen| matches!(seen.kind, Kind::Wait | Kind::Kin);
-        let waits = |seen: &&Seen| ticket(seen) && !holds(seen.id) && !orphan(seen);
-        let mut tickets: Vec<&Seen> = all.iter().filter(waits).collect();
+        let ticket = |seen: &FoundKey| matches!(seen.kind, KeyKind::Wait | KeyKind::Kin);
+        let waits = |seen: &&FoundKey| ticket(seen) && !holds(seen.id) && !orphan(seen);
+        let mut tickets: Vec<&FoundKey> = all.iter().filter(waits).collect();
         tickets.sort_by_key(|seen| seen.created);
         for seen in tickets {
             if let Some(ticket) = self.wait(name, seen, now) {
                 slot.put_back(ticket);
             }
         }
-        let closes = |seen: &&Seen| seen.kind == Kind::Delay && !holds(seen.id);
-        let until = |seen: &Seen| now.tick + self.left_of(seen, seen.record.claim.lock_delay);
+        let closes = |seen: &&FoundKey| seen.kind == KeyKind::Delay && !holds(seen.id);
+        let until =
+            |seen: &FoundKey| now.tick + self.remaining_of(seen, seen.record.claim.lock_delay);
         slot.closed_until = all.iter().filter(closes).map(until).max().unwrap_or(Tick::ZERO);
     }
 
-    fn hold(&self, name: &Name, seen: &Seen, now: Now) -> Option<Hold> {
+    fn hold(&self, name: &Name, seen: &FoundKey, now: Now) -> Option<Hold> {
         let (record, weight) = (&seen.record, part_of(&seen.record.claim, name)?.weight());
         Some(Hold {
             claim: Arc::clone(&record.claim),
             weight,
-            fence: Fence::new(self.number(record.fence, seen)),
+            fence: Fence::new(self.fence_of(record.fence, seen)),
             group: record.group.as_ref().map(|group| group.key),
             arrival: Arrival(record.arrival.unwrap_or(seen.created)),
             since: since(record.since, now),
-            expires: now.tick + self.left_of(seen, record.claim.lease),
+            expires: now.tick + self.remaining_of(seen, record.claim.lease),
             reserved: record.reserved,
         })
     }
 
-    fn wait(&self, name: &Name, seen: &Seen, now: Now) -> Option<Ticket> {
+    fn wait(&self, name: &Name, seen: &FoundKey, now: Now) -> Option<Ticket> {
         let (record, weight) = (&seen.record, part_of(&seen.record.claim, name)?.weight());
         Some(Ticket {
             claim: Arc::clone(&record.claim),
             weight,
             arrival: Arrival(seen.created),
             since: since(record.since, now),
-            expires: now.tick + self.left_of(seen, record.claim.lease),
+            expires: now.tick + self.remaining_of(seen, record.claim.lease),
             kin: 0,
         })
     }
 
-    fn left_of(&self, seen: &Seen, otherwise: Duration) -> Duration {
+    fn remaining_of(&self, seen: &FoundKey, otherwise: Duration) -> Duration {
         // What has ended is not there any more: whatever is there has an instant left.
-        let left = self.left.get(&seen.lease).copied().unwrap_or(otherwise);
+        let left = self.remaining.get(&seen.lease).copied().unwrap_or(otherwise);
         left.max(Duration::from_nanos(1))
     }
 
-    fn groups(&self, holds: &[&Seen]) -> Vec<Group> {
+    fn groups(&self, holds: &[&FoundKey]) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         for seen in holds {
             let Some(shared) = &seen.record.group else { continue };
@@ -263,25 +220,25 @@ impl Picture {
             // Whoever is named and gone did not take its name out: it ended by expiry.
             let lives = |id: &ClaimId| holds.iter().any(|other| other.id == *id);
             let spent = shared.spent || !shared.members.iter().all(lives);
-            let fence = Fence::new(self.number(shared.fence, seen));
+            let fence = Fence::new(self.fence_of(shared.fence, seen));
             groups.push(Group { key: shared.key, fence, spent, members: 1 });
         }
         groups
     }
 
-    fn number(&self, at: FenceAt, seen: &Seen) -> u64 {
+    fn fence_of(&self, at: FenceSource, seen: &FoundKey) -> u64 {
         match at {
-            FenceAt::Created(raised) => self.epoch.version(seen.created) + raised,
-            FenceAt::Written(raised) => self.epoch.version(seen.written) + raised,
-            FenceAt::Known(fence) => fence,
+            FenceSource::Created(raised) => self.epoch.version(seen.created) + raised,
+            FenceSource::Written(raised) => self.epoch.version(seen.written) + raised,
+            FenceSource::Known(fence) => fence,
         }
     }
 
     /// The record of what was seen, fit to be written once more: the revision that writes it is
     /// another one then.
-    pub(super) fn rewritten(&self, seen: &Seen) -> Record {
-        let settle = |at: FenceAt| match at {
-            FenceAt::Written(_) => FenceAt::Known(self.number(at, seen)),
+    pub(super) fn record_to_rewrite(&self, seen: &FoundKey) -> ClaimRecord {
+        let settle = |at: FenceSource| match at {
+            FenceSource::Written(_) => FenceSource::Known(self.fence_of(at, seen)),
             at => at,
         };
         let mut record = seen.record.clone();
@@ -299,35 +256,36 @@ impl Picture {
         slot: &Slot<<Heap as Shelf>::Line>,
         hold: &Hold,
         wall: u64,
-    ) -> Record {
-        let before = self.seen(name, Kind::Hold, hold.claim.id);
+    ) -> ClaimRecord {
+        let before = self.key_of(name, KeyKind::Hold, hold.claim.id);
         let fresh = before.is_none();
         // Where it was found, if that is still where it is found when the key is written anew.
         let found = |number: u64| {
-            let before = before.filter(|before| self.number(before.record.fence, before) == number);
+            let before =
+                before.filter(|before| self.fence_of(before.record.fence, before) == number);
             let at = before.map(|before| before.record.fence);
-            at.filter(|at| matches!(at, FenceAt::Created(_)))
+            at.filter(|at| matches!(at, FenceSource::Created(_)))
         };
         let group = hold.group.and_then(|key| slot.groups.iter().find(|group| group.key == key));
         let members = |key: u64| {
             let members = slot.holds.iter().filter(move |other| other.group == Some(key));
             members.map(|other| other.claim.id).collect()
         };
-        Record {
+        ClaimRecord {
             claim: Arc::clone(&hold.claim),
             since: before.map_or(wall, |before| before.record.since),
-            arrival: Some(hold.arrival.0).filter(|arrival| *arrival < NEW),
+            arrival: Some(hold.arrival.0).filter(|arrival| *arrival < PLACEHOLDER),
             fence: match hold.fence.get() {
-                NEW.. if fresh => FenceAt::Created(self.epoch.raised),
-                NEW.. => FenceAt::Written(self.epoch.raised),
-                number => found(number).unwrap_or(FenceAt::Known(number)),
+                PLACEHOLDER.. if fresh => FenceSource::Created(self.epoch.raised),
+                PLACEHOLDER.. => FenceSource::Written(self.epoch.raised),
+                number => found(number).unwrap_or(FenceSource::Known(number)),
             },
             reserved: hold.reserved,
-            group: group.map(|group| Shared {
+            group: group.map(|group| FenceGroup {
                 key: group.key,
                 fence: match group.fence.get() {
-                    NEW.. => FenceAt::Written(self.epoch.raised),
-                    number => FenceAt::Known(number),
+                    PLACEHOLDER.. => FenceSource::Written(self.epoch.raised),
+                    number => FenceSource::Known(number),
                 },
                 spent: group.spent,
                 members: members(group.key),
@@ -338,14 +296,14 @@ impl Picture {
 
 /// What can change of a hold while it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct HoldState {
     fence: Fence,
     reserved: bool,
     /// The key, fence, state and members of its group.
     group: Option<(u64, Fence, bool, Vec<ClaimId>)>,
 }
 
-impl Mark {
+impl HoldState {
     /// It is part of a set that still waits for other parts.
     pub(super) fn is_reserved(&self) -> bool {
         self.reserved
@@ -353,46 +311,20 @@ impl Mark {
 }
 
 /// The marks of all holds of a slot, to be compared with those after a step.
-pub(super) fn marks(rules: &mut Rules, name: &Name) -> HashMap<ClaimId, Mark> {
-    let Some(slot) = rules.shelf().peek(name) else { return HashMap::new() };
+pub(super) fn hold_states(ledger: &mut SnapshotLedger, name: &Name) -> HashMap<ClaimId, HoldState> {
+    let Some(slot) = ledger.shelf().peek(name) else { return HashMap::new() };
     let group = |key: u64| {
         let group = slot.groups.iter().find(|group| group.key == key)?;
         let members = slot.holds.iter().filter(|other| other.group == Some(key));
         let members = members.map(|other| other.claim.id).collect();
         Some((key, group.fence, group.spent, members))
     };
-    let mark = |hold: &Hold| Mark {
+    let mark = |hold: &Hold| HoldState {
         fence: hold.fence,
         reserved: hold.reserved,
         group: hold.group.and_then(group),
     };
     slot.holds.iter().map(|hold| (hold.claim.id, mark(hold))).collect()
-}
-
-/// Puts the revision of a step where the rules could not know it.
-pub(super) fn settle_grant(grant: &Grant, epoch: Epoch, revision: u64) -> Grant {
-    let fence = |fence: &Fence| match fence.get() {
-        NEW.. => Fence::new(epoch.fence(revision)),
-        _ => *fence,
-    };
-    let fences = grant.fences.as_slice().iter().map(fence).collect();
-    Grant { fences, arrival: settle_arrival(grant.arrival, revision) }
-}
-
-pub(super) fn settle_arrival(arrival: Arrival, revision: u64) -> Arrival {
-    if arrival.0 >= NEW { Arrival(revision) } else { arrival }
-}
-
-/// The same in an answer to a renewal.
-pub(super) fn settle_renewed(answer: Renewed, epoch: Epoch, revision: u64) -> Renewed {
-    match answer {
-        Renewed::Held(grant) => Renewed::Held(settle_grant(&grant, epoch, revision)),
-        Renewed::Waiting(mut queued) => {
-            queued.arrival = settle_arrival(queued.arrival, revision);
-            Renewed::Waiting(queued)
-        }
-        other @ (Renewed::Gone(_) | Renewed::Unanswered(_)) => other,
-    }
 }
 
 /// The part of a claim on a slot.
@@ -401,13 +333,13 @@ pub(super) fn part_of<'a>(claim: &'a Claim, name: &Name) -> Option<&'a Part> {
 }
 
 /// The claims that wait in a slot, in order.
-pub(super) fn line_of(slot: &Slot<<Heap as Shelf>::Line>) -> SmallVec<[ClaimId; 4]> {
+pub(super) fn queue_of(slot: &Slot<<Heap as Shelf>::Line>) -> SmallVec<[ClaimId; 4]> {
     slot.line.iter().map(|ticket| ticket.claim.id).collect()
 }
 
 /// The shape that stands in a slot: that of anybody who holds or waits.
-fn shape_of(name: &Name, all: &[Seen]) -> Option<Shape> {
-    let mut standing = all.iter().filter(|seen| seen.kind != Kind::Delay);
+fn shape_of(name: &Name, all: &[FoundKey]) -> Option<Shape> {
+    let mut standing = all.iter().filter(|seen| seen.kind != KeyKind::Delay);
     standing.find_map(|seen| part_of(&seen.record.claim, name).map(Part::shape))
 }
 
@@ -417,10 +349,10 @@ fn since(wall: u64, now: Now) -> Tick {
 }
 
 /// What stands at a key; none if that is not ours.
-pub(super) fn see(keys: &Keys, found: &KeyValue) -> Option<Seen> {
-    let (_, kind, tag) = keys.read(&found.key)?;
-    let record = Record::read(&found.value)?;
-    Some(Seen {
+pub(super) fn decode_key(keys: &Keys, found: &KeyValue) -> Option<FoundKey> {
+    let (_, kind, tag) = keys.parse(&found.key)?;
+    let record = ClaimRecord::decode(&found.value)?;
+    Some(FoundKey {
         key: found.key.clone(),
         kind,
         tag,
@@ -438,22 +370,4 @@ fn damaged(name: &Name, found: &KeyValue) -> Error {
     Error::new(ErrorKind::Corrupt, what)
         .on(name)
         .with_help("look at it with etcdctl and delete it if nobody needs it")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_base_counts_from_its_own_revision_on_and_a_raise_for_all() {
-        let epoch = Epoch { base: 5_000, former: 1_000, written: 40, ..Epoch::default() };
-        assert_eq!((epoch.fence(39), epoch.fence(40)), (1_039, 5_040));
-        let raised = Epoch { raised: 100_000, ..epoch };
-        assert_eq!((raised.version(41), raised.fence(41)), (5_041, 105_041));
-        for (revision, epoch) in [1, 39, 40, 41, 1 << 30].into_iter().zip([epoch, raised].repeat(3))
-        {
-            assert_eq!(epoch.revision(Fence::new(epoch.fence(revision))), revision);
-        }
-        const { assert!(limits::FENCE_FLOOR < NEW) }
-    }
 }

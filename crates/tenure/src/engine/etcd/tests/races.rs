@@ -8,17 +8,17 @@ use std::time::Duration;
 use servers::{Etcd, Proxy, eventually};
 use tokio::sync::Semaphore;
 
-use super::crowd::AT_ONCE;
-use super::keys::{Kind, Tag};
-use super::leases::{Term, Who};
-use super::step::Change;
-use super::{EtcdEngine, GatePass, Inner, Lessor};
 use crate::block_on;
 use crate::contract::{
     About, Claim, ClaimId, Effect, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts,
     Patience, Query, Release, Released, SessionId, Signal, SignalListener, SlotView, Verdict,
 };
 use crate::engine::Terms;
+use crate::engine::etcd::in_flight::MAX_IN_FLIGHT;
+use crate::engine::etcd::keys::{KeyKind, Tag};
+use crate::engine::etcd::leases::{LeaseOwner, LeaseSpec};
+use crate::engine::etcd::transaction::Transaction;
+use crate::engine::etcd::{EtcdEngine, GatePass, Inner, Lessor};
 use crate::time::{Alarm, Clock, ManualClock, Tick};
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -180,7 +180,7 @@ fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
 
     stops.count();
     scene.give_back(&held);
-    stops.reached("the step is sent that makes it hold", 1);
+    stops.reached("the diff is sent that makes it hold", 1);
     scene.clock.advance(LEASE / 2);
     stops.reached("its end has looked", 4);
     stops.admit(1);
@@ -214,7 +214,7 @@ fn a_late_step_makes_no_hold(namespace: &str, lineage: Lineage, sent: usize) {
     late.count();
     slow.count();
     scene.give_back(&held);
-    late.reached("the step is ready that makes it hold", sent);
+    late.reached("the diff is ready that makes it hold", sent);
     assert_eq!(scene.seen("a"), (0, 2));
     scene.clock.advance(LEASE / 2);
     slow.reached("its ticket is ended, and the next one has heard of it", 1);
@@ -232,14 +232,14 @@ fn a_late_step_makes_no_hold(namespace: &str, lineage: Lineage, sent: usize) {
 
 #[test]
 fn the_quick_step_of_a_waiter_whose_ticket_was_ended_makes_no_hold() {
-    a_late_step_makes_no_hold("late-quick-step", Lineage::root(OwnerId::new()), 1);
+    a_late_step_makes_no_hold("late-quick-diff", Lineage::root(OwnerId::new()), 1);
 }
 
 #[test]
 fn the_step_of_a_nested_waiter_whose_ticket_was_ended_makes_no_hold() {
     // It looks first, a request and a reply, because its parent might hold.
     let nested = Lineage::nested(OwnerId::new(), &[OwnerId::new()]).unwrap();
-    a_late_step_makes_no_hold("late-step", nested, 3);
+    a_late_step_makes_no_hold("late-diff", nested, 3);
 }
 
 /// A clock that counts how often it is read. It can be ahead of its alarms: then what is due has
@@ -298,7 +298,11 @@ fn a_lease_counts_from_the_send_of_what_was_answered() {
     let ahead = Ahead::of(&mut scene);
     let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
     let engine = scene.behind(&proxy);
-    let term = Term { who: Who::Session(SessionId::new()), length: LEASE, extra: Duration::ZERO };
+    let term = LeaseSpec {
+        owner: LeaseOwner::Session(SessionId::new()),
+        length: LEASE,
+        extra: Duration::ZERO,
+    };
     let late = Duration::from_secs(2);
     let answered_late = |what: &str| {
         quiet(&engine);
@@ -313,10 +317,10 @@ fn a_lease_counts_from_the_send_of_what_was_answered() {
         block_on(answer).unwrap().unwrap()
     };
     let granted = answered_late("the time is read before the lease is asked for");
-    assert_eq!(granted.left(scene.clock.now()) + late, LEASE);
+    assert_eq!(granted.remaining(scene.clock.now()) + late, LEASE);
     let kept = answered_late("the time is read before the keep-alive is sent");
     assert_eq!(kept.id, granted.id);
-    assert_eq!(kept.left(scene.clock.now()) + late, LEASE);
+    assert_eq!(kept.remaining(scene.clock.now()) + late, LEASE);
 }
 
 #[derive(Default)]
@@ -358,25 +362,25 @@ fn a_change_one_revision_after_the_look_is_noticed() {
     let terms = Terms { namespace: Namespace::default(), max_lease: LEASE, clock: clock.clone() };
     let lessor = Lessor::new(clock);
     let engine = EtcdEngine::on_stage(&etcd.url(), &terms, &lessor, None).unwrap();
-    let Inner { keys, link, tasks, .. } = &*engine.inner;
-    let run = |change: Change| {
-        let answer = link.when(change.compares, change.writes, Vec::new());
+    let Inner { keys, connection, tasks, .. } = &*engine.inner;
+    let run = |txn: Transaction| {
+        let answer = connection.txn(txn.compares, txn.writes, Vec::new());
         tasks.handle().block_on(answer).unwrap()
     };
     let written = |key: Vec<u8>| {
-        let mut change = Change::default();
-        change.put(key, Vec::new(), 0);
-        run(change).revision
+        let mut txn = Transaction::default();
+        txn.put(key, Vec::new(), 0);
+        run(txn).revision
     };
-    let ticket = keys.claim(&name("a"), Kind::Wait, Tag::FIRST);
+    let ticket = keys.claim(&name("a"), KeyKind::Wait, Tag::FIRST);
     let looked = written(ticket.clone());
     let is_quiet = |since: u64| {
-        let mut change = Change::default();
-        change.quiet(keys.slot(&name("a")), since);
-        change.put(keys.beacon(), Vec::new(), 0);
-        run(change).held
+        let mut txn = Transaction::default();
+        txn.if_quiet(keys.slot(&name("a")), since);
+        txn.put(keys.beacon(), Vec::new(), 0);
+        run(txn).succeeded
     };
-    assert!(is_quiet(looked), "what was seen is no news");
+    assert!(is_quiet(looked), "what was seen is no notice");
     assert!(!is_quiet(looked - 1), "it was written one revision later");
     written(ticket);
     assert!(!is_quiet(looked));
@@ -387,7 +391,7 @@ fn a_change_one_revision_after_the_look_is_noticed() {
 /// lock, as hundreds of others did before and after it.
 #[test]
 fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
-    let numbers: Vec<usize> = (1..=AT_ONCE).collect();
+    let numbers: Vec<usize> = (1..=MAX_IN_FLIGHT).collect();
     let (scene, stops) = (Scene::new("late-turn"), Stops::new(&numbers));
     let (engine, session) = (scene.engine(Some(stops.gate())), SessionId::new());
     // The lease of the session is there.
@@ -400,12 +404,12 @@ fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
             let (engine, one) = (&engine, claim(session, &format!("n{number}"), Patience::Try));
             scope.spawn(move || block_on(engine.claim(&one)));
         }
-        stops.reached("all turns are taken", AT_ONCE);
+        stops.reached("all turns are taken", MAX_IN_FLIGHT);
         let [waits, leaves] = [&late, &gone].map(|claim| {
             let engine = &engine;
             scope.spawn(move || block_on(engine.claim(claim)))
         });
-        eventually("two more wait for a turn", || engine.counts().0 == AT_ONCE + 2);
+        eventually("two more wait for a turn", || engine.counts().0 == MAX_IN_FLIGHT + 2);
         let release = Release { claim: gone.to_ref(), uncertain: true };
         block_on(engine.release(&[release])).unwrap();
         // It does not wait for its turn any more.
@@ -437,9 +441,9 @@ fn a_withdrawal_ends_the_wait_that_begins_while_it_is_under_way() {
         stops.reached("its ticket is deleted", 8);
         stops.admit(4);
         assert!(matches!(claimed.join().unwrap(), Ok(Verdict::Queued(_))));
-        assert!(engine.inner.waits.contains(waiter.id), "its wait has begun");
+        assert!(engine.inner.waiters.contains(waiter.id), "its wait has begun");
         stops.admit(8);
         assert_eq!(released.join().unwrap().unwrap(), [Released::Done]);
     });
-    assert!(!engine.inner.waits.contains(waiter.id), "its wait has ended");
+    assert!(!engine.inner.waiters.contains(waiter.id), "its wait has ended");
 }

@@ -2,8 +2,10 @@
 
 use servers::Etcd;
 
-use super::client::{Client, Compare, CompareResult, Options, RequestOp, Target, TxnRequest};
 use crate::contract::Ownership;
+use crate::engine::etcd::client::{
+    Client, Compare, CompareResult, Options, RequestOp, Target, TxnRequest,
+};
 use crate::primitives::Tenure;
 
 #[tokio::test]

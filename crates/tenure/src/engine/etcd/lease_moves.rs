@@ -16,37 +16,37 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Inner;
-use super::claim::{Halt, LEASES, TRIES, crowded};
+use super::claim::{LEASE_ATTEMPTS, MAX_ATTEMPTS};
+use super::claims::{ClaimEntry, ClaimPhase};
 use super::client::RequestOp;
-use super::errors::Trouble;
-use super::keys::Kind;
-use super::leases::{Lease, Term, Who};
-use super::picture::{Picture, see};
-use super::roll::{Entry, Phase};
-use super::step::{Change, Own};
+use super::errors::{CallError, VerbError, contended};
+use super::keys::KeyKind;
+use super::leases::{EtcdLease, LeaseOwner, LeaseSpec};
+use super::snapshot::{SlotSnapshot, decode_key};
+use super::transaction::{LocalClaim, Transaction};
 use crate::contract::ClaimId;
 use crate::time::Tick;
 
 /// How many keys are moved in one call. etcd takes 128 operations at most, if it is not told more.
-const TOGETHER: usize = 96;
+const KEYS_PER_TXN: usize = 96;
 
 /// A claim whose keys are to hang on these leases.
-struct Move {
-    entry: Entry,
-    lease: Arc<Lease>,
-    delay: Option<Arc<Lease>>,
+struct KeyMove {
+    entry: ClaimEntry,
+    lease: Arc<EtcdLease>,
+    delay: Option<Arc<EtcdLease>>,
 }
 
 impl Inner {
     /// Whether the keys of a claim have to be moved.
-    pub(super) fn is_old(&self, own: &Own) -> bool {
-        !self.leases.is_current(&own.lease)
+    pub(super) fn needs_move(&self, local: &LocalClaim) -> bool {
+        !self.leases.is_current(&local.lease)
     }
 
     /// Moves the keys of those claims whose leases were made in an earlier raft term.
-    pub(super) async fn move_old(&self, claims: &[ClaimId], since: Tick) -> Result<(), Halt> {
-        let old = |id: &ClaimId| self.roll.get(*id).filter(|entry| self.is_old(&entry.own));
-        let old: Vec<Entry> = claims.iter().filter_map(old).collect();
+    pub(super) async fn move_old(&self, claims: &[ClaimId], since: Tick) -> Result<(), VerbError> {
+        let old = |id: &ClaimId| self.claims.get(*id).filter(|entry| self.needs_move(&entry.local));
+        let old: Vec<ClaimEntry> = claims.iter().filter_map(old).collect();
         self.move_keys(old, since).await
     }
 
@@ -55,13 +55,13 @@ impl Inner {
     pub(super) async fn move_strays(
         &self,
         id: ClaimId,
-        found: &Picture,
+        found: &SlotSnapshot,
         since: Tick,
-    ) -> Result<(), Halt> {
-        let Some(entry) = self.roll.get(id) else { return Ok(()) };
+    ) -> Result<(), VerbError> {
+        let Some(entry) = self.claims.get(id) else { return Ok(()) };
         let seen = found.slots.values().flatten();
-        let mut own = seen.filter(|seen| seen.id == id && seen.kind != Kind::Delay);
-        if own.any(|seen| seen.lease != entry.own.lease.id) {
+        let mut local = seen.filter(|seen| seen.id == id && seen.kind != KeyKind::Delay);
+        if local.any(|seen| seen.lease != entry.local.lease.id) {
             self.move_keys(vec![entry], since).await?;
         }
         Ok(())
@@ -69,7 +69,11 @@ impl Inner {
 
     /// Moves the keys of these claims to leases that are made in the current raft term and live for
     /// the length of the claim from `since` on.
-    pub(super) async fn move_keys(&self, entries: Vec<Entry>, since: Tick) -> Result<(), Halt> {
+    pub(super) async fn move_keys(
+        &self,
+        entries: Vec<ClaimEntry>,
+        since: Tick,
+    ) -> Result<(), VerbError> {
         if entries.is_empty() || self.try_move(&entries, since).await? {
             return Ok(());
         }
@@ -77,10 +81,10 @@ impl Inner {
         for entry in entries {
             let mut attempt = 0;
             while !self.try_move(std::slice::from_ref(&entry), since).await? {
-                if attempt == TRIES {
-                    return Err(crowded(entry.own.claim.parts.first_name()).into());
+                if attempt == MAX_ATTEMPTS {
+                    return Err(contended(entry.local.claim.parts.first_name()).into());
                 }
-                self.pause(attempt).await;
+                self.back_off(attempt).await;
                 attempt += 1;
             }
         }
@@ -88,102 +92,104 @@ impl Inner {
     }
 
     /// Moves keys unless one of them is written meanwhile. True if it is done.
-    async fn try_move(&self, entries: &[Entry], since: Tick) -> Result<bool, Halt> {
-        for _ in 0..LEASES {
+    async fn try_move(&self, entries: &[ClaimEntry], since: Tick) -> Result<bool, VerbError> {
+        for _ in 0..LEASE_ATTEMPTS {
             let mut moves = Vec::with_capacity(entries.len());
             for entry in entries {
-                moves.push(self.plan(entry, since).await?);
+                moves.push(self.plan_move(entry, since).await?);
             }
             match self.write_moves(&moves).await {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
-                Err(Halt::Trouble(Trouble::LeaseGone)) => {
+                Err(VerbError::Call(CallError::LeaseGone)) => {
                     for one in &moves {
                         self.leases.forget(&one.lease);
                         one.delay.iter().for_each(|lease| self.leases.forget(lease));
                     }
                     continue;
                 }
-                Err(halt) => return Err(halt),
+                Err(error) => return Err(error),
             }
             // Another election may have taken place meanwhile.
             if moves.iter().all(|one| self.leases.is_current(&one.lease)) {
                 return Ok(true);
             }
         }
-        Err(Trouble::LeaseGone.into())
+        Err(CallError::LeaseGone.into())
     }
 
     /// Writes the keys once more that hang elsewhere, a few in each call: each compares nothing but
     /// that its own key is as it was read. False if one was not.
-    async fn write_moves(&self, moves: &[Move]) -> Result<bool, Halt> {
-        let all: Vec<(&Move, Vec<u8>)> = moves
+    async fn write_moves(&self, moves: &[KeyMove]) -> Result<bool, VerbError> {
+        let all: Vec<(&KeyMove, Vec<u8>)> = moves
             .iter()
             .flat_map(|one| self.keys_of(&one.entry).into_iter().map(move |key| (one, key)))
             .collect();
-        for some in all.chunks(TOGETHER) {
+        for some in all.chunks(KEYS_PER_TXN) {
             let keys = some.iter().map(|(_, key)| RequestOp::get(key.clone()));
-            let read = self.link.read(keys.collect()).await?;
-            let found = Picture::new(read.revision, self.epoch());
-            let mut change = Change::default();
+            let read = self.connection.read(keys.collect()).await?;
+            let found = SlotSnapshot::new(read.revision, self.epoch());
+            let mut txn = Transaction::default();
             let mut holds = Vec::new();
             for ((one, _), reply) in some.iter().zip(read.replies) {
-                let id = one.entry.own.claim.id;
-                let seen = reply.into_kvs().first().and_then(|key| see(&self.keys, key));
+                let id = one.entry.local.claim.id;
+                let seen = reply.into_kvs().first().and_then(|key| decode_key(&self.keys, key));
                 let Some(seen) = seen.filter(|seen| seen.id == id) else { continue };
                 let on = match (seen.kind, &one.delay) {
-                    (Kind::Delay, Some(delay)) => delay.id,
+                    (KeyKind::Delay, Some(delay)) => delay.id,
                     _ => one.lease.id,
                 };
                 if seen.lease != on {
-                    change.unwritten(seen.key.clone(), seen.written);
-                    change.put(seen.key.clone(), found.rewritten(&seen).write(), on);
-                    holds.extend((seen.kind == Kind::Hold).then_some(id));
+                    txn.if_unwritten(seen.key.clone(), seen.written);
+                    txn.put(seen.key.clone(), found.record_to_rewrite(&seen).encode(), on);
+                    holds.extend((seen.kind == KeyKind::Hold).then_some(id));
                 }
             }
-            if !change.is_empty() {
-                let done = self.link.when(change.compares, change.writes, Vec::new()).await?;
-                if !done.held {
+            if !txn.is_empty() {
+                let done = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
+                if !done.succeeded {
                     return Ok(false);
                 }
                 for id in holds {
-                    self.roll.rewritten(id, done.revision);
+                    self.claims.hold_rewritten(id, done.revision);
                 }
             }
         }
         for one in moves {
-            let id = one.entry.own.claim.id;
-            self.roll.hang(id, &one.lease, one.delay.as_ref());
-            self.waits.hang(id, &one.lease, one.delay.as_ref());
+            let id = one.entry.local.claim.id;
+            self.claims.set_leases(id, &one.lease, one.delay.as_ref());
+            self.waiters.set_leases(id, &one.lease, one.delay.as_ref());
         }
         Ok(true)
     }
 
     /// The leases that a claim's keys are to hang on.
-    async fn plan(&self, entry: &Entry, since: Tick) -> Result<Move, Halt> {
-        let claim = &entry.own.claim;
-        let who = claim.session.map_or(Who::Claim(claim.id), Who::Session);
-        let term = |extra| Term { who, length: claim.lease, extra };
+    async fn plan_move(&self, entry: &ClaimEntry, since: Tick) -> Result<KeyMove, VerbError> {
+        let claim = &entry.local.claim;
+        let owner = claim.session.map_or(LeaseOwner::Claim(claim.id), LeaseOwner::Session);
+        let spec = |extra| LeaseSpec { owner, length: claim.lease, extra };
         // The one of the lock delay first: it must outlive the other.
-        let delay = match &entry.own.delay {
-            Some(_) => Some(self.leases.ensure(term(claim.lock_delay), since).await?),
+        let delay = match &entry.local.delay {
+            Some(_) => Some(self.leases.ensure(spec(claim.lock_delay), since).await?),
             None => None,
         };
-        let lease = self.leases.ensure(term(Duration::ZERO), since).await?;
-        Ok(Move { entry: entry.clone(), lease, delay })
+        let lease = self.leases.ensure(spec(Duration::ZERO), since).await?;
+        Ok(KeyMove { entry: entry.clone(), lease, delay })
     }
 
     /// The keys that a claim may have.
-    fn keys_of(&self, entry: &Entry) -> Vec<Vec<u8>> {
-        let (claim, tag) = (&entry.own.claim, entry.own.tag);
-        let kinds: &[Kind] = match entry.phase {
-            Phase::Held { waited: false, .. } => &[Kind::Hold],
-            _ => &[Kind::Hold, Kind::Kin, Kind::Wait],
+    fn keys_of(&self, entry: &ClaimEntry) -> Vec<Vec<u8>> {
+        let (claim, tag) = (&entry.local.claim, entry.local.tag);
+        let kinds: &[KeyKind] = match entry.phase {
+            ClaimPhase::Held { waited: false, .. } => &[KeyKind::Hold],
+            _ => &[KeyKind::Hold, KeyKind::Kin, KeyKind::Wait],
         };
         let mut keys = Vec::new();
         for name in claim.parts.names() {
             keys.extend(kinds.iter().map(|kind| self.keys.claim(name, *kind, tag)));
-            keys.extend(entry.own.delay.iter().map(|_| self.keys.claim(name, Kind::Delay, tag)));
+            keys.extend(
+                entry.local.delay.iter().map(|_| self.keys.claim(name, KeyKind::Delay, tag)),
+            );
         }
         keys
     }

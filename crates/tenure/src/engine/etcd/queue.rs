@@ -1,0 +1,373 @@
+//! Many claims of one process that wait for one name. Knows their order; makes the one call that
+//! puts a claim behind another.
+//!
+//! A newcomer that finds a claim of this engine in the queue takes its place behind it in one
+//! transaction, without reading the slot: on condition that the ticket of that claim still stands,
+//! for then the newcomer has to wait as well. So a claim costs the same however long the queue is.
+//! While no claim of this engine waits for the name yet, one newcomer at a time looks at the slot
+//! ([`Approach::Lead`]), and the others wait for what becomes of it.
+//!
+//! Only the first claim of this engine in the queue watches the store. Whatever the others wait for
+//! includes that this one is done, and then the next one takes over ([`Inner::promote`]). Claims of
+//! other processes may stand in between: who is first looks for itself what it has to wait for.
+//!
+//! Claims wait for one of [`AT_ONCE`] turns before any request is sent ([`UnderWay::turn`]). A
+//! withdrawal ([`Crowd::withdraw`]) stops a claim that has no turn yet without any request. A claim
+//! that has its turn checks before each further request whether it is still wanted
+//! ([`Inner::wanted`]): its tombstone refuses what was sent, but is deleted after the length of a
+//! lease. A claim whose lease has passed before it had its turn is not sent either: a session gives
+//! up a withdrawal after a lease, because by then the store has forgotten the claim. If the claim
+//! were sent later, it would take the lock for a caller that left long ago.
+//!
+//! A claim takes part only if it asks for one name, replaces nothing, has no ancestors, and if no
+//! other claim of its owner is known here: the rules may let such claims pass others.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::Inner;
+use super::claims::ClaimPhase;
+use super::client::{RangeRequest, RangeResponse, RequestOp, ResponseOp, SortOrder, SortTarget};
+use super::connection::TxnReply;
+use super::errors::{VerbError, expired_unsent};
+use super::keys::{KeyKind, Tag};
+use super::record::ClaimRecord;
+use super::snapshot::{SlotSnapshot, part_of};
+use super::transaction::{LocalClaim, Transaction, as_i64, read_ops, read_range, snapshot_of};
+use super::waiters::{WaitersState, WaitingClaim};
+use super::watches::WatchSpec;
+use crate::contract::{Arrival, Claim, ClaimId, Error, Name, Part, Patience, Queued, Verdict};
+use crate::limits;
+use crate::sync::random_bytes;
+
+/// From how many tags a newcomer chooses at least.
+const MIN_TAGS: u32 = 64;
+
+/// How many tickets before a waiter are read.
+const OLDER_TICKETS: i64 = 4;
+
+/// The claims of this engine that wait for a name, by their arrival, and their tags.
+#[derive(Default)]
+pub(super) struct LocalQueue {
+    order: BTreeMap<u64, ClaimId>,
+    tags: HashSet<Tag>,
+}
+
+/// How a newcomer comes to its place in the queue.
+pub(super) enum QueueEntry {
+    /// Behind a claim of this engine.
+    Append,
+    /// By a look at the slot, while the others wait.
+    ReadSlot,
+    /// Another one looks; this tells when it is done.
+    AwaitRead(oneshot::Receiver<()>),
+}
+
+/// Ends the look of a newcomer when it is dropped.
+pub(super) struct SlotReadGuard<'a> {
+    inner: &'a Inner,
+    name: &'a Name,
+}
+
+impl Drop for SlotReadGuard<'_> {
+    fn drop(&mut self) {
+        // Dropping the senders wakes those who wait.
+        self.inner.waiters.lock().slot_reads.remove(self.name);
+    }
+}
+
+/// The name of a claim that may take part.
+fn queueable_name(claim: &Claim) -> Option<&Name> {
+    let plain = claim.replaces.is_none()
+        && claim.lineage.ancestors().is_empty()
+        && claim.patience == Patience::Wait;
+    match claim.parts.as_slice() {
+        [part] if plain => Some(part.name()),
+        _ => None,
+    }
+}
+
+impl WaitersState {
+    /// Puts a claim into its line. True if it is the first.
+    pub(super) fn join(&mut self, name: &Name, arrival: u64, id: ClaimId, tag: Tag) -> bool {
+        let queue = self.queues.entry(name.clone()).or_default();
+        queue.order.insert(arrival, id);
+        queue.tags.insert(tag);
+        queue.order.first_key_value().is_some_and(|(_, first)| *first == id)
+    }
+
+    /// Takes a claim out of its line. Returns who is first now, if the claim was.
+    pub(super) fn leave(&mut self, name: &Name, arrival: u64, tag: Tag) -> Option<ClaimId> {
+        let queue = self.queues.get_mut(name)?;
+        let was_first = queue.order.first_key_value().is_some_and(|(first, _)| *first == arrival);
+        queue.order.remove(&arrival);
+        queue.tags.remove(&tag);
+        let next = queue.order.first_key_value().map(|(_, next)| *next);
+        if queue.order.is_empty() && queue.tags.is_empty() {
+            self.queues.remove(name);
+        }
+        next.filter(|_| was_first)
+    }
+
+    /// Gives a tag back that was not used.
+    fn free_tag(&mut self, name: &Name, tag: Tag) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.tags.remove(&tag);
+        }
+    }
+
+    /// The ticket that a newcomer stands behind, by its tag and arrival, and a tag for the newcomer
+    /// that no other claim of this engine has in the slot.
+    fn last_ticket(&mut self, name: &Name, part: &Part) -> Option<((Tag, u64), Tag)> {
+        let queue = self.queues.get_mut(name)?;
+        let (arrival, last) = queue.order.last_key_value()?;
+        let wait = self.waiting.get(last)?;
+        let same =
+            part_of(&wait.local.claim, name).is_some_and(|last| last.shape() == part.shape());
+        if !same || queue.order.len() >= limits::WAITERS / 2 {
+            return None;
+        }
+        let tags_in_use = MIN_TAGS + 4 * u32::try_from(queue.tags.len()).unwrap_or(u32::MAX / 8);
+        let [a, b, c, d, ..] = random_bytes();
+        let from = u32::from_le_bytes([a, b, c, d]) % tags_in_use;
+        let mut tags = (from..tags_in_use).chain(1..from).map(Tag::Number);
+        let tag = tags.find(|tag| *tag != Tag::FIRST && !queue.tags.contains(tag))?;
+        queue.tags.insert(tag);
+        Some(((wait.local.tag, *arrival), tag))
+    }
+}
+
+impl Inner {
+    /// How a newcomer comes to its place in the queue.
+    fn plan_entry(&self, name: &Name) -> QueueEntry {
+        let mut state = self.waiters.lock();
+        if state.queues.get(name).is_some_and(|queue| !queue.order.is_empty()) {
+            return QueueEntry::Append;
+        }
+        if let Some(others) = state.slot_reads.get_mut(name) {
+            let (sender, receiver) = oneshot::channel();
+            others.push(sender);
+            return QueueEntry::AwaitRead(receiver);
+        }
+        state.slot_reads.insert(name.clone(), Vec::new());
+        QueueEntry::ReadSlot
+    }
+
+    /// An error if no more requests of a claim may be sent: its caller gave it up, or its time is
+    /// up and its entry is ended.
+    pub(super) fn check_wanted(&self, claim: &Claim) -> Result<(), Error> {
+        self.in_flight.check_wanted(claim.id)?;
+        let over = self.claims.expires(claim.id).is_none_or(|at| at <= self.clock.now());
+        if over { Err(expired_unsent(claim.lease)) } else { Ok(()) }
+    }
+
+    /// Makes a claim of which it is known that its slots are not empty.
+    pub(super) async fn claim_contended(
+        self: &Arc<Self>,
+        local: LocalClaim,
+        found: Option<SlotSnapshot>,
+        repeated: bool,
+    ) -> Result<Verdict, VerbError> {
+        let claim = Arc::clone(&local.claim);
+        let Some(name) = queueable_name(&claim).filter(|_| !repeated) else {
+            return self.claim_by_ledger(local, found).await;
+        };
+        loop {
+            match self.plan_entry(name) {
+                QueueEntry::AwaitRead(receiver) => {
+                    drop(receiver.await);
+                    self.check_wanted(&claim)?;
+                }
+                QueueEntry::ReadSlot => {
+                    let _guard = SlotReadGuard { inner: self, name };
+                    return self.claim_by_ledger(local, found).await;
+                }
+                QueueEntry::Append => {
+                    return match self.queue_behind(&local, name).await? {
+                        Some(verdict) => Ok(verdict),
+                        None => self.claim_by_ledger(local, None).await,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Whether a claim may be put behind another one of this engine without a call before.
+    pub(super) fn has_local_queue(&self, claim: &Claim) -> bool {
+        let Some(name) = queueable_name(claim) else { return false };
+        let state = self.waiters.lock();
+        state.queues.get(name).is_some_and(|queue| !queue.order.is_empty())
+    }
+
+    /// Puts a claim behind the last one of this engine. None if that is gone meanwhile.
+    async fn queue_behind(
+        self: &Arc<Self>,
+        local: &LocalClaim,
+        name: &Name,
+    ) -> Result<Option<Verdict>, VerbError> {
+        let claim = &local.claim;
+        if self.claims.has_other_of_owner(name, claim) {
+            return Ok(None);
+        }
+        let behind = self.waiters.lock().last_ticket(name, &claim.parts.as_slice()[0]);
+        let Some(((tag, arrival), own_tag)) = behind else { return Ok(None) };
+        let local = LocalClaim { tag: own_tag, ..local.clone() };
+        self.claims.set_tag(claim.id, local.tag);
+        let mut txn = Transaction::default();
+        txn.if_absent(self.keys.tombstone(claim.id));
+        for kind in KeyKind::ALL {
+            txn.if_absent(self.keys.claim(name, kind, local.tag));
+        }
+        txn.if_created_by(self.keys.claim(name, KeyKind::Wait, tag), arrival);
+        let record = ClaimRecord::new(claim, self.clock.wall_micros()).encode();
+        txn.put(self.keys.claim(name, KeyKind::Wait, local.tag), record, local.lease.id);
+        let tickets = self.keys.kind(name, KeyKind::Wait);
+        let (key, range_end) = (tickets.from, tickets.to);
+        let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
+        txn.writes.extend([read_range(self.keys.deciding(name)), count.into()]);
+        let answer = self.connection.txn(txn.compares, txn.writes, Vec::new()).await;
+        let answer = match answer {
+            Ok(answer) if answer.succeeded => answer,
+            other => {
+                self.waiters.lock().free_tag(name, local.tag);
+                return other.map(|_| None).map_err(VerbError::from);
+            }
+        };
+        let revision = answer.revision;
+        let mut replies = answer.replies.into_iter().skip(1);
+        let deciding = replies.next().map(ResponseOp::into_kvs).unwrap_or_default();
+        let tickets = replies.next().map_or(0, |reply| reply.count());
+        let mut found = SlotSnapshot::new(revision, self.epoch());
+        found.add(&self.keys, name, &deciding)?;
+        let queued = self.place_behind(&found, claim, name, tickets, revision);
+        self.claims.set_phase(claim.id, ClaimPhase::Waiting);
+        if self.claims.get(claim.id).is_some() {
+            self.wait_behind(&local, name, revision);
+        } else {
+            self.waiters.lock().free_tag(name, local.tag);
+        }
+        Ok(Some(Verdict::Queued(queued)))
+    }
+
+    /// The place of the newest of so many tickets, from what decides in the slot.
+    fn place_behind(
+        &self,
+        found: &SlotSnapshot,
+        claim: &Arc<Claim>,
+        name: &Name,
+        tickets: usize,
+        revision: u64,
+    ) -> Queued {
+        let all = found.slots.get(name).map_or(&[][..], Vec::as_slice);
+        let of = |kind: KeyKind| all.iter().filter(move |seen| seen.kind == kind);
+        let holds = |id: ClaimId| of(KeyKind::Hold).any(|seen| seen.id == id);
+        // Holders that waited keep their tickets.
+        let waited = of(KeyKind::Hold)
+            .filter(|seen| seen.record.arrival.is_some_and(|arrival| arrival != seen.created))
+            .filter(|seen| !of(KeyKind::Kin).any(|kin| kin.id == seen.id));
+        let ahead = of(KeyKind::Kin).filter(|seen| !holds(seen.id)).count();
+        let place = tickets.saturating_sub(waited.count()) + ahead;
+        let now = self.now();
+        let first_expiry = match found.ledger(now, 0).claim(claim, now) {
+            Verdict::Queued(queued) => queued.first_expiry,
+            _ => None,
+        };
+        Queued { place, first_expiry, arrival: Arrival(revision) }
+    }
+
+    /// A claim has taken its place behind another one of this engine.
+    fn wait_behind(self: &Arc<Self>, local: &LocalClaim, name: &Name, arrival: u64) {
+        let id = local.claim.id;
+        let mut state = self.waiters.lock();
+        state.waiting.entry(id).or_insert_with(|| WaitingClaim::new(local, arrival, true));
+        let first = state.join(name, arrival, id, local.tag);
+        if let Some(wait) = state.waiting.get_mut(&id) {
+            wait.queue = Some(name.clone());
+        }
+        drop(state);
+        if first {
+            // Those before it were done while the answer was under way.
+            let inner = Arc::clone(self);
+            self.tasks.spawn(async move { inner.check_turn(id).await });
+        }
+    }
+
+    /// The first claim of a line is done: the next one looks after itself from now on.
+    pub(super) fn promote_next(self: &Arc<Self>, next: ClaimId, done: &WaitingClaim, held: bool) {
+        let Some(name) = &done.queue else { return };
+        let part = |claim: &Claim| part_of(claim, name).map(|part| (part.weight(), part.shape()));
+        let local = self.waiters.lock().waiting.get(&next).map(|wait| wait.local.clone());
+        let Some(local) = local else { return };
+        let beside = match (part(&local.claim), part(&done.local.claim)) {
+            (Some((next, shape)), Some((done, _))) => {
+                u64::from(next) + u64::from(done) <= u64::from(shape.capacity())
+            }
+            _ => true,
+        };
+        let specs: Vec<WatchSpec> = if held && !beside {
+            // The ticket stays until the hold is given back.
+            let ticket = self.keys.claim(name, KeyKind::Wait, done.local.tag);
+            vec![WatchSpec::KeyDeleted(ticket, done.arrival)]
+        } else if held {
+            Vec::new()
+        } else {
+            // Who left waited for the same.
+            done.watches.iter().map(|(spec, _)| spec.clone()).collect()
+        };
+        if specs.is_empty() {
+            let inner = Arc::clone(self);
+            self.tasks.spawn(async move { inner.check_turn(next).await });
+        } else {
+            self.set_watches(next, specs, true);
+        }
+    }
+
+    /// What to read for a turn: of a plain claim what decides, its own ticket and those just before
+    /// it, otherwise all of its slots; and its tombstone.
+    pub(super) fn read_before(
+        &self,
+        local: &LocalClaim,
+        plain: Option<u64>,
+        names: &[Name],
+    ) -> Vec<RequestOp> {
+        let id = local.claim.id;
+        let (Some(arrival), [name]) = (plain, names) else {
+            return read_ops(&self.keys, names, &[id]);
+        };
+        let tickets = self.keys.kind(name, KeyKind::Wait);
+        // Tickets of holders may be among them, though not behind one that waits.
+        let older = RangeRequest {
+            key: tickets.from,
+            range_end: tickets.to,
+            limit: OLDER_TICKETS,
+            sort_order: SortOrder::Descend.into(),
+            sort_target: SortTarget::Create.into(),
+            max_create_revision: as_i64(arrival - 1),
+            ..RangeRequest::default()
+        };
+        let ticket = RequestOp::get(self.keys.claim(name, KeyKind::Wait, local.tag));
+        let tomb = RequestOp::get(self.keys.tombstone(id));
+        vec![read_range(self.keys.deciding(name)), older.into(), ticket, tomb]
+    }
+
+    /// The picture that an answer to [`before`](Self::before) gives.
+    pub(super) fn snapshot_before(
+        &self,
+        local: &LocalClaim,
+        plain: Option<u64>,
+        mut answer: TxnReply,
+        names: &[Name],
+    ) -> Result<SlotSnapshot, VerbError> {
+        let id = local.claim.id;
+        if plain.is_some() && names.len() == 1 {
+            let tomb = answer.replies.pop();
+            let kvs = answer.replies.drain(..).flat_map(ResponseOp::into_kvs).collect();
+            let range = RangeResponse { kvs, ..RangeResponse::default() };
+            answer.replies.push(range.into());
+            answer.replies.extend(tomb);
+        }
+        Ok(snapshot_of(&self.keys, self.epoch(), answer, names, &[id])?)
+    }
+}
