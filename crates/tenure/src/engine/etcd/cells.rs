@@ -1,5 +1,8 @@
-//! Cells in the store: the bytes are the value of a key, its revision is the version. Knows values,
-//! not locks.
+//! Cells: the value is that of one key, and its revision plus the base of fences is the version.
+//!
+//! A second key has the largest fence that wrote the cell, and stays when the cell is removed. A
+//! write reads both keys, checks the expectation, and writes on condition that neither has changed;
+//! otherwise it starts again. A cell with a time to live has a lease of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,11 +58,11 @@ impl Cells for EtcdEngine {
     }
 }
 
-/// What stands at a key, as far as a later write has to know.
+/// A cell, the largest fence that wrote it, and the revisions of both keys.
 type StoredCell = (Option<Cell>, Option<Fence>, [u64; 2]);
 
 impl Inner {
-    /// The cell, the largest fence that wrote it, and the revisions of both keys.
+    /// Reads both keys of a cell.
     async fn read_cell(&self, name: &Name) -> Result<StoredCell, VerbError> {
         let keys = [self.keys.cell(name), self.keys.cell_fence(name)];
         let read = self.connection.read(keys.map(RequestOp::get).to_vec()).await?;
@@ -131,7 +134,7 @@ impl Inner {
             }
             let answer = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
             if answer.succeeded {
-                // Where nothing was removed, no revision was made; the version still has to grow.
+                // Removing an absent cell makes no revision, but the version has to grow.
                 let revision = answer.revision + u64::from(nothing);
                 return Ok(PutVerdict::Done(Version(self.epoch().version(revision))));
             }
@@ -187,6 +190,6 @@ fn read_fence(name: &Name, key: &KeyValue) -> Result<Fence, Error> {
     number.map(Fence::new).ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, "the fence of the cell is damaged")
             .on(name)
-            .with_help("look at its key with etcdctl and delete it")
+            .with_help("inspect its key with etcdctl and delete it")
     })
 }

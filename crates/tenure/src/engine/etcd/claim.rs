@@ -1,5 +1,36 @@
-//! The claim verb: one call if all its slots are empty, otherwise a look and a step of the rules.
-//! Knows leases and conditions; the rules are the ledger's.
+//! The claim verb.
+//!
+//! A claim takes one of three ways, the cheapest that is possible:
+//!
+//! 1. **Fast** (`claim_fast`): one transaction that succeeds if no slot of the claim has any key,
+//!    and writes one hold per slot. Otherwise the same call returns the keys that are there.
+//! 2. **Append** (`queue.rs`): a claim of this engine waits for the name already. The ticket is
+//!    written behind that claim, without reading the slot.
+//! 3. **By the ledger** (`claim_by_ledger`): the ledger decides on a snapshot of the slots, and the
+//!    difference is written. If a comparison fails, the failed call has returned the current keys,
+//!    and the decision is made again on these.
+//!
+//! # Why this is correct
+//!
+//! - A decision is made on a snapshot at one revision and written only if everything it depends on
+//!   is unchanged (`transaction.rs`), so it holds at the revision of the write as well.
+//! - A repeated claim finds its own keys: the fast way fails because the slot is not empty, and the
+//!   ledger returns the same answer again. Copies that are in flight at the same time share one
+//!   run (`in_flight.rs`).
+//! - Every transaction that writes keys of a claim compares that the claim has no tombstone, so a
+//!   copy that arrives after the withdrawal writes nothing.
+//! - A verdict is returned only if the leases of the claim live for its length, counted from
+//!   `since`, when the caller made the call: they had that much left, or a keep-alive that was sent
+//!   after `since` has been answered. So the keys outlive the safe-until of the session.
+//! - If an election took place meanwhile, the keys are moved to leases of the new raft term before
+//!   the verdict counts (`lease_moves.rs`).
+//!
+//! # What can interleave
+//!
+//! A release or the expiry of the same claim. The entry in `claims` is written before the first
+//! request, so both find it. An entry that has expired ([`ClaimPhase::Ended`]) takes no new claim
+//! until its keys are removed. A claim that was withdrawn sends no further request
+//! ([`Inner::check_wanted`]), because its tombstone is deleted after the length of a lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +53,19 @@ use crate::contract::{
 use crate::ledger::seam::Shelf;
 use crate::time::Tick;
 
-/// How often a step is tried that others keep getting ahead of.
+/// How often a transaction is tried whose comparisons fail because other clients write first.
 pub(super) const MAX_ATTEMPTS: usize = 64;
 
-/// How many keys of a slot are read before it is known that they are needed.
+/// How many keys of a slot the fast way reads when it fails. A longer queue is read only if the
+/// ledger has to decide.
 const FIRST_READ_LIMIT: i64 = 64;
 
-/// How often a lease is made anew that ended while it was used.
+/// How often a new lease is granted in place of one that ended while it was used.
 pub(super) const LEASE_ATTEMPTS: usize = 3;
 
 impl Inner {
-    /// Makes a claim that was asked for at `since`. A copy of a claim that is still under way here
-    /// shares its answer: a store that is slow because of a crowd must not get the crowd twice.
+    /// Sends a claim that the caller made at `since`. A copy of a claim that is in flight shares
+    /// its result: a store that is slow under load must not get the same load twice.
     pub(super) async fn claim(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
@@ -43,7 +75,7 @@ impl Inner {
             Ok(guard) => guard,
             Err(shared) => {
                 return shared.await.unwrap_or_else(|_| {
-                    let what = "the runtime on which the claim was made has ended";
+                    let what = "the runtime that sent the claim has shut down";
                     let error = Error::new(ErrorKind::Unavailable, what).effect_unknown();
                     Err(error.during(Verb::Claim).with_help("call again"))
                 });
@@ -53,7 +85,7 @@ impl Inner {
             Ok(_) if self.clock.now() >= since + claim.lease => {
                 Err(expired_unsent(claim.lease).during(Verb::Claim))
             }
-            // The permit is kept until there is an answer.
+            // The permit is held until the verdict is known.
             Ok(_permit) => self.claim_with_leases(claim, since).await,
             Err(withdrawn) => Err(withdrawn.during(Verb::Claim)),
         };
@@ -61,6 +93,7 @@ impl Inner {
         answer
     }
 
+    /// Gets the leases of a claim and sends it. Repeats both if a lease ends meanwhile.
     async fn claim_with_leases(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
@@ -69,7 +102,7 @@ impl Inner {
         for _ in 0..LEASE_ATTEMPTS {
             let answer = match self.local_claim(claim, since).await {
                 Ok((local, stale)) => {
-                    // Beside each other: what the claim rests on is answered for when both are.
+                    // Concurrently: the verdict counts when the keep-alive is answered too.
                     let (kept, answer) = tokio::join!(
                         self.keep_alive_beside(stale, since),
                         self.claim_on(&local, since)
@@ -91,7 +124,7 @@ impl Inner {
         Err(CallError::LeaseGone.into_error().during(Verb::Claim))
     }
 
-    /// The leases of a claim, and those of them that have to be kept alive beside it.
+    /// Returns the claim with its leases, and those leases that need a keep-alive with it.
     async fn local_claim(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
@@ -114,7 +147,7 @@ impl Inner {
                 }
             })
         };
-        // The longer one first, here and when they are kept alive: it must outlive the other.
+        // The lease of the lock delay first, here and in keep-alives: it must outlive the other.
         let delay = if claim.lock_delay.is_zero() {
             None
         } else {
@@ -125,7 +158,8 @@ impl Inner {
         Ok((LocalClaim { claim: Arc::clone(claim), lease, delay, tag }, stale))
     }
 
-    /// Keeps leases alive that others rest on as well.
+    /// Keeps leases alive while the claim is sent. On the engine's thread: other claims use the
+    /// same leases, and the caller's runtime may end.
     async fn keep_alive_beside(
         self: &Arc<Self>,
         leases: Vec<Arc<EtcdLease>>,
@@ -139,7 +173,7 @@ impl Inner {
         Ok(self.tasks.run_on_engine(Box::pin(kept)).await??)
     }
 
-    /// Keeps leases alive, one after the other.
+    /// Sends keep-alives, one after the other.
     pub(super) async fn keep_leases(
         &self,
         leases: &[Arc<EtcdLease>],
@@ -151,6 +185,7 @@ impl Inner {
         Ok(())
     }
 
+    /// Sends a claim whose leases are known, in the cheapest way that is possible.
     async fn claim_on(
         self: &Arc<Self>,
         local: &LocalClaim,
@@ -160,7 +195,8 @@ impl Inner {
         let before = self.claims.get(local.claim.id);
         let repeated = before.is_some();
         if !self.claims.insert(local, since) {
-            // Its time was up a moment ago: it must be gone before it can come anew.
+            // The earlier copy has expired and its keys may stand: remove them before claiming
+            // again.
             let (inner, claim) = (Arc::clone(self), Arc::clone(&local.claim));
             let ended = async move { inner.remove_claim(&claim.parts, claim.id).await };
             self.tasks.run_on_engine(Box::pin(ended)).await??;
@@ -183,19 +219,19 @@ impl Inner {
         };
         match &verdict {
             Ok(Verdict::Refused(_)) => {
-                // A refused copy says nothing of a claim that stands.
+                // If the claim waits or holds, a refused copy changes nothing about that.
                 let entry = self.claims.get(local.claim.id);
                 if entry.is_some_and(|entry| entry.phase == ClaimPhase::Sent) {
                     self.claims.remove(local.claim.id);
                 }
             }
-            // The answer may have come after the claim's time was up and everything was ended.
+            // The claim expired and its entry was removed before the reply came.
             Ok(_) if self.claims.get(local.claim.id).is_none() => {
                 self.claims.insert(local, since);
             }
             Ok(_) | Err(_) => {}
         }
-        // The leader may have changed: what the claim has must hang on leases that were made since.
+        // After an election the keys must be attached to leases of the new raft term.
         let elsewhere = before.is_some_and(|before| before.local.lease.id != local.lease.id);
         if matches!(verdict, Ok(Verdict::Granted(_) | Verdict::Queued(_)))
             && (elsewhere || self.needs_move(local))
@@ -208,13 +244,13 @@ impl Inner {
         verdict
     }
 
-    /// One call: if nobody holds or waits and nothing keeps the slots closed, the claim holds.
-    /// Otherwise the same call tells what stands there.
+    /// Sends one transaction that grants the claim if its slots have no keys: no holder, no waiter,
+    /// no lock delay. Otherwise the same transaction reads the slots.
     async fn claim_fast(&self, local: &LocalClaim) -> Result<FastClaim, VerbError> {
         let (claim, wall) = (&local.claim, self.clock.wall_micros());
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         if claim.replaces.is_some() {
-            // There is something to replace, so the slots are not empty.
+            // The claim that it replaces holds, so the slots are not empty.
             return Ok(FastClaim::Contended(Some(self.read_slots(&names, &[claim.id]).await?)));
         }
         let otherwise = read_ops_limited(&self.keys, &names, &[claim.id], FIRST_READ_LIMIT);
@@ -241,13 +277,15 @@ impl Inner {
             return Ok(FastClaim::Granted(grant));
         }
         if answer.replies.iter().any(ResponseOp::is_cut) {
-            // A crowd stands there, which is looked at only if need be.
+            // The queue is long, and is read only if the ledger has to decide.
             return Ok(FastClaim::Contended(None));
         }
         let found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
         Ok(FastClaim::Contended(Some(found)))
     }
 
+    /// Lets the ledger decide on a snapshot of the slots, and writes its decision. `found` is a
+    /// snapshot that was read already, if there is one.
     pub(super) async fn claim_by_ledger(
         self: &Arc<Self>,
         mut local: LocalClaim,
@@ -279,8 +317,8 @@ impl Inner {
                     continue;
                 }
                 revision = answer.revision;
-                // Others may have come to the line since we looked. Without them all of us would
-                // watch the same ticket.
+                // Tickets may have been written since the snapshot, which a new ticket allows. If
+                // they were ignored, many waiters would watch the same ticket.
                 for key in answer.replies.into_iter().flat_map(ResponseOp::into_kvs) {
                     found.add_ticket(&self.keys, claim.parts.first_name(), &key, claim.id);
                 }
@@ -295,7 +333,7 @@ impl Inner {
                 Verdict::Queued(mut queued) => {
                     queued.arrival = settle_arrival(queued.arrival, revision);
                     self.claims.set_phase(claim.id, ClaimPhase::Waiting);
-                    // A newcomer may move its kin ahead of the line, and itself with them.
+                    // A new ticket may give its kin, and itself, precedence in the queue.
                     ledger.admit_at_most(1);
                     let id = claim.id;
                     claim.parts.names().for_each(|name| ledger.serve(name, now));
@@ -328,7 +366,7 @@ impl Inner {
         self.read_slots(&names, &[claim.id]).await
     }
 
-    /// How a claim stands after it was served in the same breath.
+    /// Returns the verdict of a claim whose turn was checked right after it was queued.
     async fn verdict_after_check(
         &self,
         local: &LocalClaim,
@@ -345,7 +383,7 @@ impl Inner {
         })
     }
 
-    /// The same picture with the other slots of the claim that is to be replaced.
+    /// Extends a snapshot by the other slots of the claim that is to be replaced.
     async fn with_replaced(
         &self,
         found: SlotSnapshot,
@@ -355,7 +393,8 @@ impl Inner {
         self.with_all_slots_of(found, &[old], claim.id).await
     }
 
-    /// The same picture with all slots of these claims, if it has some of them.
+    /// Extends a snapshot by all slots of these claims, as far as it has keys of them: reads again
+    /// until the set of names does not grow. `tomb` is the claim whose tombstone is read as well.
     pub(super) async fn with_all_slots_of(
         &self,
         found: SlotSnapshot,
@@ -377,7 +416,7 @@ impl Inner {
         }
     }
 
-    /// Reads slots and tombstones, all at one revision.
+    /// Reads slots and tombstones at one revision.
     pub(super) async fn read_slots(
         &self,
         names: &[Name],
@@ -387,7 +426,7 @@ impl Inner {
         Ok(snapshot_of(&self.keys, self.epoch(), answer, names, tombstones)?)
     }
 
-    /// A little time for others to get their step done, once they were faster a few times.
+    /// Backs off with jitter, from the fifth attempt on, so that other clients finish their writes.
     pub(super) async fn back_off(&self, attempt: usize) {
         if attempt >= 4 {
             let millis = u64::from(crate::sync::random_bytes()[0]) % (attempt as u64);
@@ -395,7 +434,8 @@ impl Inner {
         }
     }
 
-    /// Remembers how a claim came to hold, for a quick release.
+    /// Records that a claim holds, and by which revision, which the fast release compares. Only for
+    /// holds that one revision wrote and that share no fence.
     pub(super) fn record_held(
         &self,
         claim: &Claim,
@@ -412,7 +452,7 @@ impl Inner {
         if fresh.is_none() && self.claims.holds(id) {
             return;
         }
-        // Whoever shares a fence takes its name out of the group when it goes.
+        // The release of a hold that shares its fence has to rewrite the other members.
         let alone = claim.parts.names().all(|name| {
             let slot = ledger.shelf().peek(name);
             let hold = slot.and_then(|slot| slot.holds.iter().find(|hold| hold.claim.id == id));
@@ -423,15 +463,16 @@ impl Inner {
     }
 }
 
-/// A grant of names that were all empty.
+/// The grant of a transaction that wrote all holds at one revision.
 fn grant_at(names: &[Name], epoch: Epoch, revision: u64) -> Grant {
     let fence = Fence::new(epoch.fence(revision));
     let fences = names.iter().map(|_| fence).collect();
     Grant { fences, arrival: crate::contract::Arrival(revision) }
 }
 
+/// The result of the fast way.
 enum FastClaim {
     Granted(Grant),
-    /// What stands there; none if that was too much to read.
+    /// A slot has keys. The snapshot is `None` if there were more than [`FIRST_READ_LIMIT`].
     Contended(Option<SlotSnapshot>),
 }

@@ -1,9 +1,24 @@
-//! Every claim that was made through this engine, and until when it lives by its renewals. Knows
-//! what is due when, not how it is ended.
+//! The claims that this engine has in flight, waiting or held, and when each of them expires.
 //!
 //! The claims of a session share a lease in etcd, which lives as long as any of them is renewed. So
-//! a claim that nobody renews any more, because it was given up or its release got no answer, would
-//! live for ever beside its sisters. The engine ends it when its own time is up.
+//! etcd does not expire a single claim that is no longer renewed, because it was given up or its
+//! release got no reply. The engine does: `take_due` returns claims whose own lease has passed, and
+//! `expiry.rs` removes their keys from the store.
+//!
+//! ```text
+//! insert ──> Sent ──> Waiting ──> Held ──> remove (released, refused, gone)
+//!              └────────┴──────────┴─────> Ended ──> remove (keys removed from the store)
+//! ```
+//!
+//! Invariants:
+//!
+//! - A claim is inserted before its first request, and removed when no key of it is left.
+//! - `Ended` is final. A renewal or a late reply does not revive the entry; the same claim can be
+//!   inserted again only after `remove`.
+//! - Every claim that has not ended has one element in `due`, at its `expires`. An ended claim
+//!   whose removal failed has one at the time of the next attempt; it may outlive the entry, which
+//!   `take_due` ignores.
+//! - The alarm is set to the first instant of `due` and `keys`, whenever one of them changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,28 +33,30 @@ use crate::contract::{Claim, ClaimId, ClaimRef, IdMap, Name, OwnerId};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Alarm, Tick};
 
-/// How soon an ending that got no answer is tried again.
+/// When to retry the removal of expired keys after a call that failed.
 pub(super) const RETRY_AFTER: Duration = Duration::from_millis(250);
 
-/// How a claim stands, as far as this engine knows.
+/// The state of a claim, as far as this engine knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimPhase {
-    /// It was or is being sent.
+    /// A request was or is being sent; the verdict is not known.
     Sent,
-    /// It waits.
+    /// It has a ticket.
     Waiting,
-    /// It holds. If all its holds were made by one revision, this one; and whether it had waited.
+    /// It holds. `by` is the revision that last wrote its holds, if it is one for all of them and
+    /// they share no fence: the fast release compares it. `waited`: it has tickets beside its
+    /// holds.
     Held { by: Option<u64>, waited: bool },
-    /// Its time is up, or it is being given back.
+    /// Its lease has passed, and its keys are being removed.
     Ended,
 }
 
-/// One claim.
+/// One claim of this engine.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimEntry {
     pub(super) local: LocalClaim,
     pub(super) phase: ClaimPhase,
-    /// How its keys ended in earlier attempts, of which something may still arrive.
+    /// The tags of earlier attempts, whose requests may still arrive.
     former_tags: SmallVec<[Tag; 1]>,
     expires: Tick,
 }
@@ -53,14 +70,14 @@ pub(super) struct Claims {
 #[derive(Default)]
 struct ClaimsState {
     claims: IdMap<ClaimId, ClaimEntry>,
-    /// The claims in whose lineage an owner is.
+    /// The claims whose lineage contains an owner.
     owners: IdMap<OwnerId, SmallVec<[ClaimId; 1]>>,
     due: BTreeSet<(Tick, ClaimId)>,
     keys: BTreeSet<(Tick, ExpiringKey)>,
     closed: bool,
 }
 
-/// What has to be ended now.
+/// What has expired.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
     pub(super) claims: Vec<ClaimEntry>,
@@ -68,12 +85,13 @@ pub(super) struct Expired {
     pub(super) closed: bool,
 }
 
-/// A key that is to be deleted at an instant.
+/// A key that is deleted at an instant, because the lease it is attached to may live longer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ExpiringKey {
-    /// A tombstone or a letter, which no other claim will write.
+    /// A tombstone or an eviction notice: no other claim writes this key.
     Unique(Vec<u8>),
-    /// A lock delay that this revision wrote. Another claim may stand at the same key by then.
+    /// A lock delay and the revision that wrote it. Deleted only if the key is unchanged: by then
+    /// another claim may use the same tag.
     LockDelay(Vec<u8>, u64),
 }
 
@@ -82,26 +100,26 @@ impl Claims {
         Self { state: Mutex::default(), alarm }
     }
 
-    /// Blocks until something may be due.
+    /// Blocks until a claim or key may be due.
     pub(super) fn wait(&self) {
         self.alarm.wait();
     }
 
-    /// Ends the thread that waits.
+    /// Ends the thread that calls `wait`.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.alarm.ring();
     }
 
-    /// A claim is about to be sent, perhaps once more. False if it has just ended and may still
-    /// stand in the store.
+    /// Records a claim that is about to be sent, perhaps again. Returns false if it has ended, and
+    /// its keys may still be in the store.
     pub(super) fn insert(&self, local: &LocalClaim, now: Tick) -> bool {
         let mut state = self.lock();
         let id = local.claim.id;
         if state.claims.get(&id).is_some_and(|entry| entry.phase == ClaimPhase::Ended) {
             return false;
         }
-        // A claim without a session lives by its lease alone, which is its own.
+        // A claim without a session has an etcd lease of its own, which expires it.
         let lasts = local.claim.session.is_none();
         let expires = if lasts { Tick::NEVER } else { now + local.claim.lease };
         let before = state.claims.get(&id);
@@ -117,7 +135,7 @@ impl Claims {
         true
     }
 
-    /// Puts off the ending of claims that are being renewed. Those that have ended stay so.
+    /// Extends the leases of claims that are being renewed. Claims that have ended stay so.
     pub(super) fn extend(&self, batch: &[ClaimRef], now: Tick) {
         let mut state = self.lock();
         for claim in batch {
@@ -138,14 +156,14 @@ impl Claims {
         self.lock().claims.get(&id).cloned()
     }
 
-    /// When a claim ends that is not renewed; none if it is not known here or has ended.
+    /// When a claim expires if it is not renewed. `None` if it is not known here or has ended.
     pub(super) fn expires(&self, id: ClaimId) -> Option<Tick> {
         let state = self.lock();
         let entry = state.claims.get(&id).filter(|entry| entry.phase != ClaimPhase::Ended);
         entry.map(|entry| entry.expires)
     }
 
-    /// Ends all claims of a session here, as the death of its process would. Returns them.
+    /// Marks all claims of a session as ended, as the death of its process would. Returns them.
     #[cfg(feature = "conformance")]
     pub(super) fn end_session(&self, session: crate::contract::SessionId) -> Vec<ClaimId> {
         let mut state = self.lock();
@@ -159,19 +177,19 @@ impl Claims {
         ended
     }
 
-    /// Whether a claim's own time is up, if it is known here: it must not be served any more.
+    /// Whether a claim that is known here has expired: it must not be granted any more.
     pub(super) fn is_expired(&self, id: ClaimId, now: Tick) -> bool {
         let state = self.lock();
         let entry = state.claims.get(&id);
         entry.is_some_and(|entry| entry.phase == ClaimPhase::Ended || entry.expires <= now)
     }
 
-    /// Whether a claim holds, as far as is known.
+    /// Whether a claim holds, as far as this engine knows.
     pub(super) fn holds(&self, id: ClaimId) -> bool {
         self.lock().claims.get(&id).is_some_and(|one| matches!(one.phase, ClaimPhase::Held { .. }))
     }
 
-    /// Says how a claim stands; not if it has ended.
+    /// Sets the phase of a claim, unless it has ended.
     pub(super) fn set_phase(&self, id: ClaimId, phase: ClaimPhase) {
         let mut state = self.lock();
         if let Some(entry) = state.claims.get_mut(&id)
@@ -181,7 +199,7 @@ impl Claims {
         }
     }
 
-    /// Says on which leases a claim's keys hang now.
+    /// Sets the leases that a claim's keys are attached to.
     pub(super) fn set_leases(
         &self,
         id: ClaimId,
@@ -194,18 +212,18 @@ impl Claims {
         }
     }
 
-    /// A revision has written a hold of this claim once more.
+    /// Records that a revision has rewritten a hold of this claim.
     pub(super) fn hold_rewritten(&self, id: ClaimId, revision: u64) {
         if let Some(entry) = self.lock().claims.get_mut(&id)
             && let ClaimPhase::Held { by, .. } = &mut entry.phase
         {
-            // Those of a set may be written by several.
+            // The holds of a set may be rewritten by several revisions.
             let alone = entry.local.claim.parts.as_slice().len() == 1;
             *by = by.filter(|_| alone).map(|_| revision);
         }
     }
 
-    /// Says how a claim's keys end.
+    /// Sets the tag of a claim's keys and remembers the former one.
     pub(super) fn set_tag(&self, id: ClaimId, tag: Tag) {
         if let Some(entry) = self.lock().claims.get_mut(&id)
             && entry.local.tag != tag
@@ -215,7 +233,7 @@ impl Claims {
         }
     }
 
-    /// Whether another claim of the same owner is known here that wants or holds the name.
+    /// Whether this engine has another claim of the same owner on the name.
     pub(super) fn has_other_of_owner(&self, name: &Name, claim: &Claim) -> bool {
         let state = self.lock();
         let known = state.owners.get(&claim.lineage.owner()).into_iter().flatten();
@@ -223,19 +241,19 @@ impl Claims {
         others.any(|other| other.local.claim.parts.names().any(|one| one == name))
     }
 
-    /// The claim is in the store no more, or never was.
+    /// Removes the entry of a claim of which no key is in the store.
     pub(super) fn remove(&self, id: ClaimId) {
         self.lock().remove(id);
     }
 
-    /// Remembers to delete a key at an instant.
+    /// Schedules the deletion of a key.
     pub(super) fn delete_at(&self, at: Tick, key: ExpiringKey) {
         let mut state = self.lock();
         state.keys.insert((at, key));
         self.arm(&state);
     }
 
-    /// An ending got no answer: again soon.
+    /// Schedules another attempt to remove the keys of an ended claim.
     pub(super) fn retry_expiry(&self, id: ClaimId, now: Tick) {
         let mut state = self.lock();
         if state.claims.contains_key(&id) {
@@ -244,7 +262,7 @@ impl Claims {
         }
     }
 
-    /// What is due at `now`. Claims are marked as ended, and stay until they are left.
+    /// Returns what is due at `now`. Claims are marked as ended, and stay until `remove`.
     pub(super) fn take_due(&self, now: Tick) -> Expired {
         let mut state = self.lock();
         let mut due = Expired { closed: state.closed, ..Expired::default() };
@@ -274,12 +292,12 @@ impl Claims {
 }
 
 impl ClaimEntry {
-    /// How its keys may end: as now, and as in every attempt before.
+    /// The tags that its keys may have: of all attempts.
     pub(super) fn tags(&self) -> impl Iterator<Item = Tag> {
         self.former_tags.iter().copied().chain([self.local.tag])
     }
 
-    /// When it would have ended by itself.
+    /// When its lease ends.
     pub(super) fn expires(&self) -> Tick {
         self.expires
     }

@@ -1,4 +1,13 @@
-//! Connect.
+//! Opens an engine.
+//!
+//! 1. The URL is parsed and the engine's own thread is started.
+//! 2. The client agrees on the terms of the namespace (`terms.rs`), which is the first call to the
+//!    cluster. It creates them if there are none, and fails if they contradict.
+//! 3. The watch stream is opened in the background, and reconnects by itself (`watches.rs`).
+//! 4. The expiry thread is started. It waits for the alarm of `claims` and removes expired keys.
+//! 5. A task waits for the discovery of a restored cluster, which ends all claims of all sessions.
+//!
+//! The thread and the tasks have weak references, so dropping the last engine handle ends them.
 
 use std::sync::{Arc, Weak};
 
@@ -21,13 +30,13 @@ use crate::engine::Terms;
 use crate::engine::runtime::Own;
 use crate::sync::Mutex;
 
-/// Opens the store that a URL names.
+/// Opens the etcd that a URL names.
 pub(in crate::engine) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
     let opened = EtcdEngine::open(url, terms, OpenOptions::default()).await;
     Ok(Arc::new(opened.map_err(|error| error.during(Verb::Connect))?))
 }
 
-/// What is different on the suite's stage.
+/// What the conformance suite replaces: who counts leases, and a gate for transactions.
 #[derive(Clone, Default)]
 pub(super) struct OpenOptions {
     #[cfg(feature = "conformance")]
@@ -106,7 +115,7 @@ impl EtcdEngine {
     }
 }
 
-/// Starts the thread that ends what nobody renews.
+/// Starts the thread that removes claims that are no longer renewed.
 fn start_expiry_thread(claims: &Arc<Claims>, inner: &Arc<Inner>) -> Result<(), Error> {
     let (claims, weak) = (Arc::clone(claims), Arc::downgrade(inner));
     let work = move || {
@@ -123,7 +132,7 @@ fn start_expiry_thread(claims: &Arc<Claims>, inner: &Arc<Inner>) -> Result<(), E
             }
         }
     };
-    let started = std::thread::Builder::new().name("tenure-etcd-claims".to_owned()).spawn(work);
+    let started = std::thread::Builder::new().name("tenure-expiry".to_owned()).spawn(work);
     started.map(drop).map_err(|error| {
         Error::new(ErrorKind::Limit, format!("the system gives no thread: {error}"))
             .with_help("raise the limit of threads")

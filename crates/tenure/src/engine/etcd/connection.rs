@@ -1,9 +1,16 @@
-//! Calls to the members of a cluster: one at a time is asked, and the next one when it fails us.
-//! Knows members and time limits, not what is said.
+//! The connection to a cluster: one member at a time gets all calls, and the next one after a
+//! failure. Has timeouts and watches over the identity of the cluster; knows nothing of locks.
 //!
-//! A call is never repeated here: whoever made it knows whether that is harmless. What comes back
-//! is compared with what was seen before, because a cluster that was restored from a backup counts
-//! its revisions again from an older one, and fences would fall.
+//! - **Failover.** `current` is the index of the member in use. A call that fails because of its
+//!   member (timeout, no connection, unavailable) advances `current`, unless another call has done
+//!   so already. The watch stream subscribes to `current` and follows.
+//! - **No retry.** A call is sent once. Only the caller knows whether it may be repeated.
+//! - **Two clients per member.** Calls from the caller's runtime use a connection that lives there,
+//!   all others the one of the engine's thread (`tasks.rs`).
+//! - **Restored clusters.** A cluster that was restored from a backup counts revisions from an
+//!   older one, and fences would fall. Each response is compared with the newest state that was
+//!   known *before its request was sent*: responses may arrive out of order, but none of them may
+//!   be older than that. After a contradiction all transactions and lease calls fail.
 
 use std::future::Future;
 use std::path::Path;
@@ -15,8 +22,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::client::{
-    Client, Compare, Failure, Login, Options, RequestOp, ResponseHeader, ResponseOp, Target, Tls,
-    TxnRequest,
+    Client, ClientOptions, Compare, Login, RequestOp, ResponseHeader, ResponseOp, RpcError, Target,
+    TlsPem, TxnRequest,
 };
 use super::errors::CallError;
 use super::tasks::CallerRuntime;
@@ -27,31 +34,31 @@ use crate::contract::{Error, ErrorKind};
 use crate::limits;
 use crate::sync::{Mutex, PoisonError};
 
-/// How long one member may take where there are others to ask.
+/// The timeout of a call if there are other members to switch to.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a connection attempt may take: shorter than a call, so that a call to a member that
-/// cannot be reached is known not to have been sent.
+/// The timeout of a connection attempt: shorter than that of a call, so that a call to an
+/// unreachable member fails with the knowledge that it was not sent.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// The members of one cluster.
+/// The connection to one cluster.
 pub(super) struct ClusterConnection {
     members: Vec<MemberConnection>,
     caller_runtime: CallerRuntime,
     current: watch::Sender<usize>,
     limit: Duration,
     observed: Mutex<ClusterState>,
-    /// The store is not the one it was.
+    /// The cluster was found to be another one, or older than before.
     restored: AtomicBool,
-    /// Told when that is found.
+    /// Notified when `restored` is set.
     restored_notify: Notify,
-    /// What the suite lets transactions pass.
+    /// The conformance suite's gate: passed before each transaction and after its reply.
     #[cfg(feature = "conformance")]
     gate: Option<GatePass>,
 }
 
-/// A member and the connections to it: one that the engine's own thread keeps, and one that the
-/// callers' runtime keeps for calls that are made there.
+/// A member and the connections to it: one on the engine's thread, and one on the callers' runtime
+/// for calls that are made there.
 struct MemberConnection {
     endpoint: String,
     target: Target,
@@ -59,7 +66,7 @@ struct MemberConnection {
     caller: OnceLock<Client>,
 }
 
-/// The newest that was seen of a cluster.
+/// The newest state of the cluster that a response has named.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClusterState {
     cluster: Option<u64>,
@@ -67,12 +74,12 @@ struct ClusterState {
     raft_term: u64,
 }
 
-/// What a transaction came to.
+/// The reply to a transaction.
 #[derive(Debug)]
 pub(super) struct TxnReply {
-    /// Whether its comparisons held.
+    /// Whether all comparisons were true, so that the writes were made.
     pub(super) succeeded: bool,
-    /// The store's revision after it.
+    /// The revision of the store after the transaction.
     pub(super) revision: u64,
     pub(super) replies: Vec<ResponseOp>,
 }
@@ -82,10 +89,10 @@ impl ClusterConnection {
         let login = location.credentials()?;
         let login = login.map(|(user, password)| Arc::new(Login::new(user, password)));
         let tls = location.tls().map(read_tls).transpose()?;
-        let options = Options { connect_timeout: Some(CONNECT_TIMEOUT), tls, login };
+        let options = ClientOptions { connect_timeout: Some(CONNECT_TIMEOUT), tls, login };
         let member = |endpoint: String| {
             let target = Target::new(&endpoint, &options).map_err(|failure| {
-                let what = format!("the connection cannot be set up: {failure}");
+                let what = format!("the connection cannot be configured: {failure}");
                 Error::new(ErrorKind::InvalidOption, what)
                     .with_help("check the hosts in the URL and the files of ca=, cert= and key=")
             })?;
@@ -95,7 +102,7 @@ impl ClusterConnection {
         let members: Vec<MemberConnection> =
             location.endpoints().into_iter().map(member).collect::<Result<_, _>>()?;
         let limit = if members.len() > 1 { MEMBER_TIMEOUT } else { limits::CALL };
-        // Clients that start together should not all ask the same member.
+        // Spreads clients that start at the same time over the members.
         let first = usize::from(crate::sync::random_bytes()[0]) % members.len();
         let (current, _) = watch::channel(first);
         let (observed, restored) = (Mutex::new(ClusterState::default()), AtomicBool::new(false));
@@ -113,8 +120,8 @@ impl ClusterConnection {
         })
     }
 
-    /// With a time limit that a busy machine does not reach, for tests that count time themselves,
-    /// and perhaps with a gate for transactions.
+    /// Configures a timeout that a busy machine does not reach, for tests with a manual clock, and
+    /// a gate for transactions.
     #[cfg(feature = "conformance")]
     pub(super) fn for_tests(mut self, gate: Option<GatePass>) -> Self {
         self.limit = Duration::from_secs(60);
@@ -122,7 +129,7 @@ impl ClusterConnection {
         self
     }
 
-    /// Passes the gate of the suite, if there is one.
+    /// Waits for the gate of the suite, if there is one.
     #[cfg(feature = "conformance")]
     async fn pass_gate(&self) {
         if let Some(gate) = &self.gate {
@@ -130,32 +137,34 @@ impl ClusterConnection {
         }
     }
 
-    /// Which member is asked; changes are told.
+    /// The member in use, with notifications of changes.
     pub(super) fn current(&self) -> watch::Receiver<usize> {
         self.current.subscribe()
     }
 
-    /// How many members there are, and where.
+    /// The endpoints of all members.
     pub(super) fn endpoints(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|member| &*member.endpoint)
     }
 
-    /// A client of one member, whichever is asked now. Must be called in one of our runtimes.
+    /// Returns the client of a member that belongs to the current runtime, which must be the
+    /// engine's or the callers'.
     pub(super) fn client_of(&self, member: usize) -> Client {
         let member = &self.members[member];
         let client = if self.caller_runtime.is_current() { &member.caller } else { &member.engine };
         client.get_or_init(|| Client::new(&member.target)).clone()
     }
 
-    /// Makes a call to the member that is asked now; another one is asked next if it fails us.
+    /// Sends a call to the member in use, with a timeout. Switches to the next member if this one
+    /// fails.
     pub(super) async fn call<T, F>(&self, make: impl FnOnce(Client) -> F) -> Result<T, CallError>
     where
-        F: Future<Output = Result<T, Failure>>,
+        F: Future<Output = Result<T, RpcError>>,
     {
         let at = *self.current.borrow();
         let limited = timeout(self.limit, make(self.client_of(at))).await;
         let answer = match limited {
-            Ok(answer) => answer.map_err(|failure| CallError::of(&failure)),
+            Ok(answer) => answer.map_err(|failure| CallError::from_rpc(&failure)),
             Err(_) => Err(CallError::Timeout(self.limit)),
         };
         let answer = answer.map_err(|error| error.at(&self.members[at].endpoint));
@@ -165,7 +174,7 @@ impl ClusterConnection {
         answer
     }
 
-    /// Runs a transaction.
+    /// Sends a transaction and checks that the cluster is the same as before.
     async fn send_txn(&self, txn: TxnRequest) -> Result<TxnReply, CallError> {
         self.check_not_restored()?;
         #[cfg(feature = "conformance")]
@@ -178,12 +187,12 @@ impl ClusterConnection {
         Ok(TxnReply { succeeded: answer.succeeded, revision, replies: answer.responses })
     }
 
-    /// Reads, all at one revision.
+    /// Reads at one revision.
     pub(super) async fn read(&self, ops: Vec<RequestOp>) -> Result<TxnReply, CallError> {
         self.send_txn(TxnRequest { success: ops, ..TxnRequest::default() }).await
     }
 
-    /// Does something under conditions; otherwise reads.
+    /// Sends a transaction: `then` if all comparisons are true, else `otherwise`.
     pub(super) async fn txn(
         &self,
         compares: Vec<Compare>,
@@ -193,19 +202,20 @@ impl ClusterConnection {
         self.send_txn(TxnRequest { compare: compares, success: then, failure: otherwise }).await
     }
 
-    /// A call about leases. Its answer may be older than the latest revision.
+    /// Sends a call about leases. Its response is not compared with the known revision, because it
+    /// may be older.
     pub(super) async fn lease_call<T, F>(
         &self,
         make: impl FnOnce(Client) -> F,
     ) -> Result<T, CallError>
     where
-        F: Future<Output = Result<T, Failure>>,
+        F: Future<Output = Result<T, RpcError>>,
     {
         self.check_not_restored()?;
         self.call(make).await
     }
 
-    /// The member that was asked last did not answer as it should: the next one is asked.
+    /// Switches to the next member, unless `member` is no longer the one in use.
     pub(super) fn failed(&self, member: usize) {
         let next = (member + 1) % self.members.len();
         self.current.send_if_modified(|current| {
@@ -217,28 +227,28 @@ impl ClusterConnection {
         });
     }
 
-    /// The cluster's number, once it has been heard.
+    /// The cluster's id, once a response has named it.
     pub(super) fn cluster(&self) -> Option<u64> {
         self.observed().cluster
     }
 
-    /// The newest raft term that a response has named: it grows with every election.
+    /// The newest raft term that a response has named. It grows with every election.
     pub(super) fn raft_term(&self) -> u64 {
         self.observed().raft_term
     }
 
-    /// Takes in the raft term of a response that says nothing else about the store.
+    /// Records the raft term of a response whose revision may be old.
     pub(super) fn observe_term(&self, header: Option<&ResponseHeader>) {
         let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
         observed.raft_term = observed.raft_term.max(header.map_or(0, |header| header.raft_term));
     }
 
-    /// Whether the store was found to be another one than it was.
+    /// Whether the cluster was found to be replaced or restored.
     pub(super) fn is_restored(&self) -> bool {
         self.restored.load(Ordering::SeqCst)
     }
 
-    /// Returns when the store was found to be another one than it was.
+    /// Waits until the cluster is found to be replaced or restored.
     pub(super) async fn until_restored(&self) {
         self.restored_notify.notified().await;
     }
@@ -251,14 +261,15 @@ impl ClusterConnection {
         *self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what an answer says of the store; `before` was seen when the call was made.
+    /// Records the cluster id, revision and raft term of a response. Fails if they contradict
+    /// `before`, the state that was known when the request was sent.
     fn decode_key(
         &self,
         header: Option<&ResponseHeader>,
         before: ClusterState,
     ) -> Result<u64, CallError> {
         let Some(header) = header else {
-            return Err(CallError::Unavailable("an answer without a header".to_owned()));
+            return Err(CallError::Unavailable("the response has no header".to_owned()));
         };
         let revision = u64::try_from(header.revision).unwrap_or(0);
         let cluster = header.cluster_id;
@@ -276,18 +287,17 @@ impl ClusterConnection {
     }
 }
 
-/// What to say of a store that went back in time.
+/// The error for a cluster that was replaced or restored.
 pub(super) fn restored() -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        "the etcd cluster is not the one it was: it was replaced or restored from a backup, and \
-         fences would fall",
+        "the etcd cluster was replaced or restored from a backup, and fences would decrease",
     )
     .with_help("stop what still runs under old locks, then connect with ?restored=accept")
 }
 
 /// Reads the certificates and keys that the URL names.
-fn read_tls(files: &TlsFiles) -> Result<Tls, Error> {
+fn read_tls(files: &TlsFiles) -> Result<TlsPem, Error> {
     let read = |path: &Path| {
         std::fs::read(path).map_err(|error| {
             let what = format!("a certificate or key cannot be read: {error}");
@@ -301,7 +311,7 @@ fn read_tls(files: &TlsFiles) -> Result<Tls, Error> {
         Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
         None => None,
     };
-    Ok(Tls { ca, identity })
+    Ok(TlsPem { ca, identity })
 }
 
 #[cfg(test)]
@@ -317,7 +327,7 @@ mod tests {
         let second = *connection.current.borrow();
         assert_eq!(second, (first + 1) % 3);
         connection.failed(first);
-        assert_eq!(*connection.current.borrow(), second, "that was known already");
+        assert_eq!(*connection.current.borrow(), second, "the switch was made already");
         let alone = ClusterConnection::new(
             &Location::parse("etcd://a:1").unwrap(),
             CallerRuntime::default(),
@@ -331,7 +341,7 @@ mod tests {
     fn a_certificate_that_is_not_there_is_named() {
         let location = Location::parse("etcds://a:1?ca=/no/such/file").unwrap();
         let error = ClusterConnection::new(&location, CallerRuntime::default())
-            .map(|_| panic!("there is none"))
+            .map(|_| panic!("the file does not exist"))
             .unwrap_err();
         assert!(error.to_string().contains("/no/such/file"), "{error}");
     }

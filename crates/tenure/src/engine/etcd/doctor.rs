@@ -1,5 +1,5 @@
-//! Looks at the cluster with the eyes of an operator: members, leader, versions, alarms. Knows what
-//! to ask, and what the answers mean for locks.
+//! The doctor's findings about a cluster: members, leader, versions with known bugs, alarms,
+//! latency and space. `doctor` makes the calls; the `judge_*` functions are pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use super::Inner;
 use super::client::{AlarmMember, AlarmType, Client, RequestOp};
 use crate::contract::{Finding, Health};
 
-/// How long a call may take before locks feel it.
+/// From which latency of a call on waits and renewals are noticeably slower.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// How often a call is timed.
+/// How many calls are timed.
 const SAMPLES: usize = 5;
 
-/// What a member says of itself.
+/// The status that a member reports.
 #[derive(Clone, Debug)]
 struct MemberStatus {
     version: String,
@@ -23,7 +23,7 @@ struct MemberStatus {
 }
 
 impl Inner {
-    /// Asks the cluster all there is to ask, and judges the answers.
+    /// Queries the cluster and judges the responses.
     pub(super) async fn doctor(self: &Arc<Self>) -> Vec<Finding> {
         let mut statuses = Vec::new();
         let members: Vec<String> = self.connection.endpoints().map(str::to_owned).collect();
@@ -47,8 +47,8 @@ impl Inner {
         findings.push(judge_versions(&statuses, listed.unwrap_or(members.len())));
         findings.push(judge_alarms(alarms.as_deref()));
         findings.push(self.latency().await);
-        let clock = "leases count on the leader's monotonic clock, which nobody can set; a new \
-                     leader counts them from the start, so they only get longer";
+        let clock = "leases use the leader's monotonic clock, which cannot be set; a new leader \
+                     counts them from the start, so they only get longer";
         findings.push(Finding::new("store clock", Health::Fine, clock));
         let size = statuses.iter().flatten().map(|status| status.db_size).max().unwrap_or(0);
         let what =
@@ -65,7 +65,7 @@ impl Inner {
         Some(MemberStatus { version: status.version, leader, db_size })
     }
 
-    /// How long a call takes that a majority has to agree to.
+    /// Measures a linearizable read, which needs a majority of the members.
     async fn latency(&self) -> Finding {
         let mut times = Vec::new();
         for _ in 0..SAMPLES {
@@ -122,7 +122,8 @@ fn judge_leader(statuses: &[Option<MemberStatus>]) -> Finding {
         }
         [leader] => Finding::new("leader", Health::Fine, format!("member {leader:x}")),
         _ => {
-            let what = "members name different ones: an election goes on, or they are cut apart";
+            let what =
+                "members name different ones: an election or a network partition is in progress";
             Finding::new("leader", Health::Note, what)
         }
     }
@@ -134,11 +135,11 @@ fn judge_versions(statuses: &[Option<MemberStatus>], members: usize) -> Finding 
     versions.dedup();
     let worst = versions.iter().map(|version| judge_version(version, members));
     let worst = worst.max_by_key(|(state, _)| *state);
-    let (state, what) = worst.unwrap_or((Health::Note, "no member tells its version".to_owned()));
+    let (state, what) = worst.unwrap_or((Health::Note, "no member reports its version".to_owned()));
     Finding::new("server", state, what)
 }
 
-/// What is known of a version that concerns locks.
+/// The bugs of a version that concern locks.
 fn judge_version(version: &str, members: usize) -> (Health, String) {
     let mut numbers = version.split(['.', '-', '+']).map(|text| text.parse::<u32>().unwrap_or(0));
     let number =
@@ -163,7 +164,7 @@ fn judge_alarms(alarms: Option<&[String]>) -> Finding {
         Some([]) => Finding::new("alarms", Health::Fine, "none"),
         Some(alarms) => {
             let what = format!(
-                "{}: etcd refuses to write, so no lock can be taken; mend it, then disarm it",
+                "{}: writes are refused, so no lock can be acquired; fix the cause, then disarm it",
                 alarms.join(", ")
             );
             Finding::new("alarms", Health::Bad, what)
@@ -175,7 +176,7 @@ fn judge_latency(time: Option<Duration>) -> Finding {
     match time {
         None => Finding::new("latency", Health::Bad, "no call was answered"),
         Some(time) if time > SLOW => {
-            let what = format!("{time:.1?} a call: waits and renewals feel it; look at the disks");
+            let what = format!("{time:.1?} a call: waits and renewals are slow; check the disks");
             Finding::new("latency", Health::Note, what)
         }
         Some(time) => Finding::new("latency", Health::Fine, format!("{time:.1?} a call")),
@@ -186,7 +187,7 @@ fn judge_latency(time: Option<Duration>) -> Finding {
 mod tests {
     use super::*;
 
-    #[expect(clippy::unnecessary_wraps, reason = "a member that is away says nothing")]
+    #[expect(clippy::unnecessary_wraps, reason = "a member that is down has no status")]
     fn status(version: &str, leader: u64) -> Option<MemberStatus> {
         Some(MemberStatus { version: version.to_owned(), leader, db_size: 0 })
     }

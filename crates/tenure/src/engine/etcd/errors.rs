@@ -1,37 +1,42 @@
-//! What can go wrong between a call and its answer. Knows etcd's own words, not the verbs.
+//! Errors of calls and verbs, and what they say about their effect.
+//!
+//! A [`CallError`] is the failure of one call. It distinguishes what the engine handles
+//! differently: whether the request may have had an effect, whether another member may do better,
+//! and whether the lease is gone. etcd reports some conditions only in the text of the message,
+//! which is matched here and nowhere else.
 
 use std::time::Duration;
 
 use tonic::Code;
 
-use super::client::Failure;
+use super::client::RpcError;
 use crate::contract::{Error, ErrorKind, Name, Verb, short};
 
-/// Longest piece of a server's own words that we repeat, in characters.
+/// Most characters of a server's message that are repeated in an error.
 const MAX_MESSAGE: usize = 300;
 
-/// Why a call has no answer.
+/// Why a call failed.
 #[derive(Clone, Debug)]
 pub(super) enum CallError {
-    /// The lease that a key should be attached to is gone. Nothing was written.
+    /// The lease that a key was to be attached to is gone. Nothing was written.
     LeaseGone,
-    /// No connection to the member could be made, so nothing was sent.
+    /// No connection to the member could be established, so nothing was sent.
     NotConnected(String),
-    /// No answer within this time.
+    /// No response within this time. The request may have had an effect.
     Timeout(Duration),
-    /// The member could not be reached or cannot serve now, and may have acted before that.
+    /// The connection broke or the member cannot serve now. The request may have had an effect.
     Unavailable(String),
-    /// What is there does not speak HTTP/2, so it cannot have acted.
+    /// The server does not speak HTTP/2, so the request had no effect.
     NotEtcd(String),
-    /// The server refuses, and will refuse again.
+    /// The server rejected the request, and will do so again.
     Rejected(Error),
-    /// What the store holds is older than what we have seen.
+    /// The cluster was replaced or restored from a backup.
     Restored(Error),
 }
 
 impl CallError {
-    /// Reads a client's failure.
-    pub(super) fn of(failure: &Failure) -> Self {
+    /// Classifies a failure of the client.
+    pub(super) fn from_rpc(failure: &RpcError) -> Self {
         let said = shorten(&failure.message);
         if failure.unsent {
             return Self::NotConnected(said);
@@ -53,26 +58,26 @@ impl CallError {
             ),
             Code::Unauthenticated | Code::PermissionDenied => refused(
                 ErrorKind::InvalidOption,
-                "etcd does not let us in",
+                "etcd rejected the login",
                 "check user and password in the URL, and the role's right to the prefix",
             ),
             Code::InvalidArgument if said.contains("authentication failed") => refused(
                 ErrorKind::InvalidOption,
-                "etcd does not let us in",
+                "etcd rejected the login",
                 "check user and password in the URL",
             ),
             Code::FailedPrecondition if said.contains("authentication is not enabled") => refused(
                 ErrorKind::InvalidOption,
-                "this etcd knows no users",
+                "authentication is not enabled on this etcd",
                 "leave user and password out of the URL, or `etcdctl auth enable`",
             ),
-            // The client's words for a frame that is none.
+            // The client's message for bytes that are not an HTTP/2 frame.
             _ if said.contains("connection error detected") => Self::NotEtcd(said),
             _ => Self::Unavailable(said),
         }
     }
 
-    /// The same, with the name of the member that was asked.
+    /// Adds the endpoint of the member to the message.
     pub(super) fn at(self, endpoint: &str) -> Self {
         match self {
             Self::Unavailable(said) => Self::Unavailable(format!("{endpoint}: {said}")),
@@ -82,7 +87,7 @@ impl CallError {
         }
     }
 
-    /// Whether another member may answer better.
+    /// Whether the failure is that of the member, so that another one may succeed.
     pub(super) fn should_switch_member(&self) -> bool {
         matches!(
             self,
@@ -90,29 +95,29 @@ impl CallError {
         )
     }
 
-    /// The same for people, and for the session.
+    /// Converts to the public `Error`.
     pub(super) fn into_error(self) -> Error {
         let away = "check that a majority of the members is up and reachable, and that the URL \
                     names their client ports";
         match self {
             Self::LeaseGone => {
-                Error::new(ErrorKind::Unavailable, "the lease of this session ended in etcd")
-                    .with_help("call again: a new one is made")
+                Error::new(ErrorKind::Unavailable, "the lease of this session has ended in etcd")
+                    .with_help("call again: a new lease is granted")
             }
             Self::NotConnected(said) => {
                 Error::new(ErrorKind::Unavailable, format!("etcd cannot be reached: {said}"))
                     .with_help(away)
             }
             Self::Timeout(limit) => {
-                let what = format!("etcd gave no answer within {}", short(limit));
+                let what = format!("etcd did not respond within {}", short(limit));
                 Error::new(ErrorKind::Unavailable, what).with_help(away).effect_unknown()
             }
             Self::Unavailable(said) => {
-                Error::new(ErrorKind::Unavailable, format!("etcd does not answer: {said}"))
+                Error::new(ErrorKind::Unavailable, format!("etcd is unavailable: {said}"))
                     .with_help(away)
                     .effect_unknown()
             }
-            // Another member may be one, so this may pass.
+            // Another member may be an etcd, so a retry may succeed.
             Self::NotEtcd(said) => Error::new(
                 ErrorKind::Unavailable,
                 format!("a server of the URL does not speak etcd's protocol (gRPC): {said}"),
@@ -123,7 +128,7 @@ impl CallError {
     }
 }
 
-/// Why a verb has no answer.
+/// Why a verb failed: a call did, or the engine refuses.
 #[derive(Debug)]
 pub(super) enum VerbError {
     Call(CallError),
@@ -151,16 +156,22 @@ impl From<Error> for VerbError {
     }
 }
 
-/// Others were faster too often.
+/// The error after too many transactions whose comparisons failed.
 pub(super) fn contended(name: &Name) -> Error {
-    Error::new(ErrorKind::Unavailable, "others changed this lock faster than we could look at it")
-        .on(name)
-        .with_help("call again; if it happens often, spread the load over several names")
+    Error::new(
+        ErrorKind::Unavailable,
+        "too much contention: other clients changed this lock during every attempt",
+    )
+    .on(name)
+    .with_help("call again; if it happens often, spread the load over several names")
 }
 
-/// The error of a claim whose lease passed before it was sent.
+/// The error for a claim whose lease passed before it was sent.
 pub(super) fn expired_unsent(lease: Duration) -> Error {
-    let what = format!("the claim was not sent: its turn came after its lease of {}", short(lease));
+    let what = format!(
+        "the claim was not sent: it was queued for longer than its lease of {}",
+        short(lease)
+    );
     Error::new(ErrorKind::Unavailable, what)
         .with_help("call again; if it happens often, use longer leases or fewer claims at once")
 }
@@ -174,8 +185,8 @@ mod tests {
     use super::*;
     use crate::contract::Effect;
 
-    fn failure(code: Code, message: &str, unsent: bool) -> Failure {
-        Failure { code, message: message.to_owned(), unsent }
+    fn failure(code: Code, message: &str, unsent: bool) -> RpcError {
+        RpcError { code, message: message.to_owned(), unsent }
     }
 
     #[test]
@@ -184,14 +195,14 @@ mod tests {
         assert_eq!(silence.effect(), Effect::Unknown);
         assert!(silence.is_transient() && silence.to_string().contains("2s"), "{silence}");
         let lost = failure(Code::NotFound, "etcdserver: requested lease not found", false);
-        let gone = CallError::of(&lost);
+        let gone = CallError::from_rpc(&lost);
         assert!(matches!(gone, CallError::LeaseGone));
         assert_eq!(gone.into_error().effect(), Effect::None);
     }
 
     #[test]
     fn a_broken_connection_is_about_the_member() {
-        let broken = CallError::of(&failure(Code::Unavailable, "reset", false));
+        let broken = CallError::from_rpc(&failure(Code::Unavailable, "reset", false));
         assert!(broken.should_switch_member());
         let error = broken.into_error();
         assert!(error.to_string().contains("reset"));
@@ -200,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_not_made_had_no_effect() {
-        let refused = CallError::of(&failure(Code::Unavailable, "connection refused", true));
+        let refused = CallError::from_rpc(&failure(Code::Unavailable, "connection refused", true));
         assert!(refused.should_switch_member());
         let error = refused.into_error();
         assert!(error.is_transient() && error.to_string().contains("connection refused"));

@@ -1,4 +1,9 @@
-//! The evict verb.
+//! The evict verb: ends exactly the grant with a given fence, by the ledger on a snapshot.
+//!
+//! The same transaction deletes the holds, writes a tombstone with the reason for each ended claim,
+//! so that it is not claimed again and its next renewal learns why it is gone, and writes an
+//! eviction notice for its session, which the session's engine watches (`signals.rs`). The deleted
+//! keys are compared by revision: a successor that uses the same keys is not ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +19,7 @@ use crate::contract::{ClaimId, Error, Evicted, Eviction, Name, Verb};
 use crate::time::Tick;
 
 impl Inner {
-    /// Ends exactly the grant with this fence.
+    /// Ends the grant with this fence.
     pub(super) async fn evict(
         self: &Arc<Self>,
         eviction: &Eviction,

@@ -1,4 +1,17 @@
-//! Expiry.
+//! Removes claims, tombstones, eviction notices and lock delays when their own time has passed.
+//!
+//! The etcd lease that they are attached to is shared, and lives as long as any claim on it is
+//! renewed. `claims.rs` says when something is due; this file deletes it.
+//!
+//! A claim is removed as an expiry would: its name stays in the group of holds that share its
+//! fence, so that the group counts as spent, and its lock delays stay until they have passed. If a
+//! verdict of the claim was never received, a request may still be in flight, which would write
+//! keys on a lease that other claims keep alive: then a tombstone is written first, as in a
+//! withdrawal.
+//!
+//! Deletions compare that the keys are as they were read, because their tags are used again by
+//! other claims; a ticket is deleted only if its claim has no hold, because the transaction that
+//! grants it does not write the ticket. A call that fails is repeated after [`RETRY_AFTER`].
 
 use std::sync::Arc;
 
@@ -13,8 +26,8 @@ use super::transaction::{Transaction, read_ops, snapshot_of};
 use crate::contract::{ClaimId, Name, Parts};
 
 impl Inner {
-    /// Takes a claim out of all its slots as an expiry does: its group keeps its name, and its lock
-    /// delays stand. Returns these, to be deleted when they have passed.
+    /// Removes a claim from all its slots. Returns its lock delays, which are left and have to be
+    /// deleted when they have passed.
     pub(super) async fn remove_claim(
         &self,
         parts: &Parts,
@@ -25,7 +38,7 @@ impl Inner {
         self.remove_found(found, &names, id).await
     }
 
-    /// Does the work of [`end_claim`](Self::end_claim) with what was found in the slots.
+    /// Removes a claim like [`remove_claim`](Self::remove_claim), from a snapshot of its slots.
     async fn remove_found(
         &self,
         mut found: SlotSnapshot,
@@ -40,12 +53,11 @@ impl Inner {
                         delays.push(ExpiringKey::LockDelay(seen.key.clone(), seen.written));
                         continue;
                     }
-                    // Only as it was seen: its keys may be those of others by the time this
-                    // arrives.
+                    // By the time this arrives, another claim may use the same keys.
                     txn.if_unwritten(seen.key.clone(), seen.written);
                     txn.delete(seen.key.clone());
                     if found.key_of(name, KeyKind::Hold, id).is_none() {
-                        // The step that makes it hold may arrive first, and writes nothing at its
+                        // The transaction that grants it may arrive first, and does not write the
                         // ticket.
                         txn.if_absent(self.keys.claim(name, KeyKind::Hold, seen.tag));
                     }
@@ -65,11 +77,11 @@ impl Inner {
         Err(contended(&names[0]).into())
     }
 
-    /// Ends what nobody has renewed in time.
+    /// Removes everything that is due.
     pub(super) async fn expire_due(self: &Arc<Self>, due: Expired) {
         let (delays, local): (Vec<_>, Vec<_>) =
             due.keys.into_iter().partition(|key| matches!(key, ExpiringKey::LockDelay(..)));
-        // Each delay by itself: one that is gone already must not keep the others.
+        // Each lock delay by itself: a comparison that fails must not keep the others.
         for keys in delays.chunks(1).chain(local.chunks(KEYS_PER_READ)) {
             self.delete_due(keys).await;
         }
@@ -78,7 +90,7 @@ impl Inner {
             self.waiters.end(self, claim.id);
             match self.expire_entry(&entry).await {
                 Ok(delays) => {
-                    // They hang on a lease that other claims of the session keep alive.
+                    // They are on a lease that other claims of the session keep alive.
                     let at = entry.expires() + claim.lock_delay;
                     for delay in delays {
                         self.claims.delete_at(at, delay);
@@ -90,8 +102,7 @@ impl Inner {
         }
     }
 
-    /// Deletes keys in one call; once more later if there is no answer, because the lease that they
-    /// hang on may be kept alive for others.
+    /// Deletes keys in one transaction, and schedules another attempt if the call fails.
     async fn delete_due(&self, keys: &[ExpiringKey]) {
         let mut txn = Transaction::default();
         for key in keys {
@@ -111,9 +122,8 @@ impl Inner {
         }
     }
 
-    /// Ends a claim whose time is up. If it never had an answer its request may still be under way,
-    /// and what it would write hangs on a lease that other claims keep alive. Whether it had one is
-    /// not known any more if an earlier end failed.
+    /// Removes a claim that has expired. Without a tombstone only if it is known to wait or hold:
+    /// in phase `Sent` a request may be in flight, and after a failed attempt the phase is `Ended`.
     async fn expire_entry(&self, entry: &ClaimEntry) -> Result<Vec<ExpiringKey>, VerbError> {
         let (claim, since) = (&entry.local.claim, self.clock.now());
         if matches!(entry.phase, ClaimPhase::Waiting | ClaimPhase::Held { .. }) {

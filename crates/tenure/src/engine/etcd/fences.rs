@@ -1,26 +1,35 @@
-//! Fences.
+//! How fences and arrivals are computed from revisions.
+//!
+//! A fence is the revision that wrote the hold, plus a base, plus the amount by which fences were
+//! raised. Revisions of a cluster only grow, so fences of all names do. What could make them fall
+//! is excluded by the terms of the namespace (`terms.rs`): a restored backup, which has an older
+//! revision, gets a higher base, and every transaction that gives out a fence compares that the
+//! base and the raise are the ones its client knows.
+//!
+//! The revision of a transaction is known only when it is written. Until then the ledger works with
+//! numbers from [`PLACEHOLDER`] on, which `settle_*` replace by the revision.
 
 use crate::contract::{Arrival, Fence, Grant, Renewed};
 use crate::limits;
 
-/// Fences from here on stand for the revision of the step that gives them out. Those that are given
-/// out stay below: they are not raised further than [`limits::FENCE_FLOOR`].
+/// Numbers from here on stand for the revision of the transaction in progress. Real fences stay
+/// below: they are not raised further than [`limits::FENCE_FLOOR`].
 pub(super) const PLACEHOLDER: u64 = limits::FENCE - (1 << 32);
 
-/// How fences are made from revisions: a base is added. The base is the wall clock at the birth of
-/// the namespace, in microseconds, so that a service that moves here from another store goes on
-/// with larger fences. A new base, of a restored store, counts for revisions from the one on that
-/// wrote it. By how much fences were raised is added too, and is told with each fence.
+/// How fences are computed from revisions. The base is the wall clock at the creation of the
+/// namespace, in microseconds, so that a service that moves here from another store goes on with
+/// larger fences. A new base, of a restored store, counts for revisions from the one on that wrote
+/// it. The amount by which fences were raised is written with each fence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Epoch {
     pub(super) base: u64,
-    /// The base that counted before.
+    /// The base before.
     pub(super) former: u64,
     /// The revision that wrote the base.
     pub(super) written: u64,
     /// By how much fences were raised.
     pub(super) raised: u64,
-    /// The revision that last wrote the terms of the namespace, from which all this is known.
+    /// The revision that last wrote the terms of the namespace, where all this was read.
     pub(super) terms: u64,
 }
 
@@ -33,12 +42,12 @@ impl Epoch {
         revision + if revision >= self.written { self.base } else { self.former }
     }
 
-    /// The fence that a step at this revision gives out.
+    /// The fence of a hold that is written at this revision.
     pub(super) fn fence(self, revision: u64) -> u64 {
         self.version(revision) + self.raised
     }
 
-    /// The revision that a fence of this epoch was given out with.
+    /// The revision at which a fence of this epoch was given out.
     pub(super) fn revision(self, fence: Fence) -> u64 {
         let version = fence.get().saturating_sub(self.raised);
         let newer = version >= self.base + self.written;
@@ -46,7 +55,7 @@ impl Epoch {
     }
 }
 
-/// Puts the revision of a step where the rules could not know it.
+/// Replaces the placeholders in a grant by the revision of the transaction.
 pub(super) fn settle_grant(grant: &Grant, epoch: Epoch, revision: u64) -> Grant {
     let fence = |fence: &Fence| match fence.get() {
         PLACEHOLDER.. => Fence::new(epoch.fence(revision)),
@@ -56,11 +65,12 @@ pub(super) fn settle_grant(grant: &Grant, epoch: Epoch, revision: u64) -> Grant 
     Grant { fences, arrival: settle_arrival(grant.arrival, revision) }
 }
 
+/// Replaces a placeholder of an arrival by the revision of the transaction.
 pub(super) fn settle_arrival(arrival: Arrival, revision: u64) -> Arrival {
     if arrival.0 >= PLACEHOLDER { Arrival(revision) } else { arrival }
 }
 
-/// The same in an answer to a renewal.
+/// Replaces the placeholders in the result of a renewal by the revision of the transaction.
 pub(super) fn settle_renewed(answer: Renewed, epoch: Epoch, revision: u64) -> Renewed {
     match answer {
         Renewed::Held(grant) => Renewed::Held(settle_grant(&grant, epoch, revision)),

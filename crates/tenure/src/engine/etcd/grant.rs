@@ -1,4 +1,30 @@
-//! Grants.
+//! Grants waiting claims: the check of a claim's turn, and the transaction that writes its hold.
+//!
+//! [`Inner::check_turn`] runs when a key changed that the waiter watches, when a watch was created,
+//! after a reconnect and at every renewal. It has two ways:
+//!
+//! - **Fast** (`grant_fast`), for plain waiters: one transaction without a read. It succeeds if the
+//!   slot has no hold, no lock delay and no ticket with precedence, no plain ticket is older, and
+//!   the claim's own ticket is the one it was queued with. Otherwise the same call reads what is
+//!   needed for the other way.
+//! - **By the ledger** (`try_grant`): the ledger serves the slot on a snapshot; if it admits this
+//!   claim, the difference is written. If a comparison fails, the check goes on with the keys that
+//!   the failed call returned.
+//!
+//! # Why a grant is safe
+//!
+//! - Both ways compare everything that could refuse the grant at the revision of the write: holds,
+//!   lock delays and tickets with precedence (nothing written in that range), older tickets, the
+//!   claim's own ticket (it was not withdrawn, expired or replaced), and the absence of its
+//!   tombstone. Deletions only free, so they are not compared.
+//! - A claim whose lease has passed by this engine's clock is not granted, although its ticket may
+//!   still exist because other claims keep the shared lease alive.
+//! - The keys are on leases of the current raft term before the session is notified.
+//! - The ledger may admit one claim only (`SlotSnapshot::ledger(now, 1)`), so it never writes a
+//!   hold for a claim of another process.
+//!
+//! The ticket stays beside the hold until the release: it has the arrival, and the next waiter
+//! watches it. Of a set one part is reserved per transaction, until all parts hold.
 
 use std::sync::Arc;
 
@@ -16,24 +42,25 @@ use crate::contract::{Arrival, ClaimId, Fence, Grant, Name, Renewed, Signal};
 use crate::ledger::Now;
 use crate::ledger::seam::{Line, Shelf};
 
-/// How long to wait before a turn is tried again that got no answer.
+/// How long to back off after a check whose call failed.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Most tries of one turn.
+/// Most attempts of one check.
 const MAX_ATTEMPTS: usize = 64;
 
-/// Whether a wait goes on.
+/// The result of a check.
 enum TurnOutcome {
-    /// It holds.
+    /// The claim holds.
     Granted,
-    /// It waits, and these decide.
+    /// The claim waits, and has to watch these.
     Waiters { specs: Vec<WatchSpec>, plain: bool },
-    /// It is not in line any more.
+    /// The claim has no ticket any more, or must not be granted.
     Gone,
 }
 
 impl Inner {
-    /// Looks whether a claim's turn has come, and makes it hold if so.
+    /// Checks whether a claim's turn has come, and grants it if so. Retries until the store answers
+    /// or the claim waits no more.
     pub(super) async fn check_turn(self: &Arc<Self>, id: ClaimId) {
         let Some((local, plain)) = self.waiters.begin_check(id) else { return };
         let mut quick = plain.is_some();
@@ -43,12 +70,12 @@ impl Inner {
                 Ok(TurnOutcome::Gone) => self.waiters.end(self, id),
                 Ok(TurnOutcome::Waiters { specs, plain }) => self.set_watches(id, specs, plain),
                 Err(VerbError::Call(CallError::LeaseGone)) => {
-                    // Whoever renews it is told.
+                    // The next renewal of the claim reports that it is gone.
                     self.leases.forget(&local.lease);
                     self.waiters.end(self, id);
                 }
                 Err(error) => {
-                    tracing::debug!(?error, "a turn in line could not be looked at; trying again");
+                    tracing::debug!(?error, "checking the turn of a waiter failed; retrying");
                     if self.connection.is_restored() {
                         return;
                     }
@@ -65,8 +92,8 @@ impl Inner {
         }
     }
 
-    /// Looks at a turn. If nothing but who is before it decides, the arrival is given as `plain`;
-    /// then only what stands before it is read, and it may be tried without a look.
+    /// Makes one check. `plain` is the arrival of a plain claim, for which only the keys before it
+    /// are read; with `quick` the hold is tried without a read first.
     async fn try_grant(
         self: &Arc<Self>,
         local: &LocalClaim,
@@ -98,7 +125,7 @@ impl Inner {
                 None => found,
             };
             if found.tombstones.contains_key(&claim.id) {
-                // It is being withdrawn.
+                // The claim is being withdrawn.
                 return Ok(TurnOutcome::Gone);
             }
             let now = self.now();
@@ -128,7 +155,7 @@ impl Inner {
                     self.notify_granted(local, grant).await?;
                     return Ok(TurnOutcome::Granted);
                 }
-                tracing::trace!(%name, "one more part of a set is reserved");
+                tracing::trace!(%name, "reserved one more part of a set");
                 found = self.read_slots(&all, &[claim.id]).await?;
             } else {
                 found = self.snapshot_before(local, plain, answer, &all)?;
@@ -138,7 +165,8 @@ impl Inner {
         Err(contended(claim.parts.first_name()).into())
     }
 
-    /// The rules after the claim was served in one of its slots; none if it is not its turn.
+    /// Returns the ledger after it admitted the claim to one of its slots, and that slot. `None` if
+    /// it is not the claim's turn.
     fn ledger_if_served(
         local: &LocalClaim,
         found: &SlotSnapshot,
@@ -155,7 +183,8 @@ impl Inner {
             if !waits(&mut ledger) {
                 return None;
             }
-            // An owner's other tickets come in with it; here each of them comes by itself.
+            // The ledger would admit the owner's other tickets as well; here each checks for
+            // itself.
             ledger.serve_again(name, local.claim.id, now);
             if waits(&mut ledger) {
                 ledger.serve(name, now);
@@ -168,8 +197,8 @@ impl Inner {
         })
     }
 
-    /// One call: if nobody holds, nobody stands ahead, nothing keeps the slot closed and no ticket
-    /// is older, the claim holds. Otherwise the same call tells what stands there.
+    /// Sends one transaction that grants a plain claim if the slot has no hold, no lock delay, no
+    /// ticket with precedence and no older ticket. Otherwise the same transaction reads the slot.
     async fn grant_fast(
         &self,
         local: &LocalClaim,
@@ -208,7 +237,7 @@ impl Inner {
         Ok(Ok(grant))
     }
 
-    /// The claim with leases of the current raft term, to which its ticket is moved.
+    /// Moves the ticket to leases of the current raft term, if it is on older ones.
     async fn with_current_leases(&self, local: &LocalClaim) -> Result<LocalClaim, VerbError> {
         let id = local.claim.id;
         if self.needs_move(local) {
@@ -217,10 +246,10 @@ impl Inner {
         Ok(self.claims.get(id).map_or_else(|| local.clone(), |entry| entry.local))
     }
 
-    /// Tells the session that its claim holds.
+    /// Notifies the session that its claim is granted.
     async fn notify_granted(&self, local: &LocalClaim, grant: Grant) -> Result<(), VerbError> {
         let claim = local.claim.id;
-        // The leader may have changed before the hold was made, and the ticket have been moved.
+        // After an election the ticket was moved, but this hold is on the old lease.
         let entry = self.claims.get(claim);
         if entry.as_ref().is_some_and(|entry| entry.local.lease.id != local.lease.id)
             || self.needs_move(local)

@@ -1,39 +1,55 @@
-//! Claims in flight.
+//! Claims in flight: limits how many are sent at a time, merges copies, and stops withdrawn ones.
+//!
+//! A claim waits for one of [`MAX_IN_FLIGHT`] permits before any request of it is sent
+//! ([`InFlightGuard::acquire_permit`]). A copy of a claim that is in flight sends nothing; it gets
+//! the result of the first one.
+//!
+//! ```text
+//! begin ──> Queued ──> Sending ──> complete (or dropped)
+//!              └──────────┴─────> Withdrawn
+//! ```
+//!
+//! A withdrawal of a queued claim needs no request: nothing was sent, and nothing will be, because
+//! the change to `Sending` happens under the same mutex. A claim that is being sent checks before
+//! each further request whether it was withdrawn ([`InFlightClaims::check_wanted`]): its tombstone
+//! refuses what was sent, but is deleted after the length of a lease. For the same reason a claim
+//! whose lease has passed while it was queued is never sent: the session gives up a withdrawal
+//! after a lease, so the claim would take the lock for a caller that left long ago.
 
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use crate::contract::{ClaimId, Error, ErrorKind, IdMap, Verdict};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many claims are made at a time. More of them at once are not made sooner, and the last of
-/// them would not be answered within the time of a call.
+/// How many claims are sent at a time. With more, none is answered sooner, and the last ones would
+/// exceed the timeout of a call.
 pub(super) const MAX_IN_FLIGHT: usize = 64;
 
-/// The claims that are being made.
+/// The claims that callers wait for.
 pub(super) struct InFlightClaims {
     permits: Semaphore,
     claims: Mutex<IdMap<ClaimId, InFlightClaim>>,
 }
 
-/// A claim that is being made.
+/// One claim in flight.
 #[derive(Default)]
 struct InFlightClaim {
     state: SendState,
-    /// Dropped when the claim is withdrawn: ends its wait for a turn.
+    /// Dropped when the claim is withdrawn, which ends its wait for a permit.
     stop: Option<oneshot::Sender<()>>,
-    /// Copies of the claim that wait for its answer.
+    /// Copies of the claim that wait for its result.
     copies: Vec<oneshot::Sender<Result<Verdict, Error>>>,
 }
 
-/// How far a claim has come that is being made.
+/// Whether requests of a claim were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum SendState {
-    /// It waits for its turn: nothing was sent.
+    /// It waits for a permit: nothing was sent.
     #[default]
     Queued,
-    /// It has its turn: requests may have been sent.
+    /// It has a permit: requests may have been sent.
     Sending,
-    /// Its caller gave it up.
+    /// Its caller withdrew it.
     Withdrawn,
 }
 
@@ -44,7 +60,7 @@ impl Default for InFlightClaims {
 }
 
 impl InFlightClaims {
-    /// Begins a claim; or, if it is under way already, tells where its answer will come.
+    /// Begins a claim. If it is in flight already, returns the channel of its result instead.
     pub(super) fn begin(
         &self,
         id: ClaimId,
@@ -59,7 +75,7 @@ impl InFlightClaims {
         Ok(InFlightGuard { in_flight: self, id })
     }
 
-    /// Stops a claim that is being made, because its caller gave it up. True if nothing was sent.
+    /// Stops a claim. Returns true if nothing of it was sent.
     pub(super) fn withdraw(&self, id: ClaimId) -> bool {
         let mut claims = self.lock();
         let Some(claim) = claims.get_mut(&id) else { return false };
@@ -67,8 +83,8 @@ impl InFlightClaims {
         std::mem::replace(&mut claim.state, SendState::Withdrawn) == SendState::Queued
     }
 
-    /// An error if the caller of a claim gave it up: no more of it is sent. The tombstone keeps out
-    /// what was sent before, but it stands for the length of a lease only.
+    /// Fails if the claim was withdrawn: no more of it may be sent. The tombstone refuses what was
+    /// sent before, but only for the length of a lease.
     pub(super) fn check_wanted(&self, id: ClaimId) -> Result<(), Error> {
         match self.lock().get(&id) {
             Some(claim) if claim.state == SendState::Withdrawn => Err(withdrawn()),
@@ -81,14 +97,14 @@ impl InFlightClaims {
     }
 }
 
-/// A claim that is being made, until it is dropped.
+/// Keeps a claim in flight until it is completed or dropped.
 pub(super) struct InFlightGuard<'a> {
     in_flight: &'a InFlightClaims,
     id: ClaimId,
 }
 
 impl<'a> InFlightGuard<'a> {
-    /// Waits until not too many claims are being made. An error if the claim is withdrawn before.
+    /// Waits for a permit to send. Fails if the claim is withdrawn before.
     pub(super) async fn acquire_permit(&self) -> Result<Option<SemaphorePermit<'a>>, Error> {
         let permit = if let Ok(permit) = self.in_flight.permits.try_acquire() {
             Some(permit)
@@ -114,7 +130,7 @@ impl<'a> InFlightGuard<'a> {
         }
     }
 
-    /// Tells the answer to all copies of the claim.
+    /// Sends the result to all copies of the claim.
     pub(super) fn complete(self, answer: &Result<Verdict, Error>) {
         let claim = self.in_flight.lock().remove(&self.id);
         for copy in claim.into_iter().flat_map(|claim| claim.copies) {
@@ -130,6 +146,6 @@ impl Drop for InFlightGuard<'_> {
 }
 
 fn withdrawn() -> Error {
-    Error::new(ErrorKind::Unavailable, "the claim was withdrawn while it was being made")
+    Error::new(ErrorKind::Unavailable, "the claim was withdrawn while it was in flight")
         .with_help("claim anew")
 }

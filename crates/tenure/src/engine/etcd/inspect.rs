@@ -1,5 +1,9 @@
-//! The inspect verb: one slot, pages of slots, and what an owner can reach, each at one revision.
-//! Changes nothing; knows what is not told in keys: how long leases have left.
+//! The inspect verb: one slot, pages of slots, and what an owner can reach. Changes nothing.
+//!
+//! All reads of one call are made at the revision of the first one, so the result is consistent. A
+//! page of keys may end in the middle of a slot: the last slot is left for the next read, or read
+//! as a whole if it is larger than a page. Keys do not say when their leases end; that is read from
+//! etcd for a limited number of leases, the others are shown as just renewed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,27 +19,27 @@ use crate::limits;
 /// How many keys are read in one call.
 const KEYS_PER_READ: i64 = 2_000;
 
-/// For how many leases etcd is asked how long they have left. The rest counts as just renewed.
+/// For how many leases the remaining time is read.
 const MAX_LEASES_READ: usize = 64;
 
 impl Inner {
     pub(super) async fn inspect(self: &Arc<Self>, query: &Query) -> Result<Snapshot, Error> {
         let seen = match query {
-            Query::Slot(name) => self.one(query, name).await,
-            Query::Page(page) => self.page(page).await,
-            Query::Reach(_) => self.reach(query).await,
+            Query::Slot(name) => self.inspect_slot(query, name).await,
+            Query::Page(page) => self.inspect_page(page).await,
+            Query::Reach(_) => self.inspect_reach(query).await,
         };
         seen.map_err(|error| error.into_error(Verb::Inspect))
     }
 
-    async fn one(&self, query: &Query, name: &Name) -> Result<Snapshot, VerbError> {
+    async fn inspect_slot(&self, query: &Query, name: &Name) -> Result<Snapshot, VerbError> {
         let mut found = self.read_slots(std::slice::from_ref(name), &[]).await?;
         self.read_lease_times(&mut found).await;
         let now = self.now();
         Ok(found.ledger(now, 0).inspect(query, now))
     }
 
-    async fn page(&self, page: &Page) -> Result<Snapshot, VerbError> {
+    async fn inspect_page(&self, page: &Page) -> Result<Snapshot, VerbError> {
         let limit = page.limit.clamp(1, limits::PAGE);
         let mut range = match &page.after {
             Some(after) => self.keys.slots_after(after),
@@ -44,12 +48,12 @@ impl Inner {
         let mut found: Option<SlotSnapshot> = None;
         loop {
             let revision = found.as_ref().map_or(0, |found| found.revision);
-            let (at, keys, more) = self.some(&range, revision).await?;
+            let (at, keys, more) = self.read_page(&range, revision).await?;
             let found = found.get_or_insert_with(|| SlotSnapshot::new(at, self.epoch()));
             let (slots, rest) = self.whole_slots(keys, more, &range).await?;
             for (name, keys) in slots {
                 if page.pattern.matches(name.as_str()) {
-                    // What is damaged is told when that slot is asked for; the others can be seen.
+                    // A damaged slot is reported when that slot is inspected; the others are shown.
                     let _ = found.add(&self.keys, &name, &keys);
                 }
             }
@@ -59,7 +63,7 @@ impl Inner {
             }
         }
         let mut found = found.unwrap_or_else(|| SlotSnapshot::new(0, self.epoch()));
-        // One more than is shown, so that the next page is known to have something.
+        // One more than is shown, so that it is known whether there is a next page.
         while found.slots.len() > limit + 1 {
             found.slots.pop_last();
         }
@@ -69,12 +73,12 @@ impl Inner {
         Ok(found.ledger(now, 0).inspect(&query, now))
     }
 
-    async fn reach(&self, query: &Query) -> Result<Snapshot, VerbError> {
+    async fn inspect_reach(&self, query: &Query) -> Result<Snapshot, VerbError> {
         let mut found: Option<SlotSnapshot> = None;
         let mut range = self.keys.all_slots();
         loop {
             let revision = found.as_ref().map_or(0, |found| found.revision);
-            let (at, keys, more) = self.some(&range, revision).await?;
+            let (at, keys, more) = self.read_page(&range, revision).await?;
             let found = found.get_or_insert_with(|| SlotSnapshot::new(at, self.epoch()));
             let (slots, rest) = self.whole_slots(keys, more, &range).await?;
             for (name, keys) in slots {
@@ -91,9 +95,9 @@ impl Inner {
         Ok(found.ledger(now, 0).inspect(query, now))
     }
 
-    /// Some keys of a range, at a revision if one is given: the revision, and whether there is
-    /// more.
-    async fn some(
+    /// Reads the first keys of a range, at a revision if it is not 0. Returns the revision, the
+    /// keys and whether there are more.
+    async fn read_page(
         &self,
         range: &Range,
         revision: u64,
@@ -112,8 +116,8 @@ impl Inner {
         Ok((at, keys, more))
     }
 
-    /// The keys by slot, and the range that is still to be read. The last slot may be cut in two:
-    /// it is read with the rest, or whole if it is so large that there is nothing before it.
+    /// Groups keys by slot, and returns the range that is still to be read. The last slot may be
+    /// incomplete: it is left for the next read, or read as a whole if it is the only one.
     async fn whole_slots(
         &self,
         keys: Vec<KeyValue>,
@@ -140,7 +144,7 @@ impl Inner {
         Ok((slots, Some(Range { from: slot.to, to: range.to.clone() })))
     }
 
-    /// Asks how long the leases in a picture have left, for people to see.
+    /// Reads how long the leases in a snapshot have left, to show it.
     pub(super) async fn read_lease_times(&self, found: &mut SlotSnapshot) {
         let all = found.slots.values().flatten().map(|seen| seen.lease);
         let leases: HashSet<i64> = all.take(limits::PAGE).collect();

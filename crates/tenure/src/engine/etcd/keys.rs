@@ -1,29 +1,31 @@
-//! Under which keys things stand. Knows bytes and their order, not what they mean.
+//! The layout of keys.
 //!
 //! ```text
-//! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d TAG      a lock delay, closed when its hold is gone
+//! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d TAG      a lock delay, closes the slot when its hold is gone
 //!                                 h TAG      a hold; its creation revision is the fence
-//!                                 k TAG      a ticket that may stand ahead of the line
-//!                                 w TAG      a ticket; creation revisions are the line
+//!                                 k TAG      a ticket that may have precedence
+//!                                 w TAG      a plain ticket, queued by creation revision
 //!                      t ⇥ CLAIM             a tombstone
-//!                      i ⇥ SESSION ⇥ CLAIM   a letter: this claim was ended by force
+//!                      i ⇥ SESSION ⇥ CLAIM   an eviction notice for the claim's session
 //!                      c ⇥ NAME              a cell
 //!                      f ⇥ NAME              the largest fence that wrote the cell
 //!                      terms                 what all clients agree on
 //! ```
 //!
-//! Names have no control characters, so a tab ends them, and keys sort as names do.
+//! Names have no control characters, so a tab ends them, and keys sort as names do. The kinds sort
+//! so that everything that decides whether the queue may move (`d`, `h`, `k`) is one range, without
+//! the plain tickets: a grant compares that range as a whole.
 
 use crate::contract::{ClaimId, Name, Namespace, SessionId};
 
-/// What stands at a key under a slot.
+/// The kind of a key of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum KeyKind {
     /// A lock delay.
     Delay,
     /// A hold.
     Hold,
-    /// A ticket of a claim that has kin, ancestors or something to replace.
+    /// A ticket of a claim that has kin or ancestors, or replaces another claim.
     Kin,
     /// Any other ticket.
     Wait,
@@ -46,22 +48,22 @@ impl KeyKind {
     }
 }
 
-/// How the keys of a claim in a slot end. A small number, which later claims use again: deleted
-/// keys stay in etcd's index until it is compacted, and every look at a slot walks over them. With
+/// The suffix of a claim's keys in a slot. A small number, which later claims use again: deleted
+/// keys stay in etcd's index until it is compacted, and every read of a slot walks over them. With
 /// a key of its own for each claim, a lock would get slower with each use.
 ///
 /// A number belongs to one claim in a slot from its first key there (delay, hold or ticket) until
-/// its last one is gone. Every transaction that takes a number compares that it is free.
+/// its last one is deleted. Every transaction that takes a number compares that it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Tag {
     /// A number that no other claim has in the slot.
     Number(u32),
-    /// The claim's own id: for large sets, and for sets that did not get a number in a few tries.
+    /// The claim's own id: for large sets, and for sets that got no number in a few attempts.
     Claim(ClaimId),
 }
 
 impl Tag {
-    /// The tag of whoever finds a slot empty.
+    /// The tag of a claim that finds its slots empty.
     pub(super) const FIRST: Self = Self::Number(0);
 
     fn text(self) -> String {
@@ -80,7 +82,7 @@ impl Tag {
     }
 }
 
-/// A range of keys: from the first up to, and without, the second.
+/// A range of keys, without `to`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Range {
     pub(super) from: Vec<u8>,
@@ -106,19 +108,20 @@ impl Keys {
         key
     }
 
-    /// Everything in a slot.
+    /// All keys of a slot.
     pub(super) fn slot(&self, name: &Name) -> Range {
         prefix_range(self.slot_root(name))
     }
 
-    /// All of one kind in a slot.
+    /// All keys of one kind in a slot.
     pub(super) fn kind(&self, name: &Name, kind: KeyKind) -> Range {
         let mut root = self.slot_root(name);
         root.push(kind.byte());
         prefix_range(root)
     }
 
-    /// Delays, holds and tickets that may stand ahead: what decides whether the line may move.
+    /// The keys that decide whether the queue may move: lock delays, holds, and tickets that may
+    /// have precedence.
     pub(super) fn deciding(&self, name: &Name) -> Range {
         let from = self.slot_root(name);
         let mut to = from.clone();
@@ -136,7 +139,7 @@ impl Keys {
         Range { from: self.slot(name).to, to: self.all_slots().to }
     }
 
-    /// Which slot a key is of, and what stands there.
+    /// Parses a key of a slot.
     pub(super) fn parse(&self, key: &[u8]) -> Option<(Name, KeyKind, Tag)> {
         let rest = key.strip_prefix(&*self.section(b's'))?;
         let tab = rest.iter().position(|byte| *byte == b'\t')?;
@@ -145,7 +148,7 @@ impl Keys {
         Some((name, KeyKind::of(*letter)?, Tag::parse(std::str::from_utf8(tag).ok()?)?))
     }
 
-    /// The name of a slot in whose range a key stands, whatever it is.
+    /// The slot in whose range a key is, even if the rest of the key is malformed.
     pub(super) fn slot_of(&self, key: &[u8]) -> Option<Name> {
         let rest = key.strip_prefix(&*self.section(b's'))?;
         let text = rest.split(|byte| *byte == b'\t').next()?;
@@ -158,7 +161,7 @@ impl Keys {
         key
     }
 
-    /// The letters to a session.
+    /// The eviction notices of a session.
     pub(super) fn notices(&self, session: SessionId) -> Range {
         let mut root = self.section(b'i');
         root.extend_from_slice(session.to_hex().as_bytes());
@@ -166,14 +169,14 @@ impl Keys {
         prefix_range(root)
     }
 
-    /// A letter to a session about a claim.
+    /// The eviction notice of a claim.
     pub(super) fn notice(&self, session: SessionId, id: ClaimId) -> Vec<u8> {
         let mut key = self.notices(session).from;
         key.extend_from_slice(id.to_hex().as_bytes());
         key
     }
 
-    /// The session and the claim of a letter.
+    /// Parses the key of an eviction notice.
     pub(super) fn parse_notice(&self, key: &[u8]) -> Option<(SessionId, ClaimId)> {
         let rest = key.strip_prefix(&*self.section(b'i'))?;
         let (session, id) = std::str::from_utf8(rest).ok()?.split_once('\t')?;
@@ -201,8 +204,7 @@ impl Keys {
         [&*self.root, b"terms"].concat()
     }
 
-    /// A key that nobody writes but the conformance suite: watched from the first moment of a
-    /// stream, so that there is always something to watch.
+    /// The key that every watch stream is opened with. Only the conformance suite writes it.
     pub(super) fn beacon(&self) -> Vec<u8> {
         [&*self.root, b"beacon"].concat()
     }
@@ -216,7 +218,7 @@ impl Keys {
     }
 }
 
-/// All keys that begin so. None of ours ends in the largest byte, which could not be counted up.
+/// All keys with a prefix. No prefix here ends in the byte 255, which could not be incremented.
 pub(super) fn prefix_range(root: Vec<u8>) -> Range {
     let mut to = root.clone();
     if let Some(last) = to.last_mut() {

@@ -2,15 +2,21 @@
 //!
 //! Leases are counted by the leader. A leader that was stuck (stopped, a slow disk) for longer than
 //! a lease believes, when it goes on, that the lease has ended, though the next leader has kept it
-//! alive since; it asks for a revocation, and members before 3.4.31 and 3.5.13 carry it out (etcd
-//! #15247; later ones ask once more who leads). The keys on the lease are deleted, the next waiter
-//! holds, and the holder would learn it at its next renewal: two holders.
+//! alive since. It requests a revocation, and members before 3.4.31 and 3.5.13 carry it out (etcd
+//! #15247; later ones check first who leads). The keys on the lease are deleted, the next waiter is
+//! granted, and the holder would learn of it at its next renewal: two holders.
 //!
-//! A leader knows only leases that were made before it was stuck. So a lease is used in one raft
-//! term alone. Responses name the term; when a renewal or a grant finds a newer one, the claim's
-//! keys are written once more, on a lease that was made in it, before the renewal or grant counts.
-//! Until then the claim is as safe as it was before the election: no leader counts a lease from an
-//! earlier instant than the last renewal that it has answered itself.
+//! The stuck leader knows only leases that were granted before. So a lease is used in one raft term
+//! alone. Responses name the term. When a renewal or a grant finds a newer one, the claim's keys
+//! are rewritten, on a lease that was granted in it, before the renewal or grant counts. Until then
+//! the claim is as safe as before the election: no leader counts a lease from an earlier instant
+//! than the last renewal that it has answered itself.
+//!
+//! A move compares only that each key is unchanged since it was read, and rewrites it with the same
+//! value. If other writers interfere with a batch, its claims are moved one by one, with retries.
+//! If another election takes place during a move, the move is repeated. A grant whose transaction
+//! was in flight during the move may leave its hold on the old lease: `move_strays` and
+//! `notify_granted` find that by the lease id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +33,10 @@ use super::transaction::{LocalClaim, Transaction};
 use crate::contract::ClaimId;
 use crate::time::Tick;
 
-/// How many keys are moved in one call. etcd takes 128 operations at most, if it is not told more.
+/// How many keys are moved in one transaction. etcd's default limit is 128 operations.
 const KEYS_PER_TXN: usize = 96;
 
-/// A claim whose keys are to hang on these leases.
+/// A claim whose keys are moved to these leases.
 struct KeyMove {
     entry: ClaimEntry,
     lease: Arc<EtcdLease>,
@@ -38,20 +44,20 @@ struct KeyMove {
 }
 
 impl Inner {
-    /// Whether the keys of a claim have to be moved.
+    /// Whether the lease of a claim is of an earlier raft term.
     pub(super) fn needs_move(&self, local: &LocalClaim) -> bool {
         !self.leases.is_current(&local.lease)
     }
 
-    /// Moves the keys of those claims whose leases were made in an earlier raft term.
+    /// Moves the keys of those claims whose leases are of an earlier raft term.
     pub(super) async fn move_old(&self, claims: &[ClaimId], since: Tick) -> Result<(), VerbError> {
         let old = |id: &ClaimId| self.claims.get(*id).filter(|entry| self.needs_move(&entry.local));
         let old: Vec<ClaimEntry> = claims.iter().filter_map(old).collect();
         self.move_keys(old, since).await
     }
 
-    /// Moves the keys of a claim if one of them was seen on another lease than the claim's: the
-    /// step that wrote it was under way when the others were moved.
+    /// Moves the keys of a claim if one of them was found on another lease than the claim's: its
+    /// transaction was in flight when the other keys were moved.
     pub(super) async fn move_strays(
         &self,
         id: ClaimId,
@@ -67,8 +73,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Moves the keys of these claims to leases that are made in the current raft term and live for
-    /// the length of the claim from `since` on.
+    /// Moves the keys of these claims to leases of the current raft term that have the claim's
+    /// length left, counted from `since`.
     pub(super) async fn move_keys(
         &self,
         entries: Vec<ClaimEntry>,
@@ -77,7 +83,7 @@ impl Inner {
         if entries.is_empty() || self.try_move(&entries, since).await? {
             return Ok(());
         }
-        // Others write there too: each by itself.
+        // Other clients write these keys too: move each claim by itself.
         for entry in entries {
             let mut attempt = 0;
             while !self.try_move(std::slice::from_ref(&entry), since).await? {
@@ -91,7 +97,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Moves keys unless one of them is written meanwhile. True if it is done.
+    /// Moves keys. Returns false if one of them was written meanwhile.
     async fn try_move(&self, entries: &[ClaimEntry], since: Tick) -> Result<bool, VerbError> {
         for _ in 0..LEASE_ATTEMPTS {
             let mut moves = Vec::with_capacity(entries.len());
@@ -110,7 +116,7 @@ impl Inner {
                 }
                 Err(error) => return Err(error),
             }
-            // Another election may have taken place meanwhile.
+            // If another election took place, these leases are old already: repeat.
             if moves.iter().all(|one| self.leases.is_current(&one.lease)) {
                 return Ok(true);
             }
@@ -118,8 +124,8 @@ impl Inner {
         Err(CallError::LeaseGone.into())
     }
 
-    /// Writes the keys once more that hang elsewhere, a few in each call: each compares nothing but
-    /// that its own key is as it was read. False if one was not.
+    /// Rewrites the keys that are on other leases, in batches. Returns false if one of them was
+    /// written since it was read.
     async fn write_moves(&self, moves: &[KeyMove]) -> Result<bool, VerbError> {
         let all: Vec<(&KeyMove, Vec<u8>)> = moves
             .iter()
@@ -163,12 +169,12 @@ impl Inner {
         Ok(true)
     }
 
-    /// The leases that a claim's keys are to hang on.
+    /// Gets the leases that a claim's keys are moved to.
     async fn plan_move(&self, entry: &ClaimEntry, since: Tick) -> Result<KeyMove, VerbError> {
         let claim = &entry.local.claim;
         let owner = claim.session.map_or(LeaseOwner::Claim(claim.id), LeaseOwner::Session);
         let spec = |extra| LeaseSpec { owner, length: claim.lease, extra };
-        // The one of the lock delay first: it must outlive the other.
+        // The lease of the lock delay first: it must outlive the other.
         let delay = match &entry.local.delay {
             Some(_) => Some(self.leases.ensure(spec(claim.lock_delay), since).await?),
             None => None,
@@ -177,7 +183,7 @@ impl Inner {
         Ok(KeyMove { entry: entry.clone(), lease, delay })
     }
 
-    /// The keys that a claim may have.
+    /// The keys that a claim may have in the store.
     fn keys_of(&self, entry: &ClaimEntry) -> Vec<Vec<u8>> {
         let (claim, tag) = (&entry.local.claim, entry.local.tag);
         let kinds: &[KeyKind] = match entry.phase {

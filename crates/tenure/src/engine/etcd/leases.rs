@@ -1,12 +1,25 @@
-//! Leases of etcd, one for each session and length: granted when first needed, kept alive when a
-//! session renews, never by themselves. Knows when one was last answered for, not what hangs on it.
+//! Leases of etcd: granted when first needed, one per session and length, and kept alive when the
+//! session renews, never in the background.
 //!
-//! A session counts safe-until from when it sent a claim; etcd counts from when it last heard a
-//! grant or a keep-alive. Both agree because a lease is used for a claim only while it has at least
-//! the claim's length left, counted from the send of the last answered call. Otherwise a keep-alive
-//! goes out beside the claim and is waited for with it.
+//! # How etcd's leases and safe-until agree
 //!
-//! A lease is used only in the raft term in which it was made; `moves.rs` says why.
+//! A session counts safe-until from when it sent a claim or renewal. etcd counts a lease from when
+//! it received the last grant or keep-alive, which is later than when that was sent. So `answered`
+//! is the *send time* of the last answered call, and a claim made at `since` may use a lease
+//! without a call only if `answered + life` is at least `since` plus the claim's length
+//! ([`LeaseStatus::Fresh`]). Otherwise a keep-alive is sent beside the claim, and the verdict waits
+//! for both ([`LeaseStatus::Stale`]). Then the keys always outlive safe-until.
+//!
+//! # What can interleave
+//!
+//! - Two claims of a session that need the same new lease: `granting` admits one grant at a time,
+//!   and the second finds the lease of the first.
+//! - Two keep-alives of a lease: the stream's mutex admits one at a time. The second is not sent if
+//!   the first was sent after its `since`.
+//! - A lease that ends in etcd: the next call on it reports `LeaseGone`, the lease is forgotten,
+//!   and the keys on it are gone too.
+//!
+//! A lease is used only in the raft term in which it was granted; `lease_moves.rs` says why.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,42 +37,42 @@ use crate::contract::{ClaimId, SessionId};
 use crate::sync::{Mutex, PoisonError};
 use crate::time::{Clock, Tick};
 
-/// How much longer a lease is than what hangs on it at least, so that not every claim needs a
+/// How much longer a lease is than the claims on it at least, so that not every claim needs a
 /// keep-alive of its own.
 const SPARE: Duration = Duration::from_secs(1);
 
-/// From how many leases on the ended ones are looked for.
+/// From how many leases on the ended ones are removed from the map.
 const SWEEP_FROM: usize = 256;
 
-/// Whose lease, and how long.
+/// Which claims a lease is for, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LeaseSpec {
     pub(super) owner: LeaseOwner,
-    /// How long a claim on it lives without a renewal.
+    /// The lease of the claims on it.
     pub(super) length: Duration,
-    /// How much longer: a lock delay.
+    /// How much longer it is: a lock delay.
     pub(super) extra: Duration,
 }
 
-/// For whom things hang on a lease.
+/// What a lease is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LeaseOwner {
     /// The claims of a session.
     Session(SessionId),
-    /// A claim without a session, which lives by its lease alone.
+    /// A claim without a session, which has a lease of its own.
     Claim(ClaimId),
-    /// A value that is forgotten after a time.
+    /// A cell with a time to live.
     Cell(ClaimId),
-    /// Tombstones and letters: they outlive the session that they are about.
+    /// Tombstones and eviction notices: they outlive the session that they are about.
     Engine,
 }
 
-/// One lease.
+/// One lease in etcd.
 pub(super) struct EtcdLease {
     pub(super) id: i64,
     spec: LeaseSpec,
     life: Duration,
-    /// The raft term that was known before it was asked for.
+    /// The newest raft term that was known when it was requested.
     raft_term: u64,
     state: Mutex<LeaseState>,
     stream: AsyncMutex<Option<KeepAlive>>,
@@ -67,24 +80,24 @@ pub(super) struct EtcdLease {
 
 #[derive(Clone, Copy, Debug)]
 struct LeaseState {
-    /// When the last answered grant or keep-alive was sent.
+    /// When the last answered grant or keep-alive was sent. Only grows.
     answered: Tick,
     gone: bool,
 }
 
-/// A stream of keep-alives to one member.
+/// An open stream of keep-alives to one member.
 struct KeepAlive {
     stream: KeepAliveStream,
     member: usize,
 }
 
-/// How a lease stands for a claim that is to be made now.
+/// Whether a lease can be used for a claim.
 pub(super) enum LeaseStatus {
-    /// It has the whole length left.
+    /// It has at least the claim's length left.
     Fresh(Arc<EtcdLease>),
-    /// It may still live, and has to be kept alive beside the claim.
+    /// It may be alive, and needs a keep-alive beside the claim.
     Stale(Arc<EtcdLease>),
-    /// There is none.
+    /// There is none, or it has ended or is of an earlier raft term.
     Missing,
 }
 
@@ -93,14 +106,14 @@ pub(super) struct Leases {
     connection: Arc<ClusterConnection>,
     clock: Arc<dyn Clock>,
     all: Mutex<HashMap<LeaseSpec, Arc<EtcdLease>>>,
-    /// One grant at a time, so that two claims of one session do not make two.
+    /// One grant at a time, so that two claims of a session do not get two leases.
     granting: AsyncMutex<()>,
     #[cfg(feature = "conformance")]
     lessor: Option<Arc<Lessor>>,
 }
 
 impl EtcdLease {
-    /// How long it lives at least, as far as we have been answered.
+    /// How long it lives at least, counted from the last answered call.
     pub(super) fn remaining(&self, now: Tick) -> Duration {
         let state = self.state();
         if state.gone { Duration::ZERO } else { (state.answered + self.life).since(now) }
@@ -139,7 +152,7 @@ impl Leases {
         self
     }
 
-    /// How the lease stands for a claim that was asked for at `since`.
+    /// Returns the lease for a claim that was made at `since`, and whether it can be used.
     pub(super) fn status(&self, spec: LeaseSpec, since: Tick) -> LeaseStatus {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         match all.get(&spec).filter(|lease| self.is_current(lease)) {
@@ -153,12 +166,13 @@ impl Leases {
         }
     }
 
-    /// Whether a lease was made in the raft term that is known now.
+    /// Whether a lease was granted in the newest raft term that is known.
     pub(super) fn is_current(&self, lease: &EtcdLease) -> bool {
         lease.raft_term >= self.connection.raft_term()
     }
 
-    /// A lease that lives as long as the term says, counted from `since`.
+    /// Returns a lease with the whole length left, counted from `since`: an existing one, kept
+    /// alive if necessary, or a new one.
     pub(super) async fn ensure(
         &self,
         spec: LeaseSpec,
@@ -180,14 +194,15 @@ impl Leases {
         self.grant(spec).await
     }
 
-    /// Keeps a lease alive: returns when a keep-alive was answered that was sent after `since`.
+    /// Keeps a lease alive: returns when a keep-alive that was sent after `since` has been
+    /// answered.
     pub(super) async fn keep_alive(
         &self,
         lease: &Arc<EtcdLease>,
         since: Tick,
     ) -> Result<(), CallError> {
         let mut stream = lease.stream.lock().await;
-        // Somebody else kept it alive while we waited for our turn.
+        // Another task may have kept it alive while this one waited for the mutex.
         let state = lease.state();
         if state.gone {
             return Err(CallError::LeaseGone);
@@ -214,7 +229,7 @@ impl Leases {
         }
     }
 
-    /// Keeps a lease alive of which only the number is known.
+    /// Keeps a lease alive of which only the id is known.
     pub(super) async fn keep_alive_by_id(&self, id: i64, since: Tick) -> Result<(), CallError> {
         let known = {
             let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,15 +243,15 @@ impl Leases {
         Ok(())
     }
 
-    /// Takes over a lease that another process made and that was just kept alive.
+    /// Wraps a lease of another process that was just kept alive.
     pub(super) fn adopt(id: i64, spec: LeaseSpec, answered: Tick) -> Arc<EtcdLease> {
         let state = Mutex::new(LeaseState { answered, gone: false });
         let (life, stream) = (spec.length, AsyncMutex::new(None));
-        // In which raft term it was made is not known.
+        // Its raft term is not known: it counts as old.
         Arc::new(EtcdLease { id, spec, life, raft_term: 0, state, stream })
     }
 
-    /// A lease is gone in the store: what hangs on it is gone too.
+    /// Forgets a lease that is gone in the store, with all keys on it.
     pub(super) fn forget(&self, lease: &EtcdLease) {
         lease.change(|state| state.gone = true);
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -245,16 +260,15 @@ impl Leases {
         }
     }
 
-    /// Gives a lease back, with whatever still hangs on it.
+    /// Revokes a lease, which deletes the keys on it. Best effort: otherwise it ends by itself.
     pub(super) async fn revoke(&self, lease: &EtcdLease) {
         self.forget(lease);
         let id = lease.id;
-        // If this fails, it ends by itself.
         let _ =
             self.connection.lease_call(|client| async move { client.lease_revoke(id).await }).await;
     }
 
-    /// How long a lease has left in the store; none if it is gone.
+    /// Reads how long a lease has left in the store; `None` if it is gone.
     pub(super) async fn remaining(&self, id: i64) -> Result<Option<Duration>, CallError> {
         #[cfg(feature = "conformance")]
         if let Some(lessor) = &self.lessor {
@@ -266,7 +280,7 @@ impl Leases {
         Ok(u64::try_from(left).ok().map(Duration::from_secs))
     }
 
-    /// A lease that nobody will keep alive. Returns its number.
+    /// Grants a lease that is never kept alive, for a cell. Returns its id.
     pub(super) async fn grant_unrenewed(&self, length: Duration) -> Result<i64, CallError> {
         let spec =
             LeaseSpec { owner: LeaseOwner::Cell(ClaimId::new()), length, extra: Duration::ZERO };
@@ -306,7 +320,7 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Sends one keep-alive and waits for its response, over the stream that there is or a new one.
+    /// Sends one keep-alive and waits for the response, over the open stream or a new one.
     async fn send_keep_alive(
         &self,
         id: i64,
@@ -316,10 +330,13 @@ impl Leases {
         if let Some(open) = stream.as_mut().filter(|open| open.member == member) {
             let sent = open.stream.send(LeaseKeepAliveRequest { id });
             match self
-                .await_keep_alive(&mut open.stream, sent.map_err(|failure| CallError::of(&failure)))
+                .await_keep_alive(
+                    &mut open.stream,
+                    sent.map_err(|failure| CallError::from_rpc(&failure)),
+                )
                 .await
             {
-                // A stream that broke while it was idle says nothing about the lease.
+                // The stream broke while it was idle, which says nothing about the lease.
                 Err(
                     CallError::Unavailable(_)
                     | CallError::NotConnected(_)
@@ -346,13 +363,13 @@ impl Leases {
     ) -> Result<(), CallError> {
         sent?;
         let Some(answer) = self.connection.lease_call(|_| stream.next()).await? else {
-            return Err(CallError::Unavailable("the stream of keep-alives ended".to_owned()));
+            return Err(CallError::Unavailable("the keep-alive stream has ended".to_owned()));
         };
         self.connection.observe_term(answer.header.as_ref());
         if answer.ttl > 0 { Ok(()) } else { Err(CallError::LeaseGone) }
     }
 
-    #[allow(clippy::unused_self, reason = "only the suite has leases of its own")]
+    #[allow(clippy::unused_self, reason = "used by the conformance suite only")]
     fn on_kept_alive(&self, id: i64) {
         #[cfg(feature = "conformance")]
         if let Some(lessor) = &self.lessor {

@@ -1,17 +1,21 @@
-//! Locks between hosts, in an etcd cluster. The rules are those of the `ledger` room: a step reads
-//! what stands under some slots, asks the rules, and writes what they changed in one transaction,
-//! on condition that nothing else has changed that matters.
+//! Locks between hosts, in an etcd cluster.
+//!
+//! The rules are those of `ledger/`, run by the client. A verb reads the keys of some slots at one
+//! revision (`snapshot`), lets the ledger decide, and writes the difference in one transaction that
+//! succeeds only if nothing that the decision depends on has changed (`transaction`).
 //!
 //! ```text
-//! callers, keeper ─> claim.rs renew.rs release.rs ─> step.rs ─> link.rs ═══ members
-//!                         │        picture.rs <─> ledger            ║
-//! sessions <─ waits.rs <──┴──── watching.rs <═══════════════════════╝
+//! callers, keeper ─> claim.rs renew.rs release.rs ─> transaction.rs ─> connection.rs ═══ members
+//!                         │         snapshot.rs <─> ledger                                 ║
+//! sessions <─ signals.rs <┴─ grant.rs <─ waiters.rs <─ watches.rs <════════════════════════╝
 //! ```
 //!
-//! A claim is a key that hangs on a lease of its session (`leases`); creation revisions are the
-//! line, and the revision that made a hold is its fence. A free lock is one call, and so is its
-//! release. Holding is written, never inferred: each waiter watches what decides (`watching`) and
-//! makes itself hold when its turn has come (`waits`).
+//! A claim is a set of keys that are attached to an etcd lease of its session (`leases`). The
+//! creation revisions of tickets are the order of the queue, and the revision that wrote a hold is
+//! its fence (`fences`). Acquiring a free lock is one transaction, and so is its release. Holding
+//! is written, never inferred: each waiter watches the keys that block it (`waiters`, `watches`),
+//! and writes its own hold when its turn has come (`grant`). A process never writes holds for
+//! claims of other processes.
 
 mod cells;
 mod claim;
@@ -114,9 +118,9 @@ pub struct EtcdEngine {
 struct Inner {
     location: Location,
     keys: Keys,
-    /// How fences are made, as the terms of the namespace said last.
+    /// How fences are computed, from the newest terms of the namespace that were read.
     epoch: Mutex<Epoch>,
-    /// What this client goes by, if the terms have changed.
+    /// What this client states when it has to agree again because the terms have changed.
     stated: StatedTerms,
     connection: Arc<ClusterConnection>,
     leases: Leases,
@@ -127,11 +131,11 @@ struct Inner {
     listeners: Mutex<SessionListeners>,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
-    /// The latest beacon of the suite.
+    /// The number of the latest beacon event, for the conformance suite.
     #[cfg(feature = "conformance")]
     seen: std::sync::atomic::AtomicU64,
-    /// The thread on which everything happens. Last, so that the rest ends first.
-    #[allow(dead_code, reason = "it lives as long as we do")]
+    /// The engine's own thread. The last field, so that the others are dropped first.
+    #[allow(dead_code, reason = "dropping it ends the thread")]
     own: Own,
 }
 
@@ -142,7 +146,7 @@ impl std::fmt::Debug for EtcdEngine {
 }
 
 impl EtcdEngine {
-    /// Does the work of a verb on the engine's own thread.
+    /// Runs a verb on the engine's own thread.
     async fn run<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -186,7 +190,7 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, batch) = (Arc::clone(&self.inner), batch.to_vec());
             let since = inner.clock.now();
-            // At once, or they would end while this waits for its turn.
+            // Before the task is scheduled: the claims could expire while it waits for its turn.
             inner.claims.extend(&batch, since);
             self.inner.tasks.run(async move { inner.renew(&batch, since).await }).await
         })

@@ -1,26 +1,32 @@
-//! Many claims of one process that wait for one name. Knows their order; makes the one call that
-//! puts a claim behind another.
+//! Many claims of one engine that wait for the same name: a local queue per name.
 //!
-//! A newcomer that finds a claim of this engine in the queue takes its place behind it in one
-//! transaction, without reading the slot: on condition that the ticket of that claim still stands,
-//! for then the newcomer has to wait as well. So a claim costs the same however long the queue is.
-//! While no claim of this engine waits for the name yet, one newcomer at a time looks at the slot
-//! ([`Approach::Lead`]), and the others wait for what becomes of it.
+//! The store has one ticket per waiting claim. To place a ticket, a client would have to read the
+//! whole queue; with thousands of waiters in one process that is too much. So this engine keeps its
+//! own waiting claims by name, in the order of their arrival, and uses that twice:
 //!
-//! Only the first claim of this engine in the queue watches the store. Whatever the others wait for
-//! includes that this one is done, and then the next one takes over ([`Inner::promote`]). Claims of
-//! other processes may stand in between: who is first looks for itself what it has to wait for.
+//! - **Append.** A new claim is placed behind the last local claim in one transaction, without
+//!   reading the slot, on condition that the ticket of that claim still exists: if that one has to
+//!   wait, the new one has to wait too. The cost does not depend on the length of the queue.
+//! - **One watch.** Only the first claim of the local queue watches the store. Whatever blocks the
+//!   others includes that claim. When it is done, the next one takes over
+//!   ([`Inner::promote_next`]). Claims of other processes may stand in between: the new first claim
+//!   reads what blocks it.
 //!
-//! Claims wait for one of [`AT_ONCE`] turns before any request is sent ([`UnderWay::turn`]). A
-//! withdrawal ([`Crowd::withdraw`]) stops a claim that has no turn yet without any request. A claim
-//! that has its turn checks before each further request whether it is still wanted
-//! ([`Inner::wanted`]): its tombstone refuses what was sent, but is deleted after the length of a
-//! lease. A claim whose lease has passed before it had its turn is not sent either: a session gives
-//! up a withdrawal after a lease, because by then the store has forgotten the claim. If the claim
-//! were sent later, it would take the lock for a caller that left long ago.
+//! While no claim of this engine waits for the name, one new claim at a time reads the slot
+//! ([`QueueEntry::ReadSlot`]) and the others wait until it has its verdict; then they append or
+//! read in their turn.
 //!
-//! A claim takes part only if it asks for one name, replaces nothing, has no ancestors, and if no
-//! other claim of its owner is known here: the rules may let such claims pass others.
+//! Only claims whose place depends on nothing but the order of arrival take part: one name, nothing
+//! to replace, no ancestors, and no other claim of the same owner in this engine. The ledger may
+//! let all others pass claims that arrived before them.
+//!
+//! Invariants, all under the mutex of [`Waiters`](super::waiters::Waiters):
+//!
+//! - A claim is in `order` exactly as long as it has an entry in `waiting` with this queue's name.
+//! - `tags` has the tags of the claims in `order` and of appends in flight, so that two appends
+//!   never choose the same tag. An append that fails gives its tag back.
+//! - Every claim that becomes the first of `order` begins to watch or checks its turn: after the
+//!   former first one has left (`promote_next`), or by joining an empty queue.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -42,30 +48,30 @@ use crate::contract::{Arrival, Claim, ClaimId, Error, Name, Part, Patience, Queu
 use crate::limits;
 use crate::sync::random_bytes;
 
-/// From how many tags a newcomer chooses at least.
+/// From how many tags a new claim chooses at least.
 const MIN_TAGS: u32 = 64;
 
-/// How many tickets before a waiter are read.
+/// How many tickets before a waiter are read to find what blocks it.
 const OLDER_TICKETS: i64 = 4;
 
-/// The claims of this engine that wait for a name, by their arrival, and their tags.
+/// The claims of this engine that wait for a name, by arrival, and the tags in use.
 #[derive(Default)]
 pub(super) struct LocalQueue {
     order: BTreeMap<u64, ClaimId>,
     tags: HashSet<Tag>,
 }
 
-/// How a newcomer comes to its place in the queue.
+/// How a new claim gets its place in the queue.
 pub(super) enum QueueEntry {
-    /// Behind a claim of this engine.
+    /// Behind the last claim of the local queue.
     Append,
-    /// By a look at the slot, while the others wait.
+    /// By reading the slot, while other new claims wait.
     ReadSlot,
-    /// Another one looks; this tells when it is done.
+    /// Another claim reads the slot; the channel is closed when it is done.
     AwaitRead(oneshot::Receiver<()>),
 }
 
-/// Ends the look of a newcomer when it is dropped.
+/// Marks that a claim reads the slot of a name, until it is dropped.
 pub(super) struct SlotReadGuard<'a> {
     inner: &'a Inner,
     name: &'a Name,
@@ -73,12 +79,12 @@ pub(super) struct SlotReadGuard<'a> {
 
 impl Drop for SlotReadGuard<'_> {
     fn drop(&mut self) {
-        // Dropping the senders wakes those who wait.
+        // Dropping the senders wakes the claims that wait for this read.
         self.inner.waiters.lock().slot_reads.remove(self.name);
     }
 }
 
-/// The name of a claim that may take part.
+/// The name of a claim that may join a local queue; `None` if the claim may not.
 fn queueable_name(claim: &Claim) -> Option<&Name> {
     let plain = claim.replaces.is_none()
         && claim.lineage.ancestors().is_empty()
@@ -90,7 +96,7 @@ fn queueable_name(claim: &Claim) -> Option<&Name> {
 }
 
 impl WaitersState {
-    /// Puts a claim into its line. True if it is the first.
+    /// Adds a claim to the local queue of its name. Returns true if it is the first.
     pub(super) fn join(&mut self, name: &Name, arrival: u64, id: ClaimId, tag: Tag) -> bool {
         let queue = self.queues.entry(name.clone()).or_default();
         queue.order.insert(arrival, id);
@@ -98,7 +104,7 @@ impl WaitersState {
         queue.order.first_key_value().is_some_and(|(_, first)| *first == id)
     }
 
-    /// Takes a claim out of its line. Returns who is first now, if the claim was.
+    /// Removes a claim from its local queue. If it was the first, returns the one that is now.
     pub(super) fn leave(&mut self, name: &Name, arrival: u64, tag: Tag) -> Option<ClaimId> {
         let queue = self.queues.get_mut(name)?;
         let was_first = queue.order.first_key_value().is_some_and(|(first, _)| *first == arrival);
@@ -111,15 +117,15 @@ impl WaitersState {
         next.filter(|_| was_first)
     }
 
-    /// Gives a tag back that was not used.
+    /// Frees a tag that was chosen for an append that failed.
     fn free_tag(&mut self, name: &Name, tag: Tag) {
         if let Some(queue) = self.queues.get_mut(name) {
             queue.tags.remove(&tag);
         }
     }
 
-    /// The ticket that a newcomer stands behind, by its tag and arrival, and a tag for the newcomer
-    /// that no other claim of this engine has in the slot.
+    /// Returns the last ticket of the local queue, by tag and arrival, and a free tag for the claim
+    /// that is appended behind it.
     fn last_ticket(&mut self, name: &Name, part: &Part) -> Option<((Tag, u64), Tag)> {
         let queue = self.queues.get_mut(name)?;
         let (arrival, last) = queue.order.last_key_value()?;
@@ -140,7 +146,7 @@ impl WaitersState {
 }
 
 impl Inner {
-    /// How a newcomer comes to its place in the queue.
+    /// Decides how a new claim gets its place in the queue.
     fn plan_entry(&self, name: &Name) -> QueueEntry {
         let mut state = self.waiters.lock();
         if state.queues.get(name).is_some_and(|queue| !queue.order.is_empty()) {
@@ -155,15 +161,14 @@ impl Inner {
         QueueEntry::ReadSlot
     }
 
-    /// An error if no more requests of a claim may be sent: its caller gave it up, or its time is
-    /// up and its entry is ended.
+    /// Fails if no more requests of a claim may be sent: it was withdrawn, or its lease has passed.
     pub(super) fn check_wanted(&self, claim: &Claim) -> Result<(), Error> {
         self.in_flight.check_wanted(claim.id)?;
         let over = self.claims.expires(claim.id).is_none_or(|at| at <= self.clock.now());
         if over { Err(expired_unsent(claim.lease)) } else { Ok(()) }
     }
 
-    /// Makes a claim of which it is known that its slots are not empty.
+    /// Makes a claim whose slots are not empty.
     pub(super) async fn claim_contended(
         self: &Arc<Self>,
         local: LocalClaim,
@@ -194,14 +199,15 @@ impl Inner {
         }
     }
 
-    /// Whether a claim may be put behind another one of this engine without a call before.
+    /// Whether a claim can be appended to a local queue without a call before.
     pub(super) fn has_local_queue(&self, claim: &Claim) -> bool {
         let Some(name) = queueable_name(claim) else { return false };
         let state = self.waiters.lock();
         state.queues.get(name).is_some_and(|queue| !queue.order.is_empty())
     }
 
-    /// Puts a claim behind the last one of this engine. None if that is gone meanwhile.
+    /// Appends a claim to the local queue of its name. `None` if the last claim of the queue is
+    /// gone meanwhile, or the claim may not be appended.
     async fn queue_behind(
         self: &Arc<Self>,
         local: &LocalClaim,
@@ -251,7 +257,8 @@ impl Inner {
         Ok(Some(Verdict::Queued(queued)))
     }
 
-    /// The place of the newest of so many tickets, from what decides in the slot.
+    /// Computes the place in the queue of the newest of `tickets` tickets. `found` has the deciding
+    /// keys of the slot, without plain tickets.
     fn place_behind(
         &self,
         found: &SlotSnapshot,
@@ -263,7 +270,7 @@ impl Inner {
         let all = found.slots.get(name).map_or(&[][..], Vec::as_slice);
         let of = |kind: KeyKind| all.iter().filter(move |seen| seen.kind == kind);
         let holds = |id: ClaimId| of(KeyKind::Hold).any(|seen| seen.id == id);
-        // Holders that waited keep their tickets.
+        // Holders that waited keep their tickets, which are not ahead of the new one.
         let waited = of(KeyKind::Hold)
             .filter(|seen| seen.record.arrival.is_some_and(|arrival| arrival != seen.created))
             .filter(|seen| !of(KeyKind::Kin).any(|kin| kin.id == seen.id));
@@ -277,7 +284,7 @@ impl Inner {
         Queued { place, first_expiry, arrival: Arrival(revision) }
     }
 
-    /// A claim has taken its place behind another one of this engine.
+    /// Adds a claim whose ticket is written to the local queue.
     fn wait_behind(self: &Arc<Self>, local: &LocalClaim, name: &Name, arrival: u64) {
         let id = local.claim.id;
         let mut state = self.waiters.lock();
@@ -288,13 +295,14 @@ impl Inner {
         }
         drop(state);
         if first {
-            // Those before it were done while the answer was under way.
+            // The claims before it left while the reply was in flight.
             let inner = Arc::clone(self);
             self.tasks.spawn(async move { inner.check_turn(id).await });
         }
     }
 
-    /// The first claim of a line is done: the next one looks after itself from now on.
+    /// Makes the next claim of a local queue watch the store, because the first one is `done`: it
+    /// holds (`held`) or has left the queue.
     pub(super) fn promote_next(self: &Arc<Self>, next: ClaimId, done: &WaitingClaim, held: bool) {
         let Some(name) = &done.queue else { return };
         let part = |claim: &Claim| part_of(claim, name).map(|part| (part.weight(), part.shape()));
@@ -307,13 +315,13 @@ impl Inner {
             _ => true,
         };
         let specs: Vec<WatchSpec> = if held && !beside {
-            // The ticket stays until the hold is given back.
+            // The ticket of a holder is deleted together with its hold.
             let ticket = self.keys.claim(name, KeyKind::Wait, done.local.tag);
             vec![WatchSpec::KeyDeleted(ticket, done.arrival)]
         } else if held {
             Vec::new()
         } else {
-            // Who left waited for the same.
+            // The claim that left was blocked by the same keys.
             done.watches.iter().map(|(spec, _)| spec.clone()).collect()
         };
         if specs.is_empty() {
@@ -324,8 +332,8 @@ impl Inner {
         }
     }
 
-    /// What to read for a turn: of a plain claim what decides, its own ticket and those just before
-    /// it, otherwise all of its slots; and its tombstone.
+    /// Builds the reads of a turn check: for a plain claim the deciding keys, its own ticket and
+    /// the tickets just before it, otherwise all keys of its slots; and its tombstone.
     pub(super) fn read_before(
         &self,
         local: &LocalClaim,
@@ -337,7 +345,7 @@ impl Inner {
             return read_ops(&self.keys, names, &[id]);
         };
         let tickets = self.keys.kind(name, KeyKind::Wait);
-        // Tickets of holders may be among them, though not behind one that waits.
+        // Some may be tickets of holders, but never behind a ticket that waits.
         let older = RangeRequest {
             key: tickets.from,
             range_end: tickets.to,
@@ -352,7 +360,7 @@ impl Inner {
         vec![read_range(self.keys.deciding(name)), older.into(), ticket, tomb]
     }
 
-    /// The picture that an answer to [`before`](Self::before) gives.
+    /// Builds the snapshot from a reply to [`read_before`](Self::read_before).
     pub(super) fn snapshot_before(
         &self,
         local: &LocalClaim,

@@ -1,7 +1,7 @@
-//! What stands at the keys of claims, as text. Knows the format, not who reads or writes it.
+//! The values at the keys of claims, as text.
 //!
-//! Fields are separated by a space, so that `etcdctl get --prefix` shows something a person can
-//! read. Text that is not ours gives `None`, never a panic.
+//! Fields are separated by a space, so that `etcdctl get --prefix` shows readable text. The first
+//! field is the version of the layout. Malformed text decodes to `None`, never panics.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -19,29 +19,29 @@ use crate::limits;
 /// The first field of every record. Another number is another layout.
 const LAYOUT: &str = "1";
 
-/// What would be taken for a separator.
+/// Characters that are escaped because they separate fields.
 const SPECIAL: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b':').add(b';').add(b',');
 
-/// A claim as it stands at one of its keys.
+/// The value of one key of a claim.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimRecord {
     pub(super) claim: Arc<Claim>,
-    /// The wall clock of its client when it came to stand here, in microseconds: for people.
+    /// The client's wall clock when the key was created, in microseconds. Only shown.
     pub(super) since: u64,
-    /// The revision of its arrival, if it arrived under another key.
+    /// The revision of its arrival, if that created another key.
     pub(super) arrival: Option<u64>,
-    /// Where its fence is found.
+    /// How its fence is found.
     pub(super) fence: FenceSource,
-    /// Of a hold: it is part of a set that still waits for other parts. Of a ticket: what it is to
-    /// replace held this slot when it was queued, and the ticket ends with it.
+    /// Of a hold: it is part of a set that waits for other parts. Of a ticket: the claim that it
+    /// replaces held this slot when it was queued, and the ticket ends with that claim.
     pub(super) reserved: bool,
-    /// With whom it shares its fence.
+    /// The claims that share its fence.
     pub(super) group: Option<FenceGroup>,
 }
 
-/// Where a fence is found: a revision that is known only when it is written cannot be written down.
-/// By how much fences were raised when it was given out is, so that a client that does not know of
-/// the raise reads the same fence.
+/// How a fence is found. The revision of a write is not known when the value is written, so the
+/// value only says which revision of the key counts. It has the amount by which fences were raised,
+/// so that a client that does not know of the raise reads the same fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FenceSource {
     /// The revision that created the key, raised by this.
@@ -58,13 +58,12 @@ pub(super) struct FenceGroup {
     pub(super) key: u64,
     pub(super) fence: FenceSource,
     pub(super) spent: bool,
-    /// Who belongs to it. Whoever is named here and is gone ended by expiry: a release takes its
-    /// name out.
+    /// The members. One that is named here and has no hold expired: a release takes its name out.
     pub(super) members: Vec<ClaimId>,
 }
 
 impl ClaimRecord {
-    /// A claim that has just come to stand somewhere.
+    /// The record of a claim that gets its first key in a slot.
     pub(super) fn new(claim: &Arc<Claim>, since: u64) -> Self {
         Self {
             claim: Arc::clone(claim),
@@ -207,7 +206,7 @@ fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// `-`, or a value: none if it is neither.
+/// Parses `-` or a value.
 #[allow(clippy::option_option, reason = "not given and not legible are different things")]
 fn option<T: FromStr>(text: &str) -> Option<Option<T>> {
     if text == "-" { Some(None) } else { text.parse().ok().map(Some) }

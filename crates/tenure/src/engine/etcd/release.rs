@@ -1,5 +1,24 @@
-//! The verbs that end claims: release, forced release, and the end of those that nobody renews.
-//! Knows tombstones and letters.
+//! The release verb: releases holds and withdraws claims.
+//!
+//! - **Fast** (`release_fast`): one transaction that deletes the keys of a hold, if the revision
+//!   that wrote them is known and the claim's state is certain. A late copy of the release finds
+//!   another revision, or no key, and deletes nothing of a successor.
+//! - **Withdrawal** (`uncertain`: requests of the claim may still be in flight): first a
+//!   transaction that writes the tombstone and reads the claim's keys, then their deletion.
+//! - **By the ledger** (`release_by_ledger`), if the claim shares a fence, is a set, or the fast
+//!   way failed: the ledger releases it on a snapshot.
+//!
+//! # Why a withdrawal leaves nothing behind
+//!
+//! Every transaction that writes keys of a claim compares that it has no tombstone. The order of
+//! the two transactions of the store decides: a write before the tombstone is found by the read in
+//! the tombstone's transaction; a write after it fails. In the other order, read first and then the
+//! tombstone, a request that arrives in between would leave a hold that its process does not know.
+//! The tombstone is deleted after the claim's lease: later nothing of the claim can be in flight
+//! (`in_flight.rs`).
+//!
+//! The release does not grant the lock to the next waiter: that one watches the deleted key and
+//! writes its own hold (`grant.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +37,7 @@ use crate::contract::{ClaimId, ClaimRef, Error, Name, Release, Released, Verb};
 use crate::time::Tick;
 
 impl Inner {
-    /// Gives claims back or withdraws them.
+    /// Releases or withdraws claims.
     pub(super) async fn release(
         self: &Arc<Self>,
         batch: &[Release],
@@ -28,11 +47,11 @@ impl Inner {
             let answer = self.release_one(release, since).await;
             return Ok(vec![answer.map_err(|error| error.into_error(Verb::Release))?]);
         }
-        // Beside each other: one after the other a full batch would take longer than a call may.
+        // Concurrently: one after the other, a full batch would exceed the timeout of a call.
         let mut answers = Vec::with_capacity(batch.len());
         let mut in_flight = Vec::with_capacity(batch.len());
         for (at, release) in batch.iter().enumerate() {
-            // A claim that the batch names twice is released by the first of the two.
+            // A claim that the batch names twice is released by its first occurrence.
             if batch[..at].iter().any(|earlier| earlier.claim.id == release.claim.id) {
                 for one in in_flight.drain(..) {
                     answers.push(one.await?);
@@ -87,14 +106,14 @@ impl Inner {
             self.tasks.run_on_engine(Box::pin(judged)).await??
         };
         if release.uncertain {
-            // The answer to its request may have come since, and begun a wait.
+            // The reply to its request may have come since, and begun a wait.
             self.waiters.end(self, claim.id);
         }
         self.claims.remove(claim.id);
         if let Some(entry) = entry.filter(|entry| entry.local.claim.session.is_none())
             && !release.uncertain
         {
-            // The lease was there for this claim alone.
+            // The lease is used by this claim alone.
             let inner = Arc::clone(self);
             self.tasks.spawn(async move {
                 inner.leases.revoke(&entry.local.lease).await;
@@ -106,8 +125,8 @@ impl Inner {
         Ok(released)
     }
 
-    /// One call: if nobody has touched the holds since this revision made them, they are deleted.
-    /// A release that comes late meets another revision, or nothing.
+    /// Deletes the keys of a claim in one transaction, if its holds were last written by the
+    /// revision `by`. `None` if they were not.
     async fn release_fast(
         &self,
         claim: &ClaimRef,
@@ -166,7 +185,7 @@ impl Inner {
         Err(contended(claim.parts.first_name()).into())
     }
 
-    /// Makes a change that ends claims: in one transaction, or in two if it is that of a large set.
+    /// Sends a transaction that ends claims; in two parts if a large set exceeds etcd's limit.
     pub(super) async fn commit_end(
         &self,
         mut txn: Transaction,
@@ -182,8 +201,8 @@ impl Inner {
         self.connection.txn(txn.compares, txn.writes, otherwise.to_vec()).await
     }
 
-    /// Withdraws a claim on one name whose keys are known, without reading those of others: how
-    /// long the queue is does not matter. None if there is more to it.
+    /// Withdraws a claim on one name by reading its own keys only, so that the cost does not depend
+    /// on the length of the queue. `None` if the ledger has to decide.
     async fn withdraw_single(
         self: &Arc<Self>,
         entry: &ClaimEntry,
@@ -202,8 +221,9 @@ impl Inner {
             keys.extend(KeyKind::ALL.map(|kind| RequestOp::get(self.keys.claim(name, kind, tag))));
         }
         let answer = self.write_tombstone(keys, claim.id, claim.lease, since).await?;
-        // The tag is noted before a request is sent. What has arrived before the tombstone was sent
-        // before its answer came, perhaps with a tag that was not known above.
+        // A tag is recorded before a request with it is sent. So every request that arrived before
+        // the tombstone has a tag that is known by now, though perhaps not when the keys were
+        // listed.
         let noted = self.claims.get(claim.id);
         if noted.is_some_and(|noted| noted.tags().any(|tag| !tags.contains(&tag))) {
             return Ok(None);
@@ -215,7 +235,7 @@ impl Inner {
         let mut local = found.slots.remove(name).unwrap_or_default();
         local.retain(|seen| seen.id == claim.id);
         if !local.iter().any(|seen| seen.kind == KeyKind::Hold) {
-            // The lock delay of a hold that has expired stands.
+            // The lock delay of a hold that has expired stays.
             local.retain(|seen| seen.kind != KeyKind::Delay);
         }
         if local.is_empty() {
@@ -233,12 +253,8 @@ impl Inner {
         Ok(answer.succeeded.then_some(Released::Done))
     }
 
-    /// Writes the tombstone of a claim, and reads what stands of it in the same transaction.
-    ///
-    /// A request of the claim may still be under way. Every write of a claim compares that it has
-    /// no tombstone, so from here on none of them can succeed: all that stands of the claim is in
-    /// the answer. In the other order, a look and then the tombstone, a request that arrives in
-    /// between would leave a hold that its own process does not know of.
+    /// Writes the tombstone of a claim, and makes the given reads in the same transaction. From
+    /// then on no write of the claim succeeds, so the reply has everything that is left of it.
     pub(super) async fn write_tombstone(
         &self,
         reads: Vec<RequestOp>,
@@ -259,12 +275,13 @@ impl Inner {
                 answer => break answer?,
             }
         };
-        // The reply to the write comes first.
+        // The first reply is that of the write.
         answer.replies.remove(0);
         Ok(answer)
     }
 
-    /// Adds a tombstone, which stands for a lease. Returns the lease that it hangs on.
+    /// Adds the write of a tombstone, which is deleted after `lease`. Returns the etcd lease it is
+    /// attached to.
     pub(super) async fn put_tombstone(
         &self,
         txn: &mut Transaction,

@@ -1,5 +1,20 @@
-//! The renew verb: keep-alives for the leases and a look at the keys, beside each other. Knows
-//! batches; what a claim's turn in line is worth is decided in `waits.rs`.
+//! The renew verb.
+//!
+//! Keep-alives for the leases and reads of the keys run concurrently, in batches:
+//!
+//! 1. `keep_all`: one keep-alive for each lease of the batch. A lease of a lock delay comes before
+//!    the lease of its claims, because it must outlive it.
+//! 2. `read_holds`: the hold keys of claims that hold, many per transaction. If a claim has all its
+//!    holds, alone and on the expected lease, they are the whole result.
+//! 3. `move_old`: after an election the keys are moved to new leases (`lease_moves.rs`).
+//! 4. `read_queues`: one read of the slot for all claims that wait for the same name. The first in
+//!    the queue takes the slow way, because its turn may have come.
+//! 5. `renew_one`, the slow way, for all others: checks the turn, reads the slots, and lets the
+//!    ledger decide.
+//!
+//! A result counts only if the lease was kept alive by a call that was sent after `since`, when the
+//! session made the call. A claim whose lease is gone takes the slow way, which finds its keys
+//! gone, whatever step 2 read before.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,12 +33,11 @@ use super::transaction::{LedgerDiff, LocalClaim, read_ops, snapshot_of};
 use crate::contract::{ClaimId, ClaimRef, Error, Loss, Name, Renewed, Verb};
 use crate::time::Tick;
 
-/// How many keys are read or deleted in one call. etcd takes 128 operations at most, if it is not
-/// told more.
+/// How many keys are read or deleted in one transaction. etcd's default limit is 128 operations.
 pub(super) const KEYS_PER_READ: usize = 100;
 
 impl Inner {
-    /// Keeps claims alive that were asked for at `since`.
+    /// Renews claims. `since` is when the session made the call.
     pub(super) async fn renew(
         self: &Arc<Self>,
         batch: &[ClaimRef],
@@ -54,8 +68,8 @@ impl Inner {
         Ok(answers)
     }
 
-    /// Keeps all these leases alive, and says which are gone. The first trouble of another kind is
-    /// the answer for all: they share the connection.
+    /// Keeps all these leases alive, and returns which are gone. Any other error fails the whole
+    /// batch: all of them use the same connection.
     async fn keep_all(
         &self,
         leases: &[Arc<EtcdLease>],
@@ -74,8 +88,8 @@ impl Inner {
         Ok(gone)
     }
 
-    /// The answers for claims that hold as far as we know and share their fences with nobody: their
-    /// keys say all there is to say.
+    /// Returns the results for claims that hold, as far as this engine knows, and share no fence:
+    /// their hold keys are enough.
     async fn read_holds(
         &self,
         batch: &[ClaimRef],
@@ -104,7 +118,7 @@ impl Inner {
                 let found = replies.next().unwrap_or_default();
                 snapshot.add(&self.keys, name, &found)?;
             }
-            // What hangs on another lease than the one that is kept alive has to be moved first.
+            // A key on another lease than the one that is kept alive has to be moved first.
             let lease = entries.get(&claim.id).map(|entry| entry.local.lease.id);
             let alone = |seen: &FoundKey| {
                 seen.record.group.is_none() && !seen.record.reserved && Some(seen.lease) == lease
@@ -119,7 +133,7 @@ impl Inner {
         Ok(answers)
     }
 
-    /// The answers for claims that wait behind others for the same name: one look for all of them.
+    /// Returns the results for claims that wait for the same name behind others: one read for all.
     async fn read_queues(
         &self,
         batch: &[ClaimRef],
@@ -138,7 +152,7 @@ impl Inner {
             let now = self.now();
             let mut ledger = found.ledger(now, 0);
             for claim in claims {
-                // The turn of the first may have come without a word.
+                // The turn of the first may have come, and the event may be lost.
                 if let Some(answer @ Renewed::Waiting(_)) =
                     ledger.stands(claim.id, &claim.parts, now)
                     && matches!(&answer, Renewed::Waiting(queued) if queued.place > 1)
@@ -150,7 +164,7 @@ impl Inner {
         Ok(answers)
     }
 
-    /// The long way: a look at all its slots and a step of the rules.
+    /// Renews one claim by reading all its slots and letting the ledger decide.
     async fn renew_one(
         self: &Arc<Self>,
         claim: &ClaimRef,
@@ -160,7 +174,7 @@ impl Inner {
         if entry.is_some_and(|entry| entry.phase == ClaimPhase::Ended) {
             return Ok(Renewed::Gone(self.loss_of(claim.id).await?));
         }
-        // Its turn may have come without a word.
+        // Its turn may have come, and the event may be lost.
         self.check_turn(claim.id).await;
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         let mut found = self.read_slots(&names, &[claim.id]).await?;
@@ -173,7 +187,7 @@ impl Inner {
             let now = self.now();
             let holds = |name: &Name| found.key_of(name, KeyKind::Hold, claim.id).is_some();
             if was_held && !names.iter().all(holds) {
-                // Somebody deleted a hold by hand. Its ticket must not make it hold once more.
+                // A hold was deleted by hand. The ticket beside it must not be granted again.
                 self.remove_claim(&claim.parts, claim.id).await?;
                 self.forget_claim(claim.id);
                 return Ok(Renewed::Gone(self.loss_of(claim.id).await?));
@@ -210,7 +224,7 @@ impl Inner {
         Err(contended(claim.parts.first_name()).into())
     }
 
-    /// Keeps a claim alive that another process made.
+    /// Keeps the leases of a claim alive that another process made.
     async fn keep_alive_foreign(
         &self,
         claim: &ClaimRef,
@@ -222,7 +236,7 @@ impl Inner {
             seen.map(|seen| (seen.kind != KeyKind::Delay, seen.lease)).collect();
         leases.sort_unstable();
         leases.dedup();
-        // Those of lock delays first: they must outlive the others.
+        // Leases of lock delays first: they must outlive the others.
         for (_, lease) in leases {
             match self.leases.keep_alive_by_id(lease, since).await {
                 Ok(()) | Err(CallError::LeaseGone) => {}
@@ -232,7 +246,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Looks after a ticket that nobody looks after: another process made it, or trouble ended it.
+    /// Adds a waiting claim that this engine does not watch yet: another process made it, or its
+    /// wait ended with an error.
     fn resume_wait(
         self: &Arc<Self>,
         claim: &ClaimRef,
@@ -256,7 +271,7 @@ impl Inner {
         self.begin_wait(&local, arrival, found);
     }
 
-    /// Why a claim is gone, as far as the store remembers.
+    /// Returns why a claim is gone, by its tombstone.
     async fn loss_of(&self, id: ClaimId) -> Result<Loss, VerbError> {
         let found = self.read_slots(&[], &[id]).await?;
         Ok(match found.tombstones.get(&id) {
@@ -265,14 +280,14 @@ impl Inner {
         })
     }
 
-    /// The claim is not in the store any more.
+    /// Removes the local state of a claim that is not in the store any more.
     pub(super) fn forget_claim(self: &Arc<Self>, id: ClaimId) {
         self.waiters.end(self, id);
         self.claims.remove(id);
     }
 }
 
-/// The leases of these claims, those of lock delays first, because they must outlive the others.
+/// The distinct leases of these claims, those of lock delays first: they must outlive the others.
 fn distinct<'a>(entries: impl Iterator<Item = &'a ClaimEntry>) -> Vec<Arc<EtcdLease>> {
     let (mut delays, mut leases): (Vec<Arc<EtcdLease>>, Vec<Arc<EtcdLease>>) =
         (Vec::new(), Vec::new());

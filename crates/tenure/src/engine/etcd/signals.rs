@@ -1,4 +1,18 @@
-//! Signals.
+//! How grants, losses and wake-ups reach sessions.
+//!
+//! | signal | sent when |
+//! |---|---|
+//! | `Granted` | a waiting claim of this engine has written its hold (`grant.rs`) |
+//! | `Ended` | an eviction notice for the session was written |
+//! | `AllEnded` | the cluster was found to be restored from a backup |
+//! | `Resync` | the watch stream was opened again: events may have been missed |
+//!
+//! An eviction by another process writes a notice below a key of the evicted session (`keys.rs`),
+//! which the session's engine watches. Notices that were written before the watch was created are
+//! read when it was. Listeners are called without any lock held.
+//!
+//! [`WatchRouter`] dispatches the events of the watch stream: by watch id to a session's notices,
+//! or to a waiting claim, whose turn is then checked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -10,7 +24,7 @@ use super::watches::{self, WatchHandler, WatchNotice, WatchSpec};
 use crate::contract::{Loss, SessionId, Signal, SignalListener};
 use crate::sync::{MutexGuard, PoisonError};
 
-/// Who hears the signals of which session, and through which watch letters to it come.
+/// The listener of each session, and the watch of its eviction notices.
 #[derive(Default)]
 pub(super) struct SessionListeners {
     listeners: HashMap<SessionId, (Weak<dyn SignalListener>, i64)>,
@@ -18,7 +32,7 @@ pub(super) struct SessionListeners {
 }
 
 impl Inner {
-    /// Registers.
+    /// Registers the listener of a session in place of a former one.
     pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let mut listeners = self.listeners();
         if let Some((_, old)) = listeners.listeners.remove(&session) {
@@ -30,7 +44,7 @@ impl Inner {
         listeners.by_watch.insert(watch, session);
     }
 
-    /// Tells a session something, if it still listens.
+    /// Sends a signal to a session, if it still has a listener.
     pub(super) fn notify(&self, session: SessionId, signal: Signal) {
         let listener =
             self.listeners().listeners.get(&session).and_then(|(listener, _)| listener.upgrade());
@@ -39,7 +53,7 @@ impl Inner {
         }
     }
 
-    /// Tells every session something.
+    /// Sends a signal to every session, and forgets those whose listeners are gone.
     pub(super) fn notify_all(&self, signal: &Signal) {
         let mut listeners = self.listeners();
         let gone: Vec<_> = listeners
@@ -62,7 +76,7 @@ impl Inner {
         }
     }
 
-    /// A letter says that a claim of this session was ended by force.
+    /// Ends a claim that was evicted, and notifies its session.
     fn on_eviction_notice(self: &Arc<Self>, key: &[u8], value: &[u8]) {
         let Some((session, claim)) = self.keys.parse_notice(key) else { return };
         let reason = String::from_utf8_lossy(value).into();
@@ -70,7 +84,7 @@ impl Inner {
         self.notify(session, Signal::Ended { claim, loss: Loss::Evicted { reason } });
     }
 
-    /// Reads the letters to a session, which may have come before they were watched for.
+    /// Reads the eviction notices of a session that were written before the watch was created.
     async fn read_eviction_notices(self: &Arc<Self>, session: SessionId) {
         let read =
             self.connection.read(vec![transaction::read_range(self.keys.notices(session))]).await;
@@ -85,7 +99,7 @@ impl Inner {
     }
 }
 
-/// Hands on what watches tell.
+/// Dispatches the notifications of watches.
 pub(super) struct WatchRouter(pub(super) Weak<Inner>);
 
 impl WatchHandler for WatchRouter {

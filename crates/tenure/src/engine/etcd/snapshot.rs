@@ -1,8 +1,21 @@
-//! What stands under some slots at one revision, as a ledger that the rules can be asked of, and
-//! what a step of the rules has changed there. Knows both languages, makes no calls.
+//! The keys of some slots at one revision, and the ledger that is built from them. Makes no calls.
 //!
-//! Fences and arrivals are revisions, and the revision of a step is known only when it is written.
-//! Until then the rules work with numbers above [`NEW`], which stand for it.
+//! ```text
+//! keys ──add──> SlotSnapshot ──ledger()──> SnapshotLedger ──(a verb)──> LedgerDiff ──> keys
+//! ```
+//!
+//! Each key of a slot is one [`FoundKey`]: a hold, a ticket, or a lock delay, with the claim's
+//! record as its value. [`SlotSnapshot::ledger`] rebuilds from them what the rules need: holds by
+//! creation revision, tickets in the order of the queue, groups of holds that share a fence, and
+//! until when lock delays close the slot. What the keys do not say is derived:
+//!
+//! - The ticket of a claim that holds is not in the queue; it stays until the release.
+//! - A lock delay counts when the hold of its claim is gone.
+//! - Expiries are unknown: everything that exists is alive, because etcd deletes the keys of leases
+//!   that end. Remaining times are read only to show them (`remaining`).
+//! - A group member that is named and has no hold expired, because a release takes its name out.
+//! - Fences and arrivals are revisions. Those of the change itself are placeholders until it is
+//!   written (`fences.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,17 +33,17 @@ use crate::ledger::{Heap, Ledger, Now};
 use crate::sync::random_bytes;
 use crate::time::Tick;
 
-/// From how many tags a newcomer chooses, if nobody stands in the slot.
+/// From how many tags a new claim chooses, if the slot has no keys.
 const MIN_TAGS: u32 = 64;
 
-/// Most parts of a set whose keys have a number for their tag. etcd takes 128 comparisons, and each
-/// part needs two of them.
+/// Most parts of a set whose keys have a number as their tag. etcd takes 128 comparisons in a
+/// transaction, and each part needs two of them.
 const NUMBERED_PARTS: usize = 32;
 
-/// How often a set tries to get a number.
+/// How many attempts a set makes with a number as its tag.
 const NUMBERED_ATTEMPTS: usize = 4;
 
-/// One key under a slot, as it was read.
+/// One key of a slot, as it was read.
 #[derive(Clone, Debug)]
 pub(super) struct FoundKey {
     pub(super) key: Vec<u8>,
@@ -43,19 +56,19 @@ pub(super) struct FoundKey {
     pub(super) lease: i64,
 }
 
-/// What stands under some slots, all at one revision.
+/// The keys of some slots at one revision.
 #[derive(Clone, Debug)]
 pub(super) struct SlotSnapshot {
     pub(super) revision: u64,
     pub(super) slots: BTreeMap<Name, Vec<FoundKey>>,
-    /// Claims that must not come back, with the reason of a forced release.
+    /// Claims with a tombstone, and the reason if they were evicted.
     pub(super) tombstones: HashMap<ClaimId, Option<Arc<str>>>,
-    /// How long leases have left, where that was asked for.
+    /// How long leases have left, where that was read.
     pub(super) remaining: HashMap<i64, Duration>,
     pub(super) epoch: Epoch,
 }
 
-/// The rules over a picture.
+/// The ledger over a snapshot.
 pub(super) type SnapshotLedger = Ledger<Heap>;
 
 impl SlotSnapshot {
@@ -64,7 +77,7 @@ impl SlotSnapshot {
         Self { revision, slots, tombstones, remaining, epoch }
     }
 
-    /// Adds a slot with the keys that were read of it.
+    /// Adds a slot with its keys. Fails if one of them is not a key of a claim.
     pub(super) fn add(
         &mut self,
         keys: &Keys,
@@ -76,7 +89,7 @@ impl SlotSnapshot {
         Ok(())
     }
 
-    /// Adds a ticket that came to the line after the slot was read, unless it is this claim's own.
+    /// Adds a ticket that was written after the slot was read, unless it is this claim's own.
     pub(super) fn add_ticket(&mut self, keys: &Keys, name: &Name, found: &KeyValue, own: ClaimId) {
         let Some(seen) = decode_key(keys, found).filter(|seen| seen.id != own) else { return };
         if self.ticket(name, seen.id).is_none() {
@@ -84,18 +97,18 @@ impl SlotSnapshot {
         }
     }
 
-    /// What was seen of a claim in a slot.
+    /// The key of a claim in a slot.
     pub(super) fn key_of(&self, name: &Name, kind: KeyKind, id: ClaimId) -> Option<&FoundKey> {
         self.slots.get(name)?.iter().find(|seen| seen.kind == kind && seen.id == id)
     }
 
-    /// The ticket of a claim in a slot, whether it still waits or holds by now.
+    /// The ticket of a claim in a slot, whether it waits or holds.
     pub(super) fn ticket(&self, name: &Name, id: ClaimId) -> Option<&FoundKey> {
         self.key_of(name, KeyKind::Wait, id).or_else(|| self.key_of(name, KeyKind::Kin, id))
     }
 
-    /// The tag for a claim's keys: the one it has, or the one of an earlier attempt, which may
-    /// still arrive, or a number that no other claim has in any of the slots.
+    /// Chooses the tag for a claim's keys: the one it has, or the one of an earlier attempt, which
+    /// may still arrive, or a number that no other claim has in any of the slots.
     ///
     /// For a set, that the number is still free can be compared only by comparing that nothing was
     /// written to its slots at all. If that fails a few times, or the set is so large that etcd
@@ -112,7 +125,7 @@ impl SlotSnapshot {
         if tried != Tag::FIRST && !all().any(|seen| seen.tag == tried) {
             return tried;
         }
-        // By chance, because others look for one at the same time and may have seen the same.
+        // At random, because other clients that read the same snapshot choose at the same time.
         let tags_in_use = MIN_TAGS + 4 * u32::try_from(all().count()).unwrap_or(u32::MAX / 8);
         let [a, b, c, d, ..] = random_bytes();
         let from = u32::from_le_bytes([a, b, c, d]) % tags_in_use;
@@ -121,7 +134,7 @@ impl SlotSnapshot {
         tags.find(free).unwrap_or(Tag::Claim(claim.id))
     }
 
-    /// A ledger over it. At most `admissions` may come in from the line.
+    /// Builds the ledger. It admits at most `admissions` claims from queues.
     pub(super) fn ledger(&self, now: Now, admissions: usize) -> SnapshotLedger {
         let mint = Mint {
             floor: PLACEHOLDER,
@@ -157,7 +170,7 @@ impl SlotSnapshot {
         }
         slot.groups = self.groups(&holds);
         let holds = |id: ClaimId| holds.iter().any(|seen| seen.id == id);
-        // What should be replaced has ended, and the ticket with it.
+        // The claim to be replaced has ended, and this ticket with it.
         let orphan = |seen: &FoundKey| {
             let old = seen.record.claim.replaces;
             seen.record.reserved && old.is_some_and(|old| !holds(old))
@@ -204,7 +217,7 @@ impl SlotSnapshot {
     }
 
     fn remaining_of(&self, seen: &FoundKey, otherwise: Duration) -> Duration {
-        // What has ended is not there any more: whatever is there has an instant left.
+        // Keys of leases that ended do not exist: every key that was found has time left.
         let left = self.remaining.get(&seen.lease).copied().unwrap_or(otherwise);
         left.max(Duration::from_nanos(1))
     }
@@ -217,7 +230,7 @@ impl SlotSnapshot {
                 known.members += 1;
                 continue;
             }
-            // Whoever is named and gone did not take its name out: it ended by expiry.
+            // A member that is named but has no hold expired: a release takes its name out.
             let lives = |id: &ClaimId| holds.iter().any(|other| other.id == *id);
             let spent = shared.spent || !shared.members.iter().all(lives);
             let fence = Fence::new(self.fence_of(shared.fence, seen));
@@ -234,8 +247,8 @@ impl SlotSnapshot {
         }
     }
 
-    /// The record of what was seen, fit to be written once more: the revision that writes it is
-    /// another one then.
+    /// The record of a key that is about to be rewritten: a fence that is found by the revision of
+    /// the last write is replaced by its number.
     pub(super) fn record_to_rewrite(&self, seen: &FoundKey) -> ClaimRecord {
         let settle = |at: FenceSource| match at {
             FenceSource::Written(_) => FenceSource::Known(self.fence_of(at, seen)),
@@ -249,7 +262,7 @@ impl SlotSnapshot {
         record
     }
 
-    /// The record of a hold as the rules have it now.
+    /// The record of a hold as the ledger has it now.
     pub(super) fn record_of(
         &self,
         name: &Name,
@@ -259,7 +272,7 @@ impl SlotSnapshot {
     ) -> ClaimRecord {
         let before = self.key_of(name, KeyKind::Hold, hold.claim.id);
         let fresh = before.is_none();
-        // Where it was found, if that is still where it is found when the key is written anew.
+        // The source of the fence, if it stays valid when the key is rewritten.
         let found = |number: u64| {
             let before =
                 before.filter(|before| self.fence_of(before.record.fence, before) == number);
@@ -294,7 +307,7 @@ impl SlotSnapshot {
     }
 }
 
-/// What can change of a hold while it stands.
+/// What the ledger can change of a hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HoldState {
     fence: Fence,
@@ -304,13 +317,13 @@ pub(super) struct HoldState {
 }
 
 impl HoldState {
-    /// It is part of a set that still waits for other parts.
+    /// Whether it is part of a set that waits for other parts.
     pub(super) fn is_reserved(&self) -> bool {
         self.reserved
     }
 }
 
-/// The marks of all holds of a slot, to be compared with those after a step.
+/// The states of all holds of a slot, to be compared before and after a change.
 pub(super) fn hold_states(ledger: &mut SnapshotLedger, name: &Name) -> HashMap<ClaimId, HoldState> {
     let Some(slot) = ledger.shelf().peek(name) else { return HashMap::new() };
     let group = |key: u64| {
@@ -332,23 +345,23 @@ pub(super) fn part_of<'a>(claim: &'a Claim, name: &Name) -> Option<&'a Part> {
     claim.parts.as_slice().iter().find(|part| part.name() == name)
 }
 
-/// The claims that wait in a slot, in order.
+/// The claims in the queue of a slot, in order.
 pub(super) fn queue_of(slot: &Slot<<Heap as Shelf>::Line>) -> SmallVec<[ClaimId; 4]> {
     slot.line.iter().map(|ticket| ticket.claim.id).collect()
 }
 
-/// The shape that stands in a slot: that of anybody who holds or waits.
+/// The shape of a slot: that of any claim that holds or waits.
 fn shape_of(name: &Name, all: &[FoundKey]) -> Option<Shape> {
     let mut standing = all.iter().filter(|seen| seen.kind != KeyKind::Delay);
     standing.find_map(|seen| part_of(&seen.record.claim, name).map(Part::shape))
 }
 
-/// When something began, on our clock; its client's wall clock may differ from ours.
+/// When something began, on the local clock. The wall clocks of clients may differ.
 fn since(wall: u64, now: Now) -> Tick {
     now.tick - Duration::from_micros(now.wall_micros.saturating_sub(wall))
 }
 
-/// What stands at a key; none if that is not ours.
+/// Decodes a key of a slot; `None` if it is damaged or not a key of Tenure.
 pub(super) fn decode_key(keys: &Keys, found: &KeyValue) -> Option<FoundKey> {
     let (_, kind, tag) = keys.parse(&found.key)?;
     let record = ClaimRecord::decode(&found.value)?;
@@ -366,8 +379,8 @@ pub(super) fn decode_key(keys: &Keys, found: &KeyValue) -> Option<FoundKey> {
 
 fn damaged(name: &Name, found: &KeyValue) -> Error {
     let key = String::from_utf8_lossy(&found.key).replace('\t', "\\t");
-    let what = format!("what stands at the key {key:?} is not ours or is damaged");
+    let what = format!("the value of the key {key:?} is not ours or is damaged");
     Error::new(ErrorKind::Corrupt, what)
         .on(name)
-        .with_help("look at it with etcdctl and delete it if nobody needs it")
+        .with_help("inspect it with etcdctl and delete it if it is not needed")
 }

@@ -1,17 +1,19 @@
-//! What all clients of a namespace agree on, and which cluster it is. Knows one key.
+//! What all clients of a namespace agree on: one key, `terms`.
 //!
-//! The key says how fences are made from revisions and which `max_lease` all clients go by. Every
-//! transaction that gives out a fence compares that the key is as its client knows it; if it is
-//! not, the client agrees anew and tries once more. So raised fences count for all grants after the
+//! The key says how fences are computed from revisions, which `max_lease` all clients use, and
+//! which cluster wrote it. Every transaction that gives out a fence compares that the key is at the
+//! revision its client knows ([`Inner::txn_under_terms`]). If it is not, the client reads the
+//! terms, agrees again and repeats the transaction. So raised fences count for all grants after the
 //! raise, also of clients that were connected before, and a client that stated another `max_lease`
-//! than stands by now gets no lock. The comparison is part of the one call that a free lock takes.
+//! than is written by now gets no lock. The comparison is part of the one transaction of a free
+//! lock.
 //!
-//! `max_lease` changes when a client states another one and no slot has a key, which the
+//! `max_lease` is changed when a client states another one and no slot has a key, which the
 //! transaction that changes it compares: no claim holds, waits or closes a slot by its lock delay.
 //!
-//! A backup that is restored is a cluster with the same keys and an older revision, so fences would
-//! fall: this is noticed here when a client connects, and accepted only if the URL says so. From
-//! then on fences have a higher base. Two signs of a restore are looked for:
+//! A restored backup is a cluster with the same keys and an older revision, so fences would fall.
+//! It is detected when a client connects, and accepted only if the URL says so. From then on fences
+//! have a higher base. A restore is recognised by two signs:
 //!
 //! - The cluster has another id than the key names. `etcdctl snapshot restore` keeps the id if it
 //!   is given the token and the peer URLs of the old cluster.
@@ -35,50 +37,50 @@ use crate::ledger::Now;
 use crate::limits;
 use crate::sync::PoisonError;
 
-/// The layout of keys and values that we write.
+/// The version of the layout of keys and values.
 const LAYOUT: u64 = 2;
 
-/// How often terms are read that others change at the same time.
+/// How often terms are read again because other clients change them at the same time.
 const MAX_ATTEMPTS: usize = 16;
 
-/// How long to wait before another member is asked: an election may go on.
+/// How long to back off before another member is tried: an election may be in progress.
 const ELECTION_PAUSE: Duration = Duration::from_millis(300);
 
 /// How far a new base is above the largest fence of the restored store at least, should the wall
 /// clock be behind: more revisions than a backup is behind.
 const LEAP: u64 = 1 << 32;
 
-/// How many keys are read to say who is there.
+/// How many keys are read to name the claims that prevent a change of `max_lease`.
 const KEYS_SHOWN: i64 = 200;
 
-/// What stands at the key.
+/// The value of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NamespaceTerms {
     layout: u64,
     max_lease: Duration,
     cluster: u64,
-    /// What is added to revisions to make fences, and what was before that.
+    /// What is added to revisions to compute fences, and the former base.
     base: u64,
     former: u64,
-    /// The index of the raft log, as a member told it before this was written.
+    /// The index of the raft log, as a member reported it just before this was written.
     log: u64,
-    /// By how much fences were raised since the base was written.
+    /// The amount by which fences were raised since the base was written.
     raised: u64,
     /// The revision that wrote the base; 0 if that is the one that wrote this.
     since: u64,
 }
 
-/// What a client states when it connects, and whether what stands may be changed for it.
+/// What a client states when it connects, and whether it may change the terms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StatedTerms {
     pub(super) max_lease: Duration,
-    /// A restored store is accepted.
+    /// Whether a restored cluster is accepted.
     pub(super) accepts_restored: bool,
-    /// Another `max_lease` takes the place of the one that stands, if no claim lives.
+    /// Whether another `max_lease` is written if no claim exists.
     pub(super) changes_max_lease: bool,
 }
 
-/// What stands, and what is known of the store around it.
+/// The terms as they were read, and the state of the cluster at that time.
 struct StoredTerms {
     terms: Option<NamespaceTerms>,
     /// The revision that wrote the terms; 0 if there are none.
@@ -88,13 +90,13 @@ struct StoredTerms {
     log: u64,
 }
 
-/// Whether the raft log cannot be the one that had `known` entries before the terms were written.
-/// `revisions` were made since they were. An index of 0 was not told.
+/// Whether the raft log cannot be the one that had `known` entries when the terms were written.
+/// `revisions` is how many revisions there were since. An index of 0 is unknown.
 fn is_another_log(index: u64, known: u64, revisions: u64) -> bool {
     index > 0 && known > 0 && index < known + revisions
 }
 
-/// Agrees with all other clients of the namespace, and says which epoch it is.
+/// Agrees on the terms with all other clients of the namespace. Returns the current epoch.
 pub(super) async fn agree(
     connection: &ClusterConnection,
     keys: &Keys,
@@ -102,7 +104,7 @@ pub(super) async fn agree(
     now: Now,
 ) -> Result<Epoch, Error> {
     let max_lease = stated.max_lease;
-    // Members that are away are passed over, each once; nothing here does harm when it is repeated.
+    // Each member that fails is skipped once. Everything here can be repeated safely.
     let mut others = connection.endpoints().count().saturating_sub(1);
     for _ in 0..MAX_ATTEMPTS {
         let stored = match read_terms(connection, keys).await {
@@ -142,20 +144,23 @@ pub(super) async fn agree(
         }
         txn.put(keys.terms(), terms.encode().into_bytes(), 0);
         match connection.txn(txn.compares, txn.writes, Vec::new()).await {
-            // A restored store may have another `max_lease` than is stated.
+            // A restored cluster may have another `max_lease`: then the next round changes it.
             Ok(done) if done.succeeded && terms.max_lease == max_lease => {
                 return Ok(terms.epoch(done.revision));
             }
-            // Whether it was written is seen by looking once more.
+            // Whether it was written is found by the next read.
             Err(error) if error.should_switch_member() && others > 0 => others -= 1,
             done => drop(done.map_err(CallError::into_error)?),
         }
     }
-    Err(Error::new(ErrorKind::Unavailable, "others keep changing the terms of this namespace")
-        .with_help("connect again"))
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "other clients keep changing the terms of this namespace",
+    )
+    .with_help("connect again"))
 }
 
-/// Raises fences above `to`. Returns the epoch from then on, too.
+/// Raises fences above `to`. Returns the new epoch as well.
 async fn raise(
     connection: &ClusterConnection,
     keys: &Keys,
@@ -170,7 +175,7 @@ async fn raise(
             continue;
         };
         let epoch = terms.epoch(written);
-        // Every fence was given out at a revision up to this one, and raised by no more than this.
+        // Every fence so far was given out at a revision up to this one, with this raise or less.
         let highest = epoch.fence(revision);
         if to <= highest {
             return Ok((Raised::NotAbove(Fence::new(highest)), epoch));
@@ -186,18 +191,21 @@ async fn raise(
             return Ok((Raised::Done, terms.epoch(done.revision)));
         }
     }
-    Err(Error::new(ErrorKind::Unavailable, "others keep changing the terms of this namespace")
-        .with_help("call again"))
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "other clients keep changing the terms of this namespace",
+    )
+    .with_help("call again"))
 }
 
-/// Reads what stands.
+/// Reads the terms and the state of the cluster.
 async fn read_terms(
     connection: &ClusterConnection,
     keys: &Keys,
 ) -> Result<Result<StoredTerms, Error>, CallError> {
     let read = connection.read(vec![RequestOp::get(keys.terms())]).await?;
     let cluster = connection.cluster().unwrap_or(0);
-    // Asked after the read, so the log has an entry for every revision up to it.
+    // After the read, so that the log has an entry for every revision up to it.
     let log = raft_index(connection).await;
     let revision = read.revision;
     let found = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
@@ -213,7 +221,7 @@ async fn read_terms(
     Ok(Ok(StoredTerms { terms, written, revision, cluster, log }))
 }
 
-/// Whether `max_lease` may be changed, or why not.
+/// Checks whether `max_lease` may be changed; the inner error says why not.
 async fn may_change(
     connection: &ClusterConnection,
     keys: &Keys,
@@ -235,7 +243,7 @@ async fn may_change(
     }
     for slot in all.chunk_by(|one, two| keys.slot_of(&one.key) == keys.slot_of(&two.key)) {
         if let Some(name) = keys.slot_of(&slot[0].key) {
-            // What is damaged is told when that slot is asked for.
+            // A damaged slot is reported when that slot is used.
             let _ = found.add(keys, &name, slot);
         }
     }
@@ -244,8 +252,7 @@ async fn may_change(
     Ok(Err(claimed.unwrap_or_else(|| "a lock delay has not passed yet".to_owned())))
 }
 
-/// The index of the raft log of the member that is asked now. A member that does not tell is no
-/// reason not to connect.
+/// The raft index of the member in use; 0 if the call fails, which is no reason not to connect.
 async fn raft_index(connection: &ClusterConnection) -> u64 {
     let status = connection.call(|client| async move { client.status().await }).await;
     status.map_or(0, |status| status.raft_index)
@@ -256,13 +263,13 @@ fn written(key: &KeyValue) -> u64 {
 }
 
 impl Inner {
-    /// How fences are made, as far as this client knows.
+    /// The newest epoch that this client knows.
     pub(super) fn epoch(&self) -> Epoch {
         *self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something that may give out fences of this epoch: only if the terms of the namespace
-    /// are those that the epoch is known from. Otherwise reads, and agrees anew if they are not.
+    /// Sends a transaction that may give out fences of this epoch. It also compares that the terms
+    /// are those of the epoch. If they have changed, agrees on them again; the caller repeats.
     pub(super) async fn txn_under_terms(
         &self,
         epoch: Epoch,
@@ -284,7 +291,7 @@ impl Inner {
         Ok(answer)
     }
 
-    /// Raises fences, so that all that are given out from now on are above `to`.
+    /// Raises fences, so that all grants from now on have fences above `to`.
     pub(super) async fn raise_fences(&self, to: Fence) -> Result<Raised, VerbError> {
         let raised = raise(&self.connection, &self.keys, self.stated, self.now(), to.get()).await;
         let (raised, epoch) = raised?;
@@ -294,7 +301,7 @@ impl Inner {
 
     fn learn_epoch(&self, epoch: Epoch) {
         let mut known = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-        // Answers may come in another order than they were made.
+        // Replies may arrive out of order.
         if epoch.terms > known.terms {
             *known = epoch;
         }
@@ -310,7 +317,7 @@ impl StoredTerms {
         NamespaceTerms { layout, max_lease, cluster, base, former, log, raised, since }
     }
 
-    /// The terms of a restored store: fences go on above all that this store may have given out.
+    /// The terms of a restored cluster: fences go on above all that it may have given out.
     fn accepted(&self, terms: NamespaceTerms, now: Now) -> NamespaceTerms {
         let highest = terms.base + terms.raised + self.revision;
         let base = now.wall_micros.min(Epoch::MAX).max(highest + LEAP);
@@ -319,7 +326,7 @@ impl StoredTerms {
         NamespaceTerms { cluster, base, former, log, raised, since, ..terms }
     }
 
-    /// Whether this is not the store in which the terms were written.
+    /// Whether this is not the cluster in which the terms were written.
     fn is_restored(&self) -> bool {
         let revisions = self.revision.saturating_sub(self.written);
         self.terms.is_some_and(|terms| {
@@ -348,27 +355,28 @@ impl NamespaceTerms {
         let max_lease = Duration::from_micros(fields.next()?.parse().ok()?);
         let cluster = u64::from_str_radix(fields.next()?, 16).ok()?;
         if layout != LAYOUT {
-            // The rest is known to another version.
+            // The other fields belong to another version.
             let (base, former, log, raised, since) = (0, 0, 0, 0, 0);
             return Some(Self { layout, max_lease, cluster, base, former, log, raised, since });
         }
         let mut number = || fields.next()?.parse().ok();
         let (base, former, log) = (number()?, number()?, number()?);
-        // The last two are there since they were first needed.
+        // Terms that were written before fences were ever raised have no such fields.
         let (raised, since) = (number().unwrap_or(0), number().unwrap_or(0));
         Some(Self { layout, max_lease, cluster, base, former, log, raised, since })
     }
 }
 
 fn unknown_layout(layout: u64) -> Error {
-    let what = format!("this namespace has layout {layout}, and we know {LAYOUT} alone");
+    let what =
+        format!("this namespace has layout {layout}, and this version supports {LAYOUT} only");
     Error::new(ErrorKind::Unsupported, what)
         .with_help("use the same version of Tenure everywhere, or another namespace")
 }
 
 fn damaged() -> Error {
     Error::new(ErrorKind::Corrupt, "the terms of this namespace are not ours or are damaged")
-        .with_help("look at the key `terms` below the prefix with etcdctl, or use another prefix")
+        .with_help("inspect the key `terms` below the prefix with etcdctl, or use another prefix")
 }
 
 #[cfg(test)]

@@ -1,13 +1,24 @@
-//! One step: what the rules changed in a picture, as one transaction that holds only if nothing
-//! else has changed there that matters. Knows conditions and writes, makes the calls of a step.
+//! Transactions: conditions and writes. [`LedgerDiff`] turns what the ledger changed in a snapshot
+//! into one transaction, which succeeds only if the change is still right when it is written.
 //!
-//! What matters: a new hold must have seen every hold, every lock delay and every ticket that may
-//! stand ahead (one comparison over a range of keys: none was written since); one that did not wait
-//! must have seen every ticket as well, or it would jump the line. Deletions only free, so they do
-//! not matter to a hold. They matter to a ticket: what it waits behind must still be there, for
-//! that is what it will watch. What is rewritten or deleted must be as it was read. The number that
-//! tags the keys of a new claim must be free: its keys are compared, or in a set, where these would
-//! be too many, that nothing was written to the slots.
+//! What is compared, and why it is enough:
+//!
+//! - **A new hold** must have seen every hold, every lock delay and every ticket that may have
+//!   precedence: one comparison over a range of keys, none of which was written since the snapshot.
+//!   A hold of a claim that did not wait must have seen every ticket as well, or it would jump the
+//!   queue; of a claim that waited its own ticket is compared instead. Deletions are not compared:
+//!   they only free.
+//! - **A new ticket** compares the key that it stands behind, because that is what it will watch. A
+//!   ticket with precedence also compares that no hold, delay or ticket with precedence was
+//!   written.
+//! - **What is rewritten or deleted** must be as it was read. To delete a ticket, the hold of its
+//!   claim must be absent: the transaction that grants it does not write the ticket.
+//! - **The tag** of a new claim must be free: its keys are compared to be absent. In a set these
+//!   would be too many comparisons; there, nothing may have been written to the slots.
+//! - **A change of a claim of this engine** compares that the claim has no tombstone.
+//!
+//! The ledger never changes a claim of another process except to remove it or to rewrite its hold:
+//! a new hold or ticket of a foreign claim is an error.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,21 +36,21 @@ use super::snapshot::{HoldState, SlotSnapshot, SnapshotLedger, hold_states};
 use crate::contract::{Claim, ClaimId, Error, ErrorKind, Name};
 use crate::ledger::seam::{Line, Shelf};
 
-/// Most operations of one transaction, if etcd is not told more.
+/// Most operations of one transaction, etcd's default for `--max-txn-ops`.
 const OPERATIONS: usize = 128;
 
-/// A claim that this engine makes or serves, and what its keys hang on.
+/// A claim of this engine, with the leases that its keys are attached to.
 #[derive(Clone, Debug)]
 pub(super) struct LocalClaim {
     pub(super) claim: Arc<Claim>,
     pub(super) lease: Arc<EtcdLease>,
-    /// For its lock delay.
+    /// The lease of its lock delay, if it has one.
     pub(super) delay: Option<Arc<EtcdLease>>,
-    /// How its keys end.
+    /// The suffix of its keys.
     pub(super) tag: Tag,
 }
 
-/// Conditions and writes.
+/// The conditions and writes of one transaction.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     pub(super) compares: Vec<Compare>,
@@ -51,22 +62,22 @@ impl Transaction {
         self.writes.is_empty()
     }
 
-    /// Only if a key has not been written since it was read, or is still absent.
+    /// Compares that a key was last written by this revision; 0: that it is absent.
     pub(super) fn if_unwritten(&mut self, key: Vec<u8>, written: u64) {
         self.compares.push(Compare::mod_revision(key, CompareResult::Equal, as_i64(written)));
     }
 
-    /// Only if what stands at a key was created by this revision, whatever was written there since.
+    /// Compares that a key was created by this revision. It may have been rewritten since.
     pub(super) fn if_created_by(&mut self, key: Vec<u8>, by: u64) {
         self.compares.push(Compare::create_revision(key, CompareResult::Equal, as_i64(by)));
     }
 
-    /// Only if there is nothing at a key.
+    /// Compares that a key is absent.
     pub(super) fn if_absent(&mut self, key: Vec<u8>) {
         self.compares.push(Compare::create_revision(key, CompareResult::Equal, 0));
     }
 
-    /// Only if nothing in a range was written after a revision.
+    /// Compares that no key of a range was written after a revision.
     pub(super) fn if_quiet(&mut self, range: Range, revision: u64) {
         let compare = Compare::mod_revision(range.from, CompareResult::Less, as_i64(revision + 1));
         self.compares.push(compare.with_range(range.to));
@@ -76,7 +87,7 @@ impl Transaction {
         self.writes.push(RequestOp::put(key, value, lease));
     }
 
-    /// Writes a key anew that stays on its lease.
+    /// Rewrites a key without changing its lease.
     fn rewrite(&mut self, key: Vec<u8>, value: Vec<u8>) {
         let put = PutRequest { key, value, lease: 0, ignore_lease: true };
         self.writes.push(put.into());
@@ -86,8 +97,8 @@ impl Transaction {
         self.writes.push(RequestOp::delete(key));
     }
 
-    /// Takes the deletions of tickets and lock delays out, if the change has more writes than etcd
-    /// takes in one transaction. They are to be made first: what is left of a claim still holds.
+    /// Splits off the deletions of tickets and lock delays if there are more writes than etcd takes
+    /// in one transaction. They have to be sent first: the holds that are left still hold.
     pub(super) fn split_excess(&mut self, keys: &Keys) -> Option<Self> {
         if self.writes.len() <= OPERATIONS {
             return None;
@@ -102,7 +113,8 @@ impl Transaction {
     }
 }
 
-/// What a step is made of: the picture, the rules over it, and how they stood before.
+/// Computes what the ledger changes in a snapshot: created before the change, it remembers the
+/// state of all holds.
 pub(super) struct LedgerDiff<'a> {
     pub(super) keys: &'a Keys,
     pub(super) snapshot: &'a SlotSnapshot,
@@ -120,7 +132,8 @@ impl<'a> LedgerDiff<'a> {
         Self { keys, snapshot, before }
     }
 
-    /// What the rules have changed since.
+    /// Returns the transaction for everything that the ledger has changed since `new`. `local` is
+    /// the claim of this engine that may get new keys.
     pub(super) fn transaction(
         &self,
         ledger: &mut SnapshotLedger,
@@ -134,12 +147,12 @@ impl<'a> LedgerDiff<'a> {
         if let Some(local) = local.filter(|_| !txn.is_empty()) {
             let id = local.claim.id;
             txn.if_absent(self.keys.tombstone(id));
-            // A copy of this claim may arrive at the same time, and writes to all its slots at
-            // once; or another claim that chose the same tag.
+            // A copy of this claim may arrive at the same time, or another claim that chose the
+            // same tag. A copy writes to all its slots at once, so one slot is enough.
             let name = local.claim.parts.first_name();
             let stands = |kind: KeyKind| self.snapshot.key_of(name, kind, id).is_some();
             if ![KeyKind::Hold, KeyKind::Kin, KeyKind::Wait].into_iter().any(stands) {
-                // Its own lock delay may stand from before it ended.
+                // Its own lock delay may be left from before it expired.
                 for kind in KeyKind::ALL.into_iter().filter(|kind| !stands(*kind)) {
                     txn.if_absent(self.keys.claim(name, kind, local.tag));
                 }
@@ -197,7 +210,7 @@ impl<'a> LedgerDiff<'a> {
             record.reserved = slot.holds.iter().any(|hold| Some(hold.claim.id) == old);
             txn.put(key, record.encode(), local.lease.id);
             if ticket.claim.parts.as_slice().len() > 1 && matches!(local.tag, Tag::Number(_)) {
-                // Another claim may have chosen the same number.
+                // Another claim may have chosen the same tag.
                 txn.if_quiet(self.keys.slot(name), self.snapshot.revision);
             } else if kin {
                 txn.if_quiet(self.keys.deciding(name), self.snapshot.revision);
@@ -209,7 +222,7 @@ impl<'a> LedgerDiff<'a> {
         Ok(())
     }
 
-    /// Deletes what was there and is gone by the rules.
+    /// Deletes the keys of claims that the ledger has removed.
     fn diff_removed(&self, txn: &mut Transaction, name: &Name, ledger: &mut SnapshotLedger) {
         let slot = ledger.shelf().peek(name);
         let stands = |id: ClaimId| {
@@ -223,7 +236,7 @@ impl<'a> LedgerDiff<'a> {
             match self.snapshot.key_of(name, KeyKind::Hold, seen.id) {
                 None => {
                     txn.if_unwritten(seen.key.clone(), seen.written);
-                    // It may come to hold at the same time, which writes nothing at its ticket.
+                    // It may be granted at the same time, which does not write its ticket.
                     txn.if_absent(self.keys.claim(name, KeyKind::Hold, seen.tag));
                 }
                 Some(hold) if hold.key == seen.key => {
@@ -232,13 +245,13 @@ impl<'a> LedgerDiff<'a> {
                         txn.delete(delay.key.clone());
                     }
                 }
-                // The comparison at its hold speaks for its ticket too.
+                // The comparison of its hold covers its ticket too.
                 Some(_) => {}
             }
         }
     }
 
-    /// A new hold has seen everything that could stand in its way.
+    /// Compares that the snapshot has everything that could refuse a new hold.
     fn compare_all_seen(&self, txn: &mut Transaction, name: &Name, id: ClaimId) {
         let waited = self.snapshot.ticket(name, id);
         let range = if waited.is_some() { self.keys.deciding(name) } else { self.keys.slot(name) };
@@ -248,6 +261,7 @@ impl<'a> LedgerDiff<'a> {
         }
     }
 
+    /// Writes the key of a lock delay beside a hold that has just become whole.
     fn put_delay(&self, txn: &mut Transaction, name: &Name, local: Option<&LocalClaim>, wall: u64) {
         let Some(local) = local else { return };
         if let Some(lease) = local.delay.as_ref() {
@@ -256,8 +270,8 @@ impl<'a> LedgerDiff<'a> {
         }
     }
 
-    /// What a new ticket waits behind, which must still be there: the one before it in line, or
-    /// whoever holds, or what keeps the slot closed.
+    /// Returns the key that a new ticket waits for, with its revision: the ticket before it, else a
+    /// hold, else a lock delay.
     fn blocker(
         &self,
         name: &Name,
@@ -273,12 +287,12 @@ impl<'a> LedgerDiff<'a> {
     }
 }
 
-/// What to read of slots and tombstones.
+/// Builds the reads of slots and tombstones.
 pub(super) fn read_ops(keys: &Keys, names: &[Name], claims: &[ClaimId]) -> Vec<RequestOp> {
     read_ops_limited(keys, names, claims, 0)
 }
 
-/// The same with at most so many keys of each slot; 0 stands for all.
+/// Builds the reads of slots and tombstones, with at most `limit` keys of each slot; 0: all.
 pub(super) fn read_ops_limited(
     keys: &Keys,
     names: &[Name],
@@ -293,7 +307,7 @@ pub(super) fn read_ops_limited(
     slots.chain(tombstones).collect()
 }
 
-/// The picture that an answer to [`reads`] gives.
+/// Builds the snapshot from a reply to [`read_ops`].
 pub(super) fn snapshot_of(
     keys: &Keys,
     epoch: Epoch,
@@ -316,7 +330,7 @@ pub(super) fn snapshot_of(
     Ok(snapshot)
 }
 
-/// The two tickets that came last: one's own, if it has just been written, and who is before it.
+/// Reads the two newest tickets: the one that the same transaction writes, and the one before it.
 pub(super) fn read_last_two(range: Range) -> RequestOp {
     let newest = RangeRequest {
         key: range.from,
@@ -333,10 +347,11 @@ pub(super) fn read_range(range: Range) -> RequestOp {
     RequestOp::range(range.from, range.to)
 }
 
+/// A revision as etcd's API has it.
 pub(super) fn as_i64(revision: u64) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
 }
 
 fn foreign_claim() -> Error {
-    Error::new(ErrorKind::Corrupt, "the ledger would serve a claim of another process")
+    Error::new(ErrorKind::Corrupt, "the ledger would write keys for a claim of another process")
 }

@@ -1,8 +1,39 @@
-//! Claims that wait: what each of them watches, and the step that makes it hold when its turn has
-//! come. Knows tickets of this engine alone; those of others are served by theirs.
+//! The waiting claims of this engine, and which keys each of them watches.
 //!
-//! A waiter watches only what decides. Behind another ticket that is the ticket before it; at the
-//! head of the line it is whoever holds. Only claims with kin in the slot watch all of it.
+//! A waiting claim has a ticket in the store. No releasing process grants it: the waiter watches
+//! the keys that block it, and when one of them changes it checks its turn and writes its own hold
+//! (`grant.rs`). Which keys block it ([`Inner::watches_for`]):
+//!
+//! - Behind another ticket: that ticket being deleted. If both claims fit into the capacity, that
+//!   claim's hold being written as well.
+//! - First in the queue: the holds and the lock delays being deleted.
+//! - With kin in the slot, ancestors, or a claim to replace: every change in the slot.
+//! - Behind a claim of the same engine: nothing. That claim watches (`queue.rs`).
+//!
+//! So a release wakes one waiter, however many there are. A waiter is *plain* if it has one name
+//! and nothing but the claims before it decides when it is granted: it may try to write its hold
+//! without a read.
+//!
+//! # Why no wake-up is lost
+//!
+//! A watch begins when etcd creates it, which is after the read that chose it. When etcd confirms
+//! the watch, [`Inner::verify_watch`] reads the watched key again and checks the turn if it is not
+//! as expected. What changes later is an event. After a reconnect all watching claims are checked,
+//! and every renewal checks the turn as well.
+//!
+//! # States of a waiter
+//!
+//! ```text
+//! idle ──begin_check──> checking ──end_check──> idle
+//!                         │  ▲
+//!             begin_check ▼  │ end_check: check once more
+//!                       recheck
+//! ```
+//!
+//! One check runs at a time. An event during a check sets `recheck`, so that another read begins
+//! after the event: the running check may have read before it. `end` and `end_granted` remove the
+//! entry in any state; a check that is still running finds it gone. The mutex is never held across
+//! a call to the store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,24 +63,26 @@ pub(super) struct Waiters {
 pub(super) struct WaitersState {
     pub(super) waiting: IdMap<ClaimId, WaitingClaim>,
     by_watch: HashMap<i64, ClaimId>,
-    /// Claims that wait for the same name, one behind the other.
+    /// Claims that wait for the same name, one behind the other: `queue.rs`.
     pub(super) queues: HashMap<Name, LocalQueue>,
-    /// Names at whose slots a newcomer looks, and who waits for that.
+    /// Names whose slots a new claim reads, with the claims that wait for this read.
     pub(super) slot_reads: HashMap<Name, Vec<oneshot::Sender<()>>>,
 }
 
+/// One waiting claim.
 pub(super) struct WaitingClaim {
     pub(super) local: LocalClaim,
-    /// The revision of its ticket.
+    /// The revision that created its ticket.
     pub(super) arrival: u64,
-    /// What is watched.
+    /// What it watches, with the ids of the watches.
     pub(super) watches: Vec<(WatchSpec, i64)>,
-    /// The line that it stands in, if it does.
+    /// The name of the local queue that it is in.
     pub(super) queue: Option<Name>,
-    /// Somebody looks after it just now; and must look once more.
+    /// A check of its turn is running.
     busy: bool,
+    /// An event came during the check: check once more.
     recheck: bool,
-    /// Nothing but a ticket before it decides: it may try to hold without a look.
+    /// Nothing but the claims before it decides: it may try to hold without a read.
     plain: bool,
 }
 
@@ -61,12 +94,12 @@ impl WaitingClaim {
 }
 
 impl Waiters {
-    /// Which claim waits on a watch.
+    /// The claim that a watch belongs to.
     pub(super) fn of_watch(&self, watch: i64) -> Option<ClaimId> {
         self.lock().by_watch.get(&watch).copied()
     }
 
-    /// The claims that wait for something in the store, not for another claim of this engine.
+    /// The claims that watch the store, rather than wait for another claim of this engine.
     pub(super) fn watching(&self) -> Vec<ClaimId> {
         let state = self.lock();
         let watches =
@@ -74,12 +107,12 @@ impl Waiters {
         state.waiting.iter().filter(|(_, wait)| watches(wait)).map(|(id, _)| *id).collect()
     }
 
-    /// The claim waits no more: it is not in the queue.
+    /// Removes a claim that left the queue.
     pub(super) fn end(&self, inner: &Arc<Inner>, id: ClaimId) {
         self.finish(inner, id, false);
     }
 
-    /// The claim waits no more: it holds.
+    /// Removes a claim that was granted.
     pub(super) fn end_granted(&self, inner: &Arc<Inner>, id: ClaimId) {
         self.finish(inner, id, true);
     }
@@ -99,7 +132,7 @@ impl Waiters {
         }
     }
 
-    /// Says on which leases the keys of a claim hang now.
+    /// Sets the leases that a claim's keys are attached to.
     pub(super) fn set_leases(
         &self,
         id: ClaimId,
@@ -116,7 +149,8 @@ impl Waiters {
         self.lock().waiting.contains_key(&id)
     }
 
-    /// Begins to look after a claim, unless somebody does already: then that one looks again.
+    /// Begins a check of a claim's turn. `None` if one is running, which will check again. Returns
+    /// the arrival as well if the claim is plain.
     pub(super) fn begin_check(&self, id: ClaimId) -> Option<(LocalClaim, Option<u64>)> {
         let mut state = self.lock();
         let wait = state.waiting.get_mut(&id)?;
@@ -128,7 +162,7 @@ impl Waiters {
         Some((wait.local.clone(), wait.plain.then_some(wait.arrival)))
     }
 
-    /// Ends a look. True if another one was asked for meanwhile.
+    /// Ends a check. Returns true if the caller has to check once more.
     pub(super) fn end_check(&self, id: ClaimId) -> bool {
         let mut state = self.lock();
         let Some(wait) = state.waiting.get_mut(&id) else { return false };
@@ -143,8 +177,8 @@ impl Waiters {
 }
 
 impl Inner {
-    /// A claim has taken its place in line: watch what decides. What it was decided from is told by
-    /// `found`, in which its own ticket need not be.
+    /// Begins to wait: adds a claim whose ticket is written, and watches what blocks it. `found` is
+    /// the snapshot it was queued on, in which its own ticket need not be.
     pub(super) fn begin_wait(&self, local: &LocalClaim, arrival: Arrival, found: &SlotSnapshot) {
         let id = local.claim.id;
         let mut state = self.waiters.lock();
@@ -163,8 +197,8 @@ impl Inner {
         self.set_watches(id, specs, plain);
     }
 
-    /// Puts a claim into the line of its name. True if another claim of this engine is before it,
-    /// so that it has nothing to watch.
+    /// Adds a plain claim to the local queue of its name. Returns true if another claim of this
+    /// engine is before it, so that it has nothing to watch.
     fn join_local_queue(&self, local: &LocalClaim, arrival: u64) -> bool {
         let (id, name) = (local.claim.id, local.claim.parts.first_name());
         let mut state = self.waiters.lock();
@@ -179,7 +213,7 @@ impl Inner {
         !first
     }
 
-    /// Watches these and nothing else for a claim.
+    /// Replaces the watches of a claim, keeping those that stay the same.
     pub(super) fn set_watches(&self, id: ClaimId, specs: Vec<WatchSpec>, plain: bool) {
         let mut state = self.waiters.lock();
         let Some(wait) = state.waiting.get_mut(&id) else { return };
@@ -205,7 +239,8 @@ impl Inner {
         }
     }
 
-    /// A watch stands: is what it watches still as it was?
+    /// Reads the watched key again after etcd has created the watch, and checks the turn if the key
+    /// has changed since the watch was chosen.
     pub(super) async fn verify_watch(self: &Arc<Self>, watch: i64, id: ClaimId) {
         let spec = {
             let state = self.waiters.lock();
@@ -223,7 +258,7 @@ impl Inner {
         };
         let wanted = RangeRequest { key, keys_only: true, ..RangeRequest::default() };
         let asked = self.connection.read(vec![wanted.into()]).await;
-        // Another one may stand at the same key by now.
+        // By creation revision: another claim may use the same key by now.
         let there = asked.map(|answer| {
             let found = answer.replies.into_iter().flat_map(ResponseOp::into_kvs).next();
             found.map(|found| u64::try_from(found.create_revision).unwrap_or(0))
@@ -233,7 +268,8 @@ impl Inner {
         }
     }
 
-    /// What decides when a claim's turn has come, and whether it is nothing but who is before it.
+    /// Returns what a claim has to watch, and whether it is plain. The table in the file's head
+    /// says which keys these are.
     pub(super) fn watches_for(
         &self,
         local: &LocalClaim,
@@ -266,7 +302,7 @@ impl Inner {
                 };
                 let both = u64::from(ticket.weight) + weight(seen);
                 if both <= u64::from(slot.shape.capacity()) {
-                    // They fit beside each other: when that one comes in, this one may follow.
+                    // Both fit into the capacity: when that one holds, this one may be next.
                     specs.push(WatchSpec::KeyWritten(self.keys.claim(
                         name,
                         KeyKind::Hold,

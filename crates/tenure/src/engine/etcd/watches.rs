@@ -1,9 +1,24 @@
-//! One stream of watches, which comes back by itself. Knows keys and who asked about them, not
-//! what they mean.
+//! All watches of an engine, multiplexed on one gRPC stream that reconnects by itself. Knows keys
+//! and watch ids, not what they mean.
 //!
-//! Every watch begins now, never at an older revision: such a watch would be served from a loop of
-//! etcd's that runs ten times a second, and could meet a compaction. Instead whoever watches is
-//! told when the watch stands, and looks once more: nothing can be missed after that.
+//! `add` and `remove` send commands to one task, which owns the stream:
+//!
+//! ```text
+//! open ──> serve ──> Closed: the engine is gone, the task ends
+//!   ▲        │
+//!   └ back off ◄── Broken: stream error, another member is in use, the token expires soon
+//!            ▲
+//!            └──── Refused: the token has expired; it is renewed first
+//! ```
+//!
+//! A new stream creates all registered watches again, under the same ids, and the handler is
+//! notified of the reconnect, because events may have been missed.
+//!
+//! Every watch starts at the current revision, never at an older one: etcd serves older ones from a
+//! loop that runs ten times a second, and they could fail on a compaction. So what happened between
+//! the read that led to the watch and its creation is not an event. The handler is notified when a
+//! watch was created ([`WatchNotice::Created`]) and has to read the state once more: everything
+//! later is an event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,41 +36,41 @@ use super::errors::CallError;
 use super::keys::Range;
 use super::tasks::{TaskGuard, Tasks};
 
-/// How long a new stream may take until it stands.
+/// The timeout for opening a stream.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long to wait after a stream has broken, the first time and at most.
+/// How long to back off after a stream has broken: the first time, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// The watch that every stream begins with.
+/// The id of the watch that every stream is opened with.
 const FIRST: i64 = 1;
 
 /// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WatchSpec {
-    /// Until this key is gone that was created by this revision.
+    /// Deletions of a key that was created by this revision.
     KeyDeleted(Vec<u8>, u64),
-    /// Until this key is written.
+    /// Writes of a key.
     KeyWritten(Vec<u8>),
-    /// What is deleted in a range.
+    /// Deletions in a range.
     DeletedIn(Range),
-    /// Everything in a range.
+    /// All events in a range.
     AnyIn(Range),
 }
 
-/// What a watch tells.
+/// A notification about a watch.
 #[derive(Debug)]
 pub(super) enum WatchNotice {
-    /// It stands: look once more at what is watched.
+    /// The server has created the watch: read the state once more.
     Created,
-    /// Something happened.
+    /// Keys have changed.
     Events(Vec<Event>),
 }
 
-/// Hears what watches tell. Must not block.
+/// Receives the notifications of all watches. Must not block.
 pub(super) trait WatchHandler: Send + Sync + 'static {
     fn on_notice(&self, watch: i64, notice: WatchNotice);
-    /// The stream is a new one: events may have been missed.
+    /// The stream was opened again: events may have been missed.
     fn on_reconnect(&self);
 }
 
@@ -72,7 +87,7 @@ enum WatchCommand {
 }
 
 impl Watches {
-    /// Starts the stream with a watch of a key that is there for it alone.
+    /// Starts the stream, with a watch of the key `first` that is never removed.
     pub(super) fn start(
         connection: Arc<ClusterConnection>,
         tasks: &Tasks,
@@ -91,16 +106,16 @@ impl Watches {
         Self { commands, next: AtomicI64::new(FIRST + 1), tasks: tasks.clone() }
     }
 
-    /// Watches from now on. The watcher is told when the watch stands, and of every event.
+    /// Adds a watch. The handler is notified when it was created, and of every event.
     pub(super) fn add(&self, spec: WatchSpec) -> i64 {
         let watch = self.next.fetch_add(1, Ordering::Relaxed);
         let guard = self.tasks.guard();
-        // If the stream is gone, so is the engine.
+        // If the task has ended, the engine is gone.
         let _ = self.commands.send(WatchCommand::Add { watch, spec, guard });
         watch
     }
 
-    /// Watches no more. Events that are under way may still be told.
+    /// Removes a watch. Events that are in flight may still be delivered.
     pub(super) fn remove(&self, watch: i64) {
         let _ = self.commands.send(WatchCommand::Remove(watch));
     }
@@ -110,18 +125,18 @@ struct WatchTask {
     connection: Arc<ClusterConnection>,
     handler: Arc<dyn WatchHandler>,
     first: WatchSpec,
-    /// What is watched; busy until it stands for the first time.
+    /// All watches. The guard counts a task until the watch is created for the first time.
     watches: HashMap<i64, (WatchSpec, Option<TaskGuard>)>,
     inbox: mpsc::UnboundedReceiver<WatchCommand>,
 }
 
-/// Why a stream is left.
+/// Why a stream has ended.
 enum StreamEnd {
-    /// Nobody will give an order any more.
+    /// The engine is gone.
     Closed,
-    /// It broke, another member is asked now, or its token ends soon.
+    /// It broke, another member is in use, or its token expires soon.
     Broken,
-    /// The server refused a watch: the token of the stream has ended.
+    /// The server refused a watch: the token of the stream has expired.
     Refused(String),
 }
 
@@ -140,18 +155,18 @@ impl WatchTask {
                         StreamEnd::Closed => return,
                         StreamEnd::Broken => backoff = BACKOFF.0,
                         StreamEnd::Refused(reason) => {
-                            tracing::debug!(%reason, "a watch was refused; renewing the token");
+                            tracing::debug!(%reason, "watch refused; renewing the token");
                             backoff = (backoff * 2).min(BACKOFF.1);
                             if let Err(failure) =
                                 self.connection.client_of(member).renew_token().await
                             {
-                                tracing::debug!(%failure, "the token was not renewed");
+                                tracing::debug!(%failure, "renewing the token failed");
                             }
                         }
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(?error, "no stream of watches");
+                    tracing::debug!(?error, "opening the watch stream failed");
                     self.connection.failed(member);
                     backoff = (backoff * 2).min(BACKOFF.1);
                 }
@@ -167,7 +182,7 @@ impl WatchTask {
     async fn open(&self, member: usize) -> Result<WatchStream, CallError> {
         let client = self.connection.client_of(member);
         match timeout(OPEN_TIMEOUT, client.watch(request(&self.first, FIRST))).await {
-            Ok(opened) => opened.map_err(|failure| CallError::of(&failure)),
+            Ok(opened) => opened.map_err(|failure| CallError::from_rpc(&failure)),
             Err(_) => Err(CallError::Timeout(OPEN_TIMEOUT)),
         }
     }
@@ -179,7 +194,7 @@ impl WatchTask {
             }
         }
         let mut current = self.connection.current();
-        // A stream keeps its token, and a watch that is added after the token's end is refused.
+        // A stream keeps its token, and a watch that is added after its expiry is refused.
         let fresh = stream.token_life().map(|life| life * 3 / 4);
         let mut ageing = std::pin::pin!(sleep(fresh.unwrap_or_default()));
         loop {
@@ -207,8 +222,7 @@ impl WatchTask {
                     }
                     Ok(Some(answer)) if answer.created => self.on_created(answer.watch_id),
                     Ok(Some(answer)) if answer.canceled => {
-                        // Asked for by us, or the watch fell so far behind that a compaction met
-                        // it.
+                        // Canceled by `remove`, or because it fell behind a compaction.
                         if self.watches.contains_key(&answer.watch_id) {
                             return StreamEnd::Broken;
                         }
