@@ -132,10 +132,10 @@ impl Inner {
             {
                 txn.put(self.keys.cell_fence(name), fence.to_string().into_bytes(), 0);
             }
-            let answer = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
-            if answer.succeeded {
+            let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
+            if reply.succeeded {
                 // Removing an absent cell makes no revision, but the version has to grow.
-                let revision = answer.revision + u64::from(nothing);
+                let revision = reply.revision + u64::from(nothing);
                 return Ok(PutVerdict::Done(Version(self.epoch().version(revision))));
             }
             self.back_off(attempt).await;

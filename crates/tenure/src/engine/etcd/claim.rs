@@ -81,7 +81,7 @@ impl Inner {
                 });
             }
         };
-        let answer = match guard.acquire_permit().await {
+        let result = match guard.acquire_permit().await {
             Ok(_) if self.clock.now() >= since + claim.lease => {
                 Err(expired_unsent(claim.lease).during(Verb::Claim))
             }
@@ -89,8 +89,8 @@ impl Inner {
             Ok(_permit) => self.claim_with_leases(claim, since).await,
             Err(withdrawn) => Err(withdrawn.during(Verb::Claim)),
         };
-        guard.complete(&answer);
-        answer
+        guard.complete(&result);
+        result
     }
 
     /// Gets the leases of a claim and sends it. Repeats both if a lease ends meanwhile.
@@ -100,25 +100,25 @@ impl Inner {
         since: Tick,
     ) -> Result<Verdict, Error> {
         for _ in 0..LEASE_ATTEMPTS {
-            let answer = match self.local_claim(claim, since).await {
+            let result = match self.local_claim(claim, since).await {
                 Ok((local, stale)) => {
                     // Concurrently: the verdict counts when the keep-alive is answered too.
-                    let (kept, answer) = tokio::join!(
+                    let (kept, result) = tokio::join!(
                         self.keep_alive_beside(stale, since),
                         self.claim_on(&local, since)
                     );
-                    let answer = answer.and_then(|verdict| kept.map(|()| verdict));
-                    if matches!(answer, Err(VerbError::Call(CallError::LeaseGone))) {
+                    let result = result.and_then(|verdict| kept.map(|()| verdict));
+                    if matches!(result, Err(VerbError::Call(CallError::LeaseGone))) {
                         self.leases.forget(&local.lease);
                         local.delay.iter().for_each(|lease| self.leases.forget(lease));
                     }
-                    answer
+                    result
                 }
                 Err(error) => Err(error),
             };
-            match answer {
+            match result {
                 Err(VerbError::Call(CallError::LeaseGone)) => {}
-                answer => return answer.map_err(|error| error.into_error(Verb::Claim)),
+                result => return result.map_err(|error| error.into_error(Verb::Claim)),
             }
         }
         Err(CallError::LeaseGone.into_error().during(Verb::Claim))
@@ -203,12 +203,12 @@ impl Inner {
             self.claims.remove(local.claim.id);
             self.claims.insert(local, since);
         }
-        let answer = if !repeated && self.has_local_queue(&local.claim) {
+        let result = if !repeated && self.has_local_queue(&local.claim) {
             Ok(FastClaim::Contended(None))
         } else {
             self.claim_fast(local).await
         };
-        let verdict = match answer {
+        let verdict = match result {
             Ok(FastClaim::Granted(grant)) => Ok(Verdict::Granted(grant)),
             Ok(FastClaim::Contended(found)) => {
                 let (inner, local) = (Arc::clone(self), local.clone());
@@ -269,18 +269,18 @@ impl Inner {
                 txn.put(key, value.clone(), delay.id);
             }
         }
-        let answer = self.txn_under_terms(epoch, txn, otherwise).await?;
-        if answer.succeeded {
-            let grant = grant_at(&names, epoch, answer.revision);
-            let by = Some(answer.revision);
+        let reply = self.txn_under_terms(epoch, txn, otherwise).await?;
+        if reply.succeeded {
+            let grant = grant_at(&names, epoch, reply.revision);
+            let by = Some(reply.revision);
             self.claims.set_phase(claim.id, ClaimPhase::Held { by, waited: false });
             return Ok(FastClaim::Granted(grant));
         }
-        if answer.replies.iter().any(ResponseOp::is_cut) {
+        if reply.replies.iter().any(ResponseOp::is_cut) {
             // The queue is long, and is read only if the ledger has to decide.
             return Ok(FastClaim::Contended(None));
         }
-        let found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
+        let found = snapshot_of(&self.keys, self.epoch(), reply, &names, &[claim.id])?;
         Ok(FastClaim::Contended(Some(found)))
     }
 
@@ -310,16 +310,16 @@ impl Inner {
                 }
                 let names: Vec<Name> = found.slots.keys().cloned().collect();
                 let otherwise = read_ops(&self.keys, &names, &[claim.id]);
-                let answer = self.txn_under_terms(found.epoch, txn, otherwise).await?;
-                if !answer.succeeded {
-                    found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[claim.id])?;
+                let reply = self.txn_under_terms(found.epoch, txn, otherwise).await?;
+                if !reply.succeeded {
+                    found = snapshot_of(&self.keys, self.epoch(), reply, &names, &[claim.id])?;
                     self.back_off(attempt).await;
                     continue;
                 }
-                revision = answer.revision;
+                revision = reply.revision;
                 // Tickets may have been written since the snapshot, which a new ticket allows. If
                 // they were ignored, many waiters would watch the same ticket.
-                for key in answer.replies.into_iter().flat_map(ResponseOp::into_kvs) {
+                for key in reply.replies.into_iter().flat_map(ResponseOp::into_kvs) {
                     found.add_ticket(&self.keys, claim.parts.first_name(), &key, claim.id);
                 }
             }
@@ -422,8 +422,8 @@ impl Inner {
         names: &[Name],
         tombstones: &[ClaimId],
     ) -> Result<SlotSnapshot, VerbError> {
-        let answer = self.connection.read(read_ops(&self.keys, names, tombstones)).await?;
-        Ok(snapshot_of(&self.keys, self.epoch(), answer, names, tombstones)?)
+        let reply = self.connection.read(read_ops(&self.keys, names, tombstones)).await?;
+        Ok(snapshot_of(&self.keys, self.epoch(), reply, names, tombstones)?)
     }
 
     /// Backs off with jitter, from the fifth attempt on, so that other clients finish their writes.

@@ -163,15 +163,15 @@ impl ClusterConnection {
     {
         let at = *self.current.borrow();
         let limited = timeout(self.limit, make(self.client_of(at))).await;
-        let answer = match limited {
-            Ok(answer) => answer.map_err(|failure| CallError::from_rpc(&failure)),
+        let response = match limited {
+            Ok(response) => response.map_err(|failure| CallError::from_rpc(&failure)),
             Err(_) => Err(CallError::Timeout(self.limit)),
         };
-        let answer = answer.map_err(|error| error.at(&self.members[at].endpoint));
-        if answer.as_ref().is_err_and(CallError::should_switch_member) {
+        let response = response.map_err(|error| error.at(&self.members[at].endpoint));
+        if response.as_ref().is_err_and(CallError::should_switch_member) {
             self.failed(at);
         }
-        answer
+        response
     }
 
     /// Sends a transaction and checks that the cluster is the same as before.
@@ -180,11 +180,11 @@ impl ClusterConnection {
         #[cfg(feature = "conformance")]
         self.pass_gate().await;
         let before = self.observed();
-        let answer = self.call(|client: Client| async move { client.txn(txn).await }).await?;
-        let revision = self.decode_key(answer.header.as_ref(), before)?;
+        let response = self.call(|client: Client| async move { client.txn(txn).await }).await?;
+        let revision = self.decode_key(response.header.as_ref(), before)?;
         #[cfg(feature = "conformance")]
         self.pass_gate().await;
-        Ok(TxnReply { succeeded: answer.succeeded, revision, replies: answer.responses })
+        Ok(TxnReply { succeeded: response.succeeded, revision, replies: response.responses })
     }
 
     /// Reads at one revision.

@@ -34,13 +34,13 @@ impl Inner {
             self.connection.call(|client: Client| async move { client.member_list().await });
         let listed = listed.await.ok().map(|list| list.members.len());
         let alarms = self.connection.call(|client: Client| async move { client.alarms().await });
-        let alarms = alarms.await.ok().map(|answer| {
+        let alarms = alarms.await.ok().map(|response| {
             let name = |alarm: &AlarmMember| match alarm.alarm() {
                 AlarmType::NoSpace => "NOSPACE".to_owned(),
                 AlarmType::Corrupt => "CORRUPT".to_owned(),
                 AlarmType::None => "of an unknown kind".to_owned(),
             };
-            answer.alarms.iter().map(name).collect::<Vec<_>>()
+            response.alarms.iter().map(name).collect::<Vec<_>>()
         });
         let mut findings = vec![judge_members(&members, &statuses, listed)];
         findings.push(judge_leader(&statuses));
@@ -100,7 +100,7 @@ fn judge_members(
         }
         Some(listed) if listed > all => {
             let what = format!(
-                "{all} of {listed} are in the URL; name all of them, so that any may be away"
+                "{all} of {listed} are in the URL; name all of them, so that any may be down"
             );
             Finding::new("members", Health::Note, what)
         }

@@ -37,21 +37,21 @@ pub(super) enum CallError {
 impl CallError {
     /// Classifies a failure of the client.
     pub(super) fn from_rpc(failure: &RpcError) -> Self {
-        let said = shorten(&failure.message);
+        let message = shorten(&failure.message);
         if failure.unsent {
-            return Self::NotConnected(said);
+            return Self::NotConnected(message);
         }
         let refused = |kind, what: &str, next: &'static str| {
-            Self::Rejected(Error::new(kind, format!("{what}: {said}")).with_help(next))
+            Self::Rejected(Error::new(kind, format!("{what}: {message}")).with_help(next))
         };
         match failure.code {
-            _ if said.contains("requested lease not found") => Self::LeaseGone,
-            _ if said.contains("too many operations in txn") => refused(
+            _ if message.contains("requested lease not found") => Self::LeaseGone,
+            _ if message.contains("too many operations in txn") => refused(
                 ErrorKind::Limit,
                 "the set is too large for one transaction of this etcd",
                 "take fewer names at once, or raise --max-txn-ops on the members",
             ),
-            _ if said.contains("database space exceeded") => refused(
+            _ if message.contains("database space exceeded") => refused(
                 ErrorKind::Limit,
                 "etcd is full and refuses to write",
                 "compact and defragment it, then `etcdctl alarm disarm`",
@@ -61,28 +61,30 @@ impl CallError {
                 "etcd rejected the login",
                 "check user and password in the URL, and the role's right to the prefix",
             ),
-            Code::InvalidArgument if said.contains("authentication failed") => refused(
+            Code::InvalidArgument if message.contains("authentication failed") => refused(
                 ErrorKind::InvalidOption,
                 "etcd rejected the login",
                 "check user and password in the URL",
             ),
-            Code::FailedPrecondition if said.contains("authentication is not enabled") => refused(
-                ErrorKind::InvalidOption,
-                "authentication is not enabled on this etcd",
-                "leave user and password out of the URL, or `etcdctl auth enable`",
-            ),
+            Code::FailedPrecondition if message.contains("authentication is not enabled") => {
+                refused(
+                    ErrorKind::InvalidOption,
+                    "authentication is not enabled on this etcd",
+                    "leave user and password out of the URL, or `etcdctl auth enable`",
+                )
+            }
             // The client's message for bytes that are not an HTTP/2 frame.
-            _ if said.contains("connection error detected") => Self::NotEtcd(said),
-            _ => Self::Unavailable(said),
+            _ if message.contains("connection error detected") => Self::NotEtcd(message),
+            _ => Self::Unavailable(message),
         }
     }
 
     /// Adds the endpoint of the member to the message.
     pub(super) fn at(self, endpoint: &str) -> Self {
         match self {
-            Self::Unavailable(said) => Self::Unavailable(format!("{endpoint}: {said}")),
-            Self::NotConnected(said) => Self::NotConnected(format!("{endpoint}: {said}")),
-            Self::NotEtcd(said) => Self::NotEtcd(format!("{endpoint}: {said}")),
+            Self::Unavailable(message) => Self::Unavailable(format!("{endpoint}: {message}")),
+            Self::NotConnected(message) => Self::NotConnected(format!("{endpoint}: {message}")),
+            Self::NotEtcd(message) => Self::NotEtcd(format!("{endpoint}: {message}")),
             other => other,
         }
     }
@@ -97,30 +99,30 @@ impl CallError {
 
     /// Converts to the public `Error`.
     pub(super) fn into_error(self) -> Error {
-        let away = "check that a majority of the members is up and reachable, and that the URL \
+        let help = "check that a majority of the members is up and reachable, and that the URL \
                     names their client ports";
         match self {
             Self::LeaseGone => {
                 Error::new(ErrorKind::Unavailable, "the lease of this session has ended in etcd")
                     .with_help("call again: a new lease is granted")
             }
-            Self::NotConnected(said) => {
-                Error::new(ErrorKind::Unavailable, format!("etcd cannot be reached: {said}"))
-                    .with_help(away)
+            Self::NotConnected(message) => {
+                Error::new(ErrorKind::Unavailable, format!("etcd cannot be reached: {message}"))
+                    .with_help(help)
             }
             Self::Timeout(limit) => {
                 let what = format!("etcd did not respond within {}", short(limit));
-                Error::new(ErrorKind::Unavailable, what).with_help(away).effect_unknown()
+                Error::new(ErrorKind::Unavailable, what).with_help(help).effect_unknown()
             }
-            Self::Unavailable(said) => {
-                Error::new(ErrorKind::Unavailable, format!("etcd is unavailable: {said}"))
-                    .with_help(away)
+            Self::Unavailable(message) => {
+                Error::new(ErrorKind::Unavailable, format!("etcd is unavailable: {message}"))
+                    .with_help(help)
                     .effect_unknown()
             }
             // Another member may be an etcd, so a retry may succeed.
-            Self::NotEtcd(said) => Error::new(
+            Self::NotEtcd(message) => Error::new(
                 ErrorKind::Unavailable,
-                format!("a server of the URL does not speak etcd's protocol (gRPC): {said}"),
+                format!("a server of the URL does not speak etcd's protocol (gRPC): {message}"),
             )
             .with_help("check hosts and ports of the URL: they are etcd's client ports"),
             Self::Rejected(error) | Self::Restored(error) => error,

@@ -34,12 +34,12 @@ impl Inner {
         eviction: &Eviction,
         since: Tick,
     ) -> Result<Evicted, VerbError> {
-        let nobody = ClaimId::from_u128(0);
-        let mut found = self.read_slots(std::slice::from_ref(&eviction.name), &[nobody]).await?;
+        let no_claim = ClaimId::from_u128(0);
+        let mut found = self.read_slots(std::slice::from_ref(&eviction.name), &[no_claim]).await?;
         for attempt in 0..MAX_ATTEMPTS {
             let seen = found.slots.get(&eviction.name).into_iter().flatten();
             let claims: Vec<ClaimId> = seen.map(|seen| seen.id).collect();
-            found = self.with_all_slots_of(found, &claims, nobody).await?;
+            found = self.with_all_slots_of(found, &claims, no_claim).await?;
             self.read_lease_times(&mut found).await;
             let now = self.now();
             let mut ledger = found.ledger(now, 0);
@@ -65,11 +65,11 @@ impl Inner {
                 }
             }
             let names: Vec<Name> = found.slots.keys().cloned().collect();
-            let answer = self.commit_end(txn, &read_ops(&self.keys, &names, &[nobody])).await?;
-            if answer.succeeded {
+            let reply = self.commit_end(txn, &read_ops(&self.keys, &names, &[no_claim])).await?;
+            if reply.succeeded {
                 return Ok(evicted);
             }
-            found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[nobody])?;
+            found = snapshot_of(&self.keys, self.epoch(), reply, &names, &[no_claim])?;
             self.back_off(attempt).await;
         }
         Err(contended(&eviction.name).into())

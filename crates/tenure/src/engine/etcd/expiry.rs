@@ -67,11 +67,11 @@ impl Inner {
                 return Ok(delays);
             }
             let otherwise = read_ops(&self.keys, names, &[]);
-            let answer = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
-            if answer.succeeded {
+            let reply = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
+            if reply.succeeded {
                 return Ok(delays);
             }
-            found = snapshot_of(&self.keys, self.epoch(), answer, names, &[])?;
+            found = snapshot_of(&self.keys, self.epoch(), reply, names, &[])?;
             self.back_off(attempt).await;
         }
         Err(contended(&names[0]).into())
@@ -79,10 +79,10 @@ impl Inner {
 
     /// Removes everything that is due.
     pub(super) async fn expire_due(self: &Arc<Self>, due: Expired) {
-        let (delays, local): (Vec<_>, Vec<_>) =
+        let (delays, unique): (Vec<_>, Vec<_>) =
             due.keys.into_iter().partition(|key| matches!(key, ExpiringKey::LockDelay(..)));
         // Each lock delay by itself: a comparison that fails must not keep the others.
-        for keys in delays.chunks(1).chain(local.chunks(KEYS_PER_READ)) {
+        for keys in delays.chunks(1).chain(unique.chunks(KEYS_PER_READ)) {
             self.delete_due(keys).await;
         }
         for entry in due.claims {
@@ -131,8 +131,8 @@ impl Inner {
         }
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         let all = read_ops(&self.keys, &names, &[]);
-        let answer = self.write_tombstone(all, claim.id, claim.lease, since).await?;
-        let found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[])?;
+        let reply = self.write_tombstone(all, claim.id, claim.lease, since).await?;
+        let found = snapshot_of(&self.keys, self.epoch(), reply, &names, &[])?;
         self.remove_found(found, &names, claim.id).await
     }
 }

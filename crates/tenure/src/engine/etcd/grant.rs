@@ -146,11 +146,11 @@ impl Inner {
             let txn = diff.transaction(&mut ledger, Some(local), now.wall_micros)?;
             let all: Vec<Name> = found.slots.keys().cloned().collect();
             let otherwise = self.read_before(local, plain, &all);
-            let answer = self.txn_under_terms(found.epoch, txn, otherwise).await?;
-            if answer.succeeded {
+            let reply = self.txn_under_terms(found.epoch, txn, otherwise).await?;
+            if reply.succeeded {
                 let stands = ledger.stands(claim.id, &claim.parts, now);
                 if let Some(Renewed::Held(grant)) = stands {
-                    let grant = settle_grant(&grant, found.epoch, answer.revision);
+                    let grant = settle_grant(&grant, found.epoch, reply.revision);
                     self.record_held(claim, &grant, &found, &mut ledger);
                     self.notify_granted(local, grant).await?;
                     return Ok(TurnOutcome::Granted);
@@ -158,7 +158,7 @@ impl Inner {
                 tracing::trace!(%name, "reserved one more part of a set");
                 found = self.read_slots(&all, &[claim.id]).await?;
             } else {
-                found = self.snapshot_before(local, plain, answer, &all)?;
+                found = self.snapshot_before(local, plain, reply, &all)?;
                 self.back_off(attempt).await;
             }
         }
@@ -226,14 +226,14 @@ impl Inner {
         }
         let names = [name.clone()];
         let otherwise = self.read_before(local, Some(arrival), &names);
-        let answer = self.txn_under_terms(epoch, txn, otherwise).await?;
-        if !answer.succeeded {
-            return Ok(Err(self.snapshot_before(local, Some(arrival), answer, &names)?));
+        let reply = self.txn_under_terms(epoch, txn, otherwise).await?;
+        if !reply.succeeded {
+            return Ok(Err(self.snapshot_before(local, Some(arrival), reply, &names)?));
         }
-        let fence = Fence::new(epoch.fence(answer.revision));
+        let fence = Fence::new(epoch.fence(reply.revision));
         let grant = Grant { fences: std::iter::once(fence).collect(), arrival: Arrival(arrival) };
         self.claims
-            .set_phase(claim.id, ClaimPhase::Held { by: Some(answer.revision), waited: true });
+            .set_phase(claim.id, ClaimPhase::Held { by: Some(reply.revision), waited: true });
         Ok(Ok(grant))
     }
 

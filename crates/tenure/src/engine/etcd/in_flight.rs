@@ -131,10 +131,10 @@ impl<'a> InFlightGuard<'a> {
     }
 
     /// Sends the result to all copies of the claim.
-    pub(super) fn complete(self, answer: &Result<Verdict, Error>) {
+    pub(super) fn complete(self, result: &Result<Verdict, Error>) {
         let claim = self.in_flight.lock().remove(&self.id);
         for copy in claim.into_iter().flat_map(|claim| claim.copies) {
-            let _ = copy.send(answer.clone());
+            let _ = copy.send(result.clone());
         }
     }
 }
@@ -147,5 +147,5 @@ impl Drop for InFlightGuard<'_> {
 
 fn withdrawn() -> Error {
     Error::new(ErrorKind::Unavailable, "the claim was withdrawn while it was in flight")
-        .with_help("claim anew")
+        .with_help("claim again")
 }

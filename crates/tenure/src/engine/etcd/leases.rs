@@ -274,9 +274,9 @@ impl Leases {
         if let Some(lessor) = &self.lessor {
             return Ok(lessor.left(id));
         }
-        let asked =
+        let request =
             self.connection.lease_call(|client| async move { client.lease_time_to_live(id).await });
-        let left = asked.await?;
+        let left = request.await?;
         Ok(u64::try_from(left).ok().map(Duration::from_secs))
     }
 
@@ -362,11 +362,11 @@ impl Leases {
         sent: Result<(), CallError>,
     ) -> Result<(), CallError> {
         sent?;
-        let Some(answer) = self.connection.lease_call(|_| stream.next()).await? else {
+        let Some(response) = self.connection.lease_call(|_| stream.next()).await? else {
             return Err(CallError::Unavailable("the keep-alive stream has ended".to_owned()));
         };
-        self.connection.observe_term(answer.header.as_ref());
-        if answer.ttl > 0 { Ok(()) } else { Err(CallError::LeaseGone) }
+        self.connection.observe_term(response.header.as_ref());
+        if response.ttl > 0 { Ok(()) } else { Err(CallError::LeaseGone) }
     }
 
     #[allow(clippy::unused_self, reason = "used by the conformance suite only")]

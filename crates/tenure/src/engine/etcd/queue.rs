@@ -135,10 +135,10 @@ impl WaitersState {
         if !same || queue.order.len() >= limits::WAITERS / 2 {
             return None;
         }
-        let tags_in_use = MIN_TAGS + 4 * u32::try_from(queue.tags.len()).unwrap_or(u32::MAX / 8);
+        let choices = MIN_TAGS + 4 * u32::try_from(queue.tags.len()).unwrap_or(u32::MAX / 8);
         let [a, b, c, d, ..] = random_bytes();
-        let from = u32::from_le_bytes([a, b, c, d]) % tags_in_use;
-        let mut tags = (from..tags_in_use).chain(1..from).map(Tag::Number);
+        let from = u32::from_le_bytes([a, b, c, d]) % choices;
+        let mut tags = (from..choices).chain(1..from).map(Tag::Number);
         let tag = tags.find(|tag| *tag != Tag::FIRST && !queue.tags.contains(tag))?;
         queue.tags.insert(tag);
         Some(((wait.local.tag, *arrival), tag))
@@ -152,9 +152,9 @@ impl Inner {
         if state.queues.get(name).is_some_and(|queue| !queue.order.is_empty()) {
             return QueueEntry::Append;
         }
-        if let Some(others) = state.slot_reads.get_mut(name) {
+        if let Some(waiting) = state.slot_reads.get_mut(name) {
             let (sender, receiver) = oneshot::channel();
-            others.push(sender);
+            waiting.push(sender);
             return QueueEntry::AwaitRead(receiver);
         }
         state.slot_reads.insert(name.clone(), Vec::new());
@@ -164,8 +164,8 @@ impl Inner {
     /// Fails if no more requests of a claim may be sent: it was withdrawn, or its lease has passed.
     pub(super) fn check_wanted(&self, claim: &Claim) -> Result<(), Error> {
         self.in_flight.check_wanted(claim.id)?;
-        let over = self.claims.expires(claim.id).is_none_or(|at| at <= self.clock.now());
-        if over { Err(expired_unsent(claim.lease)) } else { Ok(()) }
+        let expired = self.claims.expires(claim.id).is_none_or(|at| at <= self.clock.now());
+        if expired { Err(expired_unsent(claim.lease)) } else { Ok(()) }
     }
 
     /// Makes a claim whose slots are not empty.
@@ -233,16 +233,16 @@ impl Inner {
         let (key, range_end) = (tickets.from, tickets.to);
         let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
         txn.writes.extend([read_range(self.keys.deciding(name)), count.into()]);
-        let answer = self.connection.txn(txn.compares, txn.writes, Vec::new()).await;
-        let answer = match answer {
-            Ok(answer) if answer.succeeded => answer,
+        let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await;
+        let reply = match reply {
+            Ok(reply) if reply.succeeded => reply,
             other => {
                 self.waiters.lock().free_tag(name, local.tag);
                 return other.map(|_| None).map_err(VerbError::from);
             }
         };
-        let revision = answer.revision;
-        let mut replies = answer.replies.into_iter().skip(1);
+        let revision = reply.revision;
+        let mut replies = reply.replies.into_iter().skip(1);
         let deciding = replies.next().map(ResponseOp::into_kvs).unwrap_or_default();
         let tickets = replies.next().map_or(0, |reply| reply.count());
         let mut found = SlotSnapshot::new(revision, self.epoch());
@@ -365,17 +365,17 @@ impl Inner {
         &self,
         local: &LocalClaim,
         plain: Option<u64>,
-        mut answer: TxnReply,
+        mut reply: TxnReply,
         names: &[Name],
     ) -> Result<SlotSnapshot, VerbError> {
         let id = local.claim.id;
         if plain.is_some() && names.len() == 1 {
-            let tomb = answer.replies.pop();
-            let kvs = answer.replies.drain(..).flat_map(ResponseOp::into_kvs).collect();
+            let tomb = reply.replies.pop();
+            let kvs = reply.replies.drain(..).flat_map(ResponseOp::into_kvs).collect();
             let range = RangeResponse { kvs, ..RangeResponse::default() };
-            answer.replies.push(range.into());
-            answer.replies.extend(tomb);
+            reply.replies.push(range.into());
+            reply.replies.extend(tomb);
         }
-        Ok(snapshot_of(&self.keys, self.epoch(), answer, names, &[id])?)
+        Ok(snapshot_of(&self.keys, self.epoch(), reply, names, &[id])?)
     }
 }

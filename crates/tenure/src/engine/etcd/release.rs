@@ -44,29 +44,29 @@ impl Inner {
         since: Tick,
     ) -> Result<Vec<Released>, Error> {
         if let [release] = batch {
-            let answer = self.release_one(release, since).await;
-            return Ok(vec![answer.map_err(|error| error.into_error(Verb::Release))?]);
+            let reply = self.release_one(release, since).await;
+            return Ok(vec![reply.map_err(|error| error.into_error(Verb::Release))?]);
         }
         // Concurrently: one after the other, a full batch would exceed the timeout of a call.
-        let mut answers = Vec::with_capacity(batch.len());
+        let mut results = Vec::with_capacity(batch.len());
         let mut in_flight = Vec::with_capacity(batch.len());
         for (at, release) in batch.iter().enumerate() {
             // A claim that the batch names twice is released by its first occurrence.
             if batch[..at].iter().any(|earlier| earlier.claim.id == release.claim.id) {
                 for one in in_flight.drain(..) {
-                    answers.push(one.await?);
+                    results.push(one.await?);
                 }
             }
             let (inner, release) = (Arc::clone(self), release.clone());
             in_flight.push(self.tasks.run(async move {
-                let answer = inner.release_one(&release, since).await;
-                answer.map_err(|error| error.into_error(Verb::Release))
+                let reply = inner.release_one(&release, since).await;
+                reply.map_err(|error| error.into_error(Verb::Release))
             }));
         }
         for one in in_flight {
-            answers.push(one.await?);
+            results.push(one.await?);
         }
-        Ok(answers)
+        Ok(results)
     }
 
     async fn release_one(
@@ -81,14 +81,14 @@ impl Inner {
             return Ok(Released::Gone);
         }
         self.waiters.end(self, claim.id);
-        let quick = match entry.as_ref().map(|entry| entry.phase) {
+        let fast = match entry.as_ref().map(|entry| entry.phase) {
             Some(ClaimPhase::Held { by: Some(by), waited }) if !release.uncertain => {
                 Some((by, waited))
             }
             _ => None,
         };
         let mut released = None;
-        if let (Some((by, waited)), Some(entry)) = (quick, &entry) {
+        if let (Some((by, waited)), Some(entry)) = (fast, &entry) {
             released = self.release_fast(claim, entry, by, waited).await?;
         }
         let released = if let Some(released) = released {
@@ -147,8 +147,8 @@ impl Inner {
                 txn.delete(self.keys.claim(name, KeyKind::Delay, tag));
             }
         }
-        let answer = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
-        Ok(answer.succeeded.then_some(Released::Done))
+        let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
+        Ok(reply.succeeded.then_some(Released::Done))
     }
 
     async fn release_by_ledger(
@@ -160,8 +160,8 @@ impl Inner {
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         let mut found = if release.uncertain {
             let all = read_ops(&self.keys, &names, &[]);
-            let answer = self.write_tombstone(all, claim.id, claim.lease, since).await?;
-            snapshot_of(&self.keys, self.epoch(), answer, &names, &[])?
+            let reply = self.write_tombstone(all, claim.id, claim.lease, since).await?;
+            snapshot_of(&self.keys, self.epoch(), reply, &names, &[])?
         } else {
             self.read_slots(&names, &[]).await?
         };
@@ -175,11 +175,11 @@ impl Inner {
             if txn.is_empty() {
                 return Ok(released);
             }
-            let answer = self.commit_end(txn, &read_ops(&self.keys, &names, &[])).await?;
-            if answer.succeeded {
+            let reply = self.commit_end(txn, &read_ops(&self.keys, &names, &[])).await?;
+            if reply.succeeded {
                 return Ok(released);
             }
-            found = snapshot_of(&self.keys, self.epoch(), answer, &names, &[])?;
+            found = snapshot_of(&self.keys, self.epoch(), reply, &names, &[])?;
             self.back_off(attempt).await;
         }
         Err(contended(claim.parts.first_name()).into())
@@ -192,10 +192,10 @@ impl Inner {
         otherwise: &[RequestOp],
     ) -> Result<TxnReply, CallError> {
         if let Some(first) = txn.split_excess(&self.keys) {
-            let answer =
+            let reply =
                 self.connection.txn(first.compares, first.writes, otherwise.to_vec()).await?;
-            if !answer.succeeded {
-                return Ok(answer);
+            if !reply.succeeded {
+                return Ok(reply);
             }
         }
         self.connection.txn(txn.compares, txn.writes, otherwise.to_vec()).await
@@ -220,7 +220,7 @@ impl Inner {
         for tag in tags.iter().copied() {
             keys.extend(KeyKind::ALL.map(|kind| RequestOp::get(self.keys.claim(name, kind, tag))));
         }
-        let answer = self.write_tombstone(keys, claim.id, claim.lease, since).await?;
+        let reply = self.write_tombstone(keys, claim.id, claim.lease, since).await?;
         // A tag is recorded before a request with it is sent. So every request that arrived before
         // the tombstone has a tag that is known by now, though perhaps not when the keys were
         // listed.
@@ -228,9 +228,8 @@ impl Inner {
         if noted.is_some_and(|noted| noted.tags().any(|tag| !tags.contains(&tag))) {
             return Ok(None);
         }
-        let kvs: Vec<KeyValue> =
-            answer.replies.into_iter().flat_map(ResponseOp::into_kvs).collect();
-        let mut found = SlotSnapshot::new(answer.revision, self.epoch());
+        let kvs: Vec<KeyValue> = reply.replies.into_iter().flat_map(ResponseOp::into_kvs).collect();
+        let mut found = SlotSnapshot::new(reply.revision, self.epoch());
         found.add(&self.keys, name, &kvs)?;
         let mut local = found.slots.remove(name).unwrap_or_default();
         local.retain(|seen| seen.id == claim.id);
@@ -249,8 +248,8 @@ impl Inner {
             txn.if_unwritten(seen.key.clone(), seen.written);
             txn.delete(seen.key.clone());
         }
-        let answer = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
-        Ok(answer.succeeded.then_some(Released::Done))
+        let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
+        Ok(reply.succeeded.then_some(Released::Done))
     }
 
     /// Writes the tombstone of a claim, and makes the given reads in the same transaction. From
@@ -263,7 +262,7 @@ impl Inner {
         since: Tick,
     ) -> Result<TxnReply, VerbError> {
         let mut attempts = 0;
-        let mut answer = loop {
+        let mut reply = loop {
             let mut txn = Transaction::default();
             let on = self.put_tombstone(&mut txn, id, lease, b"", since).await?;
             txn.writes.extend(reads.iter().cloned());
@@ -272,12 +271,12 @@ impl Inner {
                     self.leases.forget(&on);
                     attempts += 1;
                 }
-                answer => break answer?,
+                reply => break reply?,
             }
         };
         // The first reply is that of the write.
-        answer.replies.remove(0);
-        Ok(answer)
+        reply.replies.remove(0);
+        Ok(reply)
     }
 
     /// Adds the write of a tombstone, which is deleted after `lease`. Returns the etcd lease it is

@@ -54,18 +54,18 @@ impl Inner {
         let ids: Vec<ClaimId> = batch.iter().map(|claim| claim.id).collect();
         self.move_old(&ids, since).await.map_err(failed)?;
         found.extend(self.read_queues(batch, &entries).await.map_err(failed)?);
-        let mut answers = Vec::with_capacity(batch.len());
+        let mut results = Vec::with_capacity(batch.len());
         for claim in batch {
             let entry = entries.get(&claim.id);
             let lost = entry.is_some_and(|entry| gone.contains(&entry.local.lease.id));
             let plain = found.remove(&claim.id).filter(|_| !lost);
-            let answer = match plain {
+            let result = match plain {
                 Some(held) => Ok(held),
                 None => self.renew_one(claim, entry, since).await,
             };
-            answers.push(answer.map_err(failed)?);
+            results.push(result.map_err(failed)?);
         }
-        Ok(answers)
+        Ok(results)
     }
 
     /// Keeps all these leases alive, and returns which are gone. Any other error fails the whole
@@ -111,7 +111,7 @@ impl Inner {
             replies.extend(self.connection.read(some.to_vec()).await?.replies);
         }
         let mut replies = replies.into_iter().map(ResponseOp::into_kvs);
-        let mut answers = HashMap::new();
+        let mut results = HashMap::new();
         for claim in claims {
             let mut snapshot = SlotSnapshot::new(0, self.epoch());
             for name in claim.parts.names() {
@@ -125,12 +125,12 @@ impl Inner {
             };
             let now = self.now();
             if snapshot.slots.values().all(|all| all.len() == 1 && all.iter().all(alone))
-                && let Some(answer) = snapshot.ledger(now, 0).stands(claim.id, &claim.parts, now)
+                && let Some(result) = snapshot.ledger(now, 0).stands(claim.id, &claim.parts, now)
             {
-                answers.insert(claim.id, answer);
+                results.insert(claim.id, result);
             }
         }
-        Ok(answers)
+        Ok(results)
     }
 
     /// Returns the results for claims that wait for the same name behind others: one read for all.
@@ -146,22 +146,22 @@ impl Inner {
                 lines.entry(claim.parts.first_name()).or_default().push(claim);
             }
         }
-        let mut answers = HashMap::new();
+        let mut results = HashMap::new();
         for (name, claims) in lines.into_iter().filter(|(_, claims)| claims.len() > 1) {
             let found = self.read_slots(std::slice::from_ref(name), &[]).await?;
             let now = self.now();
             let mut ledger = found.ledger(now, 0);
             for claim in claims {
                 // The turn of the first may have come, and the event may be lost.
-                if let Some(answer @ Renewed::Waiting(_)) =
+                if let Some(result @ Renewed::Waiting(_)) =
                     ledger.stands(claim.id, &claim.parts, now)
-                    && matches!(&answer, Renewed::Waiting(queued) if queued.place > 1)
+                    && matches!(&result, Renewed::Waiting(queued) if queued.place > 1)
                 {
-                    answers.insert(claim.id, answer);
+                    results.insert(claim.id, result);
                 }
             }
         }
-        Ok(answers)
+        Ok(results)
     }
 
     /// Renews one claim by reading all its slots and letting the ledger decide.
@@ -194,8 +194,8 @@ impl Inner {
             }
             let mut ledger = found.ledger(now, 0);
             let diff = LedgerDiff::new(&self.keys, &found, &mut ledger);
-            let answer = ledger.renew(std::slice::from_ref(claim), now).pop();
-            let answer = answer.unwrap_or(Renewed::Gone(Loss::Forgotten));
+            let result = ledger.renew(std::slice::from_ref(claim), now).pop();
+            let result = result.unwrap_or(Renewed::Gone(Loss::Forgotten));
             let txn = diff.transaction(&mut ledger, None, now.wall_micros)?;
             let mut revision = found.revision;
             if !txn.is_empty() {
@@ -208,8 +208,8 @@ impl Inner {
                 }
                 revision = done.revision;
             }
-            let answer = settle_renewed(answer, found.epoch, revision);
-            match &answer {
+            let result = settle_renewed(result, found.epoch, revision);
+            match &result {
                 Renewed::Held(_) if !self.claims.holds(claim.id) => {
                     self.claims.set_phase(claim.id, ClaimPhase::Held { by: None, waited: true });
                 }
@@ -219,7 +219,7 @@ impl Inner {
                 }
                 Renewed::Gone(_) => self.forget_claim(claim.id),
             }
-            return Ok(answer);
+            return Ok(result);
         }
         Err(contended(claim.parts.first_name()).into())
     }

@@ -126,11 +126,11 @@ impl SlotSnapshot {
             return tried;
         }
         // At random, because other clients that read the same snapshot choose at the same time.
-        let tags_in_use = MIN_TAGS + 4 * u32::try_from(all().count()).unwrap_or(u32::MAX / 8);
+        let choices = MIN_TAGS + 4 * u32::try_from(all().count()).unwrap_or(u32::MAX / 8);
         let [a, b, c, d, ..] = random_bytes();
-        let from = u32::from_le_bytes([a, b, c, d]) % tags_in_use;
+        let from = u32::from_le_bytes([a, b, c, d]) % choices;
         let free = |tag: &Tag| !all().any(|seen| seen.tag == *tag);
-        let mut tags = (from..tags_in_use).chain(0..from).map(Tag::Number);
+        let mut tags = (from..choices).chain(0..from).map(Tag::Number);
         tags.find(free).unwrap_or(Tag::Claim(claim.id))
     }
 

@@ -105,15 +105,15 @@ pub(super) async fn agree(
 ) -> Result<Epoch, Error> {
     let max_lease = stated.max_lease;
     // Each member that fails is skipped once. Everything here can be repeated safely.
-    let mut others = connection.endpoints().count().saturating_sub(1);
+    let mut other_members = connection.endpoints().count().saturating_sub(1);
     for _ in 0..MAX_ATTEMPTS {
         let stored = match read_terms(connection, keys).await {
-            Err(error) if error.should_switch_member() && others > 0 => {
-                others -= 1;
+            Err(error) if error.should_switch_member() && other_members > 0 => {
+                other_members -= 1;
                 tokio::time::sleep(ELECTION_PAUSE).await;
                 continue;
             }
-            answer => answer.map_err(CallError::into_error)??,
+            reply => reply.map_err(CallError::into_error)??,
         };
         let (written, log) = (stored.written, stored.log);
         let mut txn = Transaction::default();
@@ -149,7 +149,7 @@ pub(super) async fn agree(
                 return Ok(terms.epoch(done.revision));
             }
             // Whether it was written is found by the next read.
-            Err(error) if error.should_switch_member() && others > 0 => others -= 1,
+            Err(error) if error.should_switch_member() && other_members > 0 => other_members -= 1,
             done => drop(done.map_err(CallError::into_error)?),
         }
     }
@@ -279,16 +279,16 @@ impl Inner {
         let key = self.keys.terms();
         txn.if_unwritten(key.clone(), epoch.terms);
         otherwise.push(RangeRequest { key, keys_only: true, ..RangeRequest::default() }.into());
-        let mut answer = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
-        if !answer.succeeded {
-            let terms = answer.replies.pop().map(ResponseOp::into_kvs).unwrap_or_default();
+        let mut reply = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
+        if !reply.succeeded {
+            let terms = reply.replies.pop().map(ResponseOp::into_kvs).unwrap_or_default();
             if terms.first().map_or(0, written) != epoch.terms {
                 self.learn_epoch(
                     agree(&self.connection, &self.keys, self.stated, self.now()).await?,
                 );
             }
         }
-        Ok(answer)
+        Ok(reply)
     }
 
     /// Raises fences, so that all grants from now on have fences above `to`.

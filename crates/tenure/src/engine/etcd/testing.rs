@@ -135,13 +135,13 @@ impl Lessor {
 
 /// Blocks this thread, outside any runtime, until a future is done.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    struct Bell(std::thread::Thread);
-    impl std::task::Wake for Bell {
+    struct ThreadWaker(std::thread::Thread);
+    impl std::task::Wake for ThreadWaker {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Bell(std::thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut work = std::pin::pin!(work);
     loop {
         match work.as_mut().poll(&mut Context::from_waker(&waker)) {

@@ -311,12 +311,12 @@ pub(super) fn read_ops_limited(
 pub(super) fn snapshot_of(
     keys: &Keys,
     epoch: Epoch,
-    answer: TxnReply,
+    reply: TxnReply,
     names: &[Name],
     claims: &[ClaimId],
 ) -> Result<SlotSnapshot, Error> {
-    let mut snapshot = SlotSnapshot::new(answer.revision, epoch);
-    let mut found = answer.replies.into_iter().map(ResponseOp::into_kvs);
+    let mut snapshot = SlotSnapshot::new(reply.revision, epoch);
+    let mut found = reply.replies.into_iter().map(ResponseOp::into_kvs);
     for name in names {
         snapshot.add(keys, name, &found.next().unwrap_or_default())?;
     }

@@ -215,19 +215,19 @@ impl WatchTask {
                         }
                     }
                 },
-                answer = stream.next() => match answer {
+                response = stream.next() => match response {
                     // A refused watch is reported as created and canceled at once, without its id.
-                    Ok(Some(answer)) if answer.created && answer.canceled => {
-                        return StreamEnd::Refused(answer.cancel_reason);
+                    Ok(Some(response)) if response.created && response.canceled => {
+                        return StreamEnd::Refused(response.cancel_reason);
                     }
-                    Ok(Some(answer)) if answer.created => self.on_created(answer.watch_id),
-                    Ok(Some(answer)) if answer.canceled => {
+                    Ok(Some(response)) if response.created => self.on_created(response.watch_id),
+                    Ok(Some(response)) if response.canceled => {
                         // Canceled by `remove`, or because it fell behind a compaction.
-                        if self.watches.contains_key(&answer.watch_id) {
+                        if self.watches.contains_key(&response.watch_id) {
                             return StreamEnd::Broken;
                         }
                     }
-                    Ok(Some(answer)) => self.on_events(answer.watch_id, answer.events),
+                    Ok(Some(response)) => self.on_events(response.watch_id, response.events),
                     Ok(None) | Err(_) => {
                         self.connection.failed(member);
                         return StreamEnd::Broken;

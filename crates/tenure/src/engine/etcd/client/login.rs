@@ -18,14 +18,14 @@ use crate::time::{Clock, SystemClock};
 pub struct Login {
     user: String,
     password: String,
-    token: Mutex<Option<Token>>,
+    token: Mutex<Option<AuthToken>>,
     /// One renewal at a time.
     renewing: AsyncMutex<()>,
 }
 
 /// A token, and how long it is valid from when it was issued, if the token says so.
 #[derive(Clone)]
-pub(super) struct Token {
+pub(super) struct AuthToken {
     pub(super) value: MetadataValue<Ascii>,
     pub(super) life: Option<Duration>,
 }
@@ -38,7 +38,7 @@ impl Login {
     }
 
     /// The current token; the first call authenticates.
-    pub(super) async fn token(&self, client: &Client) -> Result<Token, RpcError> {
+    pub(super) async fn token(&self, client: &Client) -> Result<AuthToken, RpcError> {
         match self.current() {
             Some(token) => Ok(token),
             None => self.renew(client, None).await,
@@ -49,8 +49,8 @@ impl Login {
     pub(super) async fn renew(
         &self,
         client: &Client,
-        stale: Option<&Token>,
-    ) -> Result<Token, RpcError> {
+        stale: Option<&AuthToken>,
+    ) -> Result<AuthToken, RpcError> {
         let _one = self.renewing.lock().await;
         if let Some(token) = self.current()
             && stale.is_none_or(|stale| stale.value != token.value)
@@ -64,12 +64,12 @@ impl Login {
         let value = response.token.parse();
         let value =
             value.map_err(|_| RpcError::other("the server issued a token that is not ASCII"))?;
-        let token = Token { value, life: life_of(&response.token) };
+        let token = AuthToken { value, life: life_of(&response.token) };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
         Ok(token)
     }
 
-    fn current(&self) -> Option<Token> {
+    fn current(&self) -> Option<AuthToken> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

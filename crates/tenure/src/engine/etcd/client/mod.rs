@@ -33,8 +33,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, ConnectError, Status};
 use tonic_prost::ProstCodec;
 
+use self::login::AuthToken;
 pub use self::login::Login;
-use self::login::Token;
 pub use self::messages::*;
 
 /// Largest response that is accepted. etcd itself has no limit for responses; a slot with a hundred
@@ -266,7 +266,7 @@ impl Client {
         &self,
         path: &'static str,
         request: Q,
-        token: Option<&Token>,
+        token: Option<&AuthToken>,
     ) -> Result<A, RpcError>
     where
         Q: Message + 'static,
@@ -303,7 +303,7 @@ impl Client {
         &self,
         path: &'static str,
         first: Q,
-        token: Option<&Token>,
+        token: Option<&AuthToken>,
     ) -> Result<BidiStream<Q, A>, RpcError>
     where
         Q: Message + 'static,
@@ -382,7 +382,7 @@ impl From<WatchCancelRequest> for WatchRequest {
 }
 
 /// Every request requires a member that has a leader: one in a minority returns an error.
-fn with_metadata<T>(message: T, token: Option<&Token>) -> tonic::Request<T> {
+fn with_metadata<T>(message: T, token: Option<&AuthToken>) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     if let Some(token) = token {
@@ -412,8 +412,8 @@ impl RpcError {
             source = error.source();
         }
         let message = match status.message() {
-            said if causes.is_empty() || said.contains(&causes) => said.to_owned(),
-            said => format!("{said}: {causes}"),
+            message if causes.is_empty() || message.contains(&causes) => message.to_owned(),
+            message => format!("{message}: {causes}"),
         };
         Self { code: status.code(), message, unsent }
     }

@@ -89,14 +89,14 @@ impl Stops {
 }
 
 /// Engines in a namespace of their own, with leases that a manual clock ends.
-struct Scene {
+struct TestNamespace {
     clock: ManualClock,
     terms: Terms,
     lessor: Arc<Lessor>,
     other: EtcdEngine,
 }
 
-impl Scene {
+impl TestNamespace {
     fn new(namespace: &str) -> Self {
         let clock = ManualClock::new();
         let lessor = Lessor::new(Arc::new(clock.clone()));
@@ -151,7 +151,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestNamespace {
     fn drop(&mut self) {
         self.lessor.close();
     }
@@ -167,7 +167,7 @@ fn quiet(engine: &EtcdEngine) {
 /// for as long as the session's other claims keep their lease alive.
 #[test]
 fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
-    let (scene, stops) = (Scene::new("ends-while-served"), Stops::new(&[1, 4]));
+    let (scene, stops) = (TestNamespace::new("ends-while-served"), Stops::new(&[1, 4]));
     let engine = scene.engine(Some(stops.gate()));
     let (here, held) = (SessionId::new(), scene.take("a"));
     let waiter = claim(here, "a", Patience::Wait);
@@ -198,7 +198,8 @@ fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
 /// the transaction from writing a hold that its process does not know.
 #[track_caller]
 fn a_late_step_makes_no_hold(namespace: &str, lineage: Lineage, sent: usize) {
-    let (scene, late, slow) = (Scene::new(namespace), Stops::new(&[sent]), Stops::new(&[1]));
+    let (scene, late, slow) =
+        (TestNamespace::new(namespace), Stops::new(&[sent]), Stops::new(&[1]));
     let (engine, third) = (scene.engine(Some(late.gate())), scene.engine(Some(slow.gate())));
     let (here, held) = (SessionId::new(), scene.take("a"));
     let waiter = claim_of(lineage, here, "a", Patience::Wait);
@@ -253,7 +254,7 @@ struct Ahead {
 
 impl Ahead {
     /// Replaces the scene's clock for all engines that are opened later.
-    fn of(scene: &mut Scene) -> Arc<Self> {
+    fn of(scene: &mut TestNamespace) -> Arc<Self> {
         let (clock, by, reads) = (scene.clock.clone(), AtomicU64::new(0), AtomicUsize::new(0));
         let ahead = Arc::new(Self { clock, by, reads });
         scene.terms.clock = Arc::clone(&ahead) as _;
@@ -278,7 +279,7 @@ impl Clock for Ahead {
 
 #[test]
 fn a_waiter_whose_time_is_up_is_not_served_though_its_end_was_not_noticed_yet() {
-    let mut scene = Scene::new("over-and-served");
+    let mut scene = TestNamespace::new("over-and-served");
     let ahead = Ahead::of(&mut scene);
     let (engine, held) = (scene.engine(None), scene.take("a"));
     let waiter = claim(SessionId::new(), "a", Patience::Wait);
@@ -294,7 +295,7 @@ fn a_waiter_whose_time_is_up_is_not_served_though_its_end_was_not_noticed_yet() 
 /// keep-alive was sent: a claim may use it without another keep-alive.
 #[test]
 fn a_lease_counts_from_the_send_of_what_was_answered() {
-    let mut scene = Scene::new("late-answers");
+    let mut scene = TestNamespace::new("late-answers");
     let ahead = Ahead::of(&mut scene);
     let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
     let engine = scene.behind(&proxy);
@@ -336,7 +337,7 @@ impl SignalListener for SignalLog {
 /// created again.
 #[test]
 fn after_a_broken_watch_sessions_ask_again_and_waiters_are_served() {
-    let scene = Scene::new("broken-watch");
+    let scene = TestNamespace::new("broken-watch");
     let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
     let (engine, held) = (scene.behind(&proxy), scene.take("a"));
     let (session, signals) = (SessionId::new(), Arc::new(SignalLog::default()));
@@ -392,7 +393,7 @@ fn a_change_one_revision_after_the_look_is_noticed() {
 #[test]
 fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
     let numbers: Vec<usize> = (1..=MAX_IN_FLIGHT).collect();
-    let (scene, stops) = (Scene::new("late-turn"), Stops::new(&numbers));
+    let (scene, stops) = (TestNamespace::new("late-turn"), Stops::new(&numbers));
     let (engine, session) = (scene.engine(Some(stops.gate())), SessionId::new());
     // The lease of the session exists from here on.
     let first = claim(session, "first", Patience::Try);
@@ -428,7 +429,7 @@ fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
 /// call would end: its watches would never be removed.
 #[test]
 fn a_withdrawal_ends_the_wait_that_begins_while_it_is_under_way() {
-    let (scene, stops) = (Scene::new("wait-begins"), Stops::new(&[4, 8]));
+    let (scene, stops) = (TestNamespace::new("wait-begins"), Stops::new(&[4, 8]));
     let engine = scene.engine(Some(stops.gate()));
     let _held = scene.take("a");
     let waiter = claim(SessionId::new(), "a", Patience::Wait);
