@@ -74,7 +74,7 @@ impl EtcdEngine {
         let clock = Arc::clone(&terms.clock);
         let leases = Leases::new(Arc::clone(&connection), Arc::clone(&clock));
         #[cfg(feature = "conformance")]
-        let leases = leases.on_stage(options.lessor);
+        let leases = leases.with_lessor(options.lessor);
         #[cfg(not(feature = "conformance"))]
         let OpenOptions {} = options;
         let claims = Arc::new(Claims::new(clock.alarm()));

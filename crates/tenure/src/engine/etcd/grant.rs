@@ -13,10 +13,12 @@
 //!
 //! # Why a grant is safe
 //!
-//! - Both ways compare everything that could refuse the grant at the revision of the write: holds,
-//!   lock delays and tickets with precedence (nothing written in that range), older tickets, the
-//!   claim's own ticket (it was not withdrawn, expired or replaced), and the absence of its
-//!   tombstone. Deletions only free, so they are not compared.
+//! - Both ways compare, at the revision of the write, everything that could refuse the grant: that
+//!   no hold, lock delay or ticket with precedence was written; the claim's own ticket, which may
+//!   have been withdrawn or have expired; and the absence of its tombstone. Plain tickets that are
+//!   written later stand behind this one, so only older ones count: the fast way compares that
+//!   there is none, and a snapshot has all that matter. Deletions only free, so they are not
+//!   compared.
 //! - A claim whose lease has passed by this engine's clock is not granted, although its ticket may
 //!   still exist because other claims keep the shared lease alive.
 //! - The keys are on leases of the current raft term before the session is notified.
@@ -29,6 +31,7 @@
 use std::sync::Arc;
 
 use super::Inner;
+use super::claim::MAX_ATTEMPTS;
 use super::claims::ClaimPhase;
 use super::client::{Compare, CompareResult};
 use super::errors::{CallError, VerbError, contended};
@@ -43,17 +46,14 @@ use crate::ledger::Now;
 use crate::ledger::seam::{Line, Shelf};
 
 /// How long to back off after a check whose call failed.
-const RETRY_AFTER: std::time::Duration = std::time::Duration::from_millis(100);
-
-/// Most attempts of one check.
-const MAX_ATTEMPTS: usize = 64;
+const CHECK_BACKOFF: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// The result of a check.
 enum TurnOutcome {
     /// The claim holds.
     Granted,
     /// The claim waits, and has to watch these.
-    Waiters { specs: Vec<WatchSpec>, plain: bool },
+    Waiting { specs: Vec<WatchSpec>, plain: bool },
     /// The claim has no ticket any more, or must not be granted.
     Gone,
 }
@@ -68,7 +68,7 @@ impl Inner {
             match self.try_grant(&local, plain, quick).await {
                 Ok(TurnOutcome::Granted) => self.waiters.end_granted(self, id),
                 Ok(TurnOutcome::Gone) => self.waiters.end(self, id),
-                Ok(TurnOutcome::Waiters { specs, plain }) => self.set_watches(id, specs, plain),
+                Ok(TurnOutcome::Waiting { specs, plain }) => self.set_watches(id, specs, plain),
                 Err(VerbError::Call(CallError::LeaseGone)) => {
                     // The next renewal of the claim reports that it is gone.
                     self.leases.forget(&local.lease);
@@ -79,7 +79,7 @@ impl Inner {
                     if self.connection.is_restored() {
                         return;
                     }
-                    tokio::time::sleep(RETRY_AFTER).await;
+                    tokio::time::sleep(CHECK_BACKOFF).await;
                     if self.waiters.contains(id) {
                         continue;
                     }
@@ -140,7 +140,7 @@ impl Inner {
             }
             let Some((name, mut ledger)) = Self::ledger_if_served(local, &found, now) else {
                 let (specs, plain) = self.watches_for(local, &found, &mut before);
-                return Ok(TurnOutcome::Waiters { specs, plain });
+                return Ok(TurnOutcome::Waiting { specs, plain });
             };
             let diff = LedgerDiff::new(&self.keys, &found, &mut before);
             let txn = diff.transaction(&mut ledger, Some(local), now.wall_micros)?;

@@ -66,8 +66,8 @@ impl Inner {
     ) -> Result<(), VerbError> {
         let Some(entry) = self.claims.get(id) else { return Ok(()) };
         let seen = found.slots.values().flatten();
-        let mut local = seen.filter(|seen| seen.id == id && seen.kind != KeyKind::Delay);
-        if local.any(|seen| seen.lease != entry.local.lease.id) {
+        let mut own_keys = seen.filter(|seen| seen.id == id && seen.kind != KeyKind::Delay);
+        if own_keys.any(|seen| seen.lease != entry.local.lease.id) {
             self.move_keys(vec![entry], since).await?;
         }
         Ok(())

@@ -147,7 +147,7 @@ impl Leases {
     }
 
     #[cfg(feature = "conformance")]
-    pub(super) fn on_stage(mut self, lessor: Option<Arc<Lessor>>) -> Self {
+    pub(super) fn with_lessor(mut self, lessor: Option<Arc<Lessor>>) -> Self {
         self.lessor = lessor;
         self
     }

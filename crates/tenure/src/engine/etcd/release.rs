@@ -5,8 +5,8 @@
 //!   another revision, or no key, and deletes nothing of a successor.
 //! - **Withdrawal** (`uncertain`: requests of the claim may still be in flight): first a
 //!   transaction that writes the tombstone and reads the claim's keys, then their deletion.
-//! - **By the ledger** (`release_by_ledger`), if the claim shares a fence, is a set, or the fast
-//!   way failed: the ledger releases it on a snapshot.
+//! - **By the ledger** (`release_by_ledger`), in all other cases, such as a hold that shares its
+//!   fence or a withdrawn set: the ledger releases the claim on a snapshot.
 //!
 //! # Why a withdrawal leaves nothing behind
 //!
@@ -44,8 +44,8 @@ impl Inner {
         since: Tick,
     ) -> Result<Vec<Released>, Error> {
         if let [release] = batch {
-            let reply = self.release_one(release, since).await;
-            return Ok(vec![reply.map_err(|error| error.into_error(Verb::Release))?]);
+            let result = self.release_one(release, since).await;
+            return Ok(vec![result.map_err(|error| error.into_error(Verb::Release))?]);
         }
         // Concurrently: one after the other, a full batch would exceed the timeout of a call.
         let mut results = Vec::with_capacity(batch.len());
@@ -59,8 +59,8 @@ impl Inner {
             }
             let (inner, release) = (Arc::clone(self), release.clone());
             in_flight.push(self.tasks.run(async move {
-                let reply = inner.release_one(&release, since).await;
-                reply.map_err(|error| error.into_error(Verb::Release))
+                let result = inner.release_one(&release, since).await;
+                result.map_err(|error| error.into_error(Verb::Release))
             }));
         }
         for one in in_flight {
@@ -231,20 +231,20 @@ impl Inner {
         let kvs: Vec<KeyValue> = reply.replies.into_iter().flat_map(ResponseOp::into_kvs).collect();
         let mut found = SlotSnapshot::new(reply.revision, self.epoch());
         found.add(&self.keys, name, &kvs)?;
-        let mut local = found.slots.remove(name).unwrap_or_default();
-        local.retain(|seen| seen.id == claim.id);
-        if !local.iter().any(|seen| seen.kind == KeyKind::Hold) {
+        let mut own_keys = found.slots.remove(name).unwrap_or_default();
+        own_keys.retain(|seen| seen.id == claim.id);
+        if !own_keys.iter().any(|seen| seen.kind == KeyKind::Hold) {
             // The lock delay of a hold that has expired stays.
-            local.retain(|seen| seen.kind != KeyKind::Delay);
+            own_keys.retain(|seen| seen.kind != KeyKind::Delay);
         }
-        if local.is_empty() {
+        if own_keys.is_empty() {
             return Ok(Some(Released::Gone));
         }
-        if local.iter().any(|seen| seen.record.group.is_some()) {
+        if own_keys.iter().any(|seen| seen.record.group.is_some()) {
             return Ok(None);
         }
         let mut txn = Transaction::default();
-        for seen in &local {
+        for seen in &own_keys {
             txn.if_unwritten(seen.key.clone(), seen.written);
             txn.delete(seen.key.clone());
         }

@@ -8,9 +8,9 @@
 //!   A hold of a claim that did not wait must have seen every ticket as well, or it would jump the
 //!   queue; of a claim that waited its own ticket is compared instead. Deletions are not compared:
 //!   they only free.
-//! - **A new ticket** compares the key that it stands behind, because that is what it will watch. A
-//!   ticket with precedence also compares that no hold, delay or ticket with precedence was
-//!   written.
+//! - **A new ticket** compares the key that it is queued behind, because that is what it will
+//!   watch. A ticket with precedence also compares that no hold, delay or ticket with precedence
+//!   was written.
 //! - **What is rewritten or deleted** must be as it was read. To delete a ticket, the hold of its
 //!   claim must be absent: the transaction that grants it does not write the ticket.
 //! - **The tag** of a new claim must be free: its keys are compared to be absent. In a set these
@@ -150,10 +150,10 @@ impl<'a> LedgerDiff<'a> {
             // A copy of this claim may arrive at the same time, or another claim that chose the
             // same tag. A copy writes to all its slots at once, so one slot is enough.
             let name = local.claim.parts.first_name();
-            let stands = |kind: KeyKind| self.snapshot.key_of(name, kind, id).is_some();
-            if ![KeyKind::Hold, KeyKind::Kin, KeyKind::Wait].into_iter().any(stands) {
+            let exists = |kind: KeyKind| self.snapshot.key_of(name, kind, id).is_some();
+            if ![KeyKind::Hold, KeyKind::Kin, KeyKind::Wait].into_iter().any(exists) {
                 // Its own lock delay may be left from before it expired.
-                for kind in KeyKind::ALL.into_iter().filter(|kind| !stands(*kind)) {
+                for kind in KeyKind::ALL.into_iter().filter(|kind| !exists(*kind)) {
                     txn.if_absent(self.keys.claim(name, kind, local.tag));
                 }
             }
@@ -190,7 +190,7 @@ impl<'a> LedgerDiff<'a> {
                     self.compare_all_seen(txn, name, id);
                 }
             }
-            let was = before.get(&id).is_some_and(|mark| !mark.is_reserved());
+            let was = before.get(&id).is_some_and(|state| !state.is_reserved());
             if !hold.reserved && !was {
                 self.put_delay(txn, name, local.filter(|local| local.claim.id == id), wall);
             }
@@ -225,13 +225,13 @@ impl<'a> LedgerDiff<'a> {
     /// Deletes the keys of claims that the ledger has removed.
     fn diff_removed(&self, txn: &mut Transaction, name: &Name, ledger: &mut SnapshotLedger) {
         let slot = ledger.shelf().peek(name);
-        let stands = |id: ClaimId| {
+        let exists = |id: ClaimId| {
             slot.is_some_and(|slot| {
                 slot.line.get(id).is_some() || slot.holds.iter().any(|hold| hold.claim.id == id)
             })
         };
         let all = &self.snapshot.slots[name];
-        for seen in all.iter().filter(|seen| seen.kind != KeyKind::Delay && !stands(seen.id)) {
+        for seen in all.iter().filter(|seen| seen.kind != KeyKind::Delay && !exists(seen.id)) {
             txn.delete(seen.key.clone());
             match self.snapshot.key_of(name, KeyKind::Hold, seen.id) {
                 None => {
