@@ -426,6 +426,13 @@ impl Inner {
         Ok(snapshot_of(&self.keys, self.epoch(), reply, names, tombstones)?)
     }
 
+    /// Fails if no more requests of a claim may be sent: it was withdrawn, or its lease has passed.
+    pub(super) fn check_wanted(&self, claim: &Claim) -> Result<(), Error> {
+        self.in_flight.check_wanted(claim.id)?;
+        let expired = self.claims.expires(claim.id).is_none_or(|at| at <= self.clock.now());
+        if expired { Err(expired_unsent(claim.lease)) } else { Ok(()) }
+    }
+
     /// Backs off with jitter, from the fifth attempt on, so that other clients finish their writes.
     pub(super) async fn back_off(&self, attempt: usize) {
         if attempt >= 4 {

@@ -167,9 +167,9 @@ impl ClusterConnection {
             Ok(response) => response.map_err(|failure| CallError::from_rpc(&failure)),
             Err(_) => Err(CallError::Timeout(self.limit)),
         };
-        let response = response.map_err(|error| error.at(&self.members[at].endpoint));
+        let response = response.map_err(|error| error.with_endpoint(&self.members[at].endpoint));
         if response.as_ref().is_err_and(CallError::should_switch_member) {
-            self.failed(at);
+            self.switch_from(at);
         }
         response
     }
@@ -181,7 +181,7 @@ impl ClusterConnection {
         self.pass_gate().await;
         let before = self.observed();
         let response = self.call(|client: Client| async move { client.txn(txn).await }).await?;
-        let revision = self.decode_key(response.header.as_ref(), before)?;
+        let revision = self.observe_header(response.header.as_ref(), before)?;
         #[cfg(feature = "conformance")]
         self.pass_gate().await;
         Ok(TxnReply { succeeded: response.succeeded, revision, replies: response.responses })
@@ -216,7 +216,7 @@ impl ClusterConnection {
     }
 
     /// Switches to the next member, unless `member` is no longer the one in use.
-    pub(super) fn failed(&self, member: usize) {
+    pub(super) fn switch_from(&self, member: usize) {
         let next = (member + 1) % self.members.len();
         self.current.send_if_modified(|current| {
             let same = *current == member && next != member;
@@ -263,7 +263,7 @@ impl ClusterConnection {
 
     /// Records the cluster id, revision and raft term of a response. Fails if they contradict
     /// `before`, the state that was known when the request was sent.
-    fn decode_key(
+    fn observe_header(
         &self,
         header: Option<&ResponseHeader>,
         before: ClusterState,
@@ -323,17 +323,17 @@ mod tests {
         let location = Location::parse("etcd://a:1,b:1,c:1").unwrap();
         let connection = ClusterConnection::new(&location, CallerRuntime::default()).unwrap();
         let first = *connection.current.borrow();
-        connection.failed(first);
+        connection.switch_from(first);
         let second = *connection.current.borrow();
         assert_eq!(second, (first + 1) % 3);
-        connection.failed(first);
+        connection.switch_from(first);
         assert_eq!(*connection.current.borrow(), second, "the switch was made already");
         let alone = ClusterConnection::new(
             &Location::parse("etcd://a:1").unwrap(),
             CallerRuntime::default(),
         )
         .unwrap();
-        alone.failed(0);
+        alone.switch_from(0);
         assert_eq!(*alone.current.borrow(), 0);
     }
 

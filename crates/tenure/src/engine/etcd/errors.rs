@@ -80,7 +80,7 @@ impl CallError {
     }
 
     /// Adds the endpoint of the member to the message.
-    pub(super) fn at(self, endpoint: &str) -> Self {
+    pub(super) fn with_endpoint(self, endpoint: &str) -> Self {
         match self {
             Self::Unavailable(message) => Self::Unavailable(format!("{endpoint}: {message}")),
             Self::NotConnected(message) => Self::NotConnected(format!("{endpoint}: {message}")),

@@ -37,14 +37,14 @@ use super::Inner;
 use super::claims::ClaimPhase;
 use super::client::{RangeRequest, RangeResponse, RequestOp, ResponseOp, SortOrder, SortTarget};
 use super::connection::TxnReply;
-use super::errors::{VerbError, expired_unsent};
+use super::errors::VerbError;
 use super::keys::{KeyKind, Tag};
 use super::record::ClaimRecord;
 use super::snapshot::{SlotSnapshot, part_of};
 use super::transaction::{LocalClaim, Transaction, as_i64, read_ops, read_range, snapshot_of};
 use super::waiters::{WaitersState, WaitingClaim};
 use super::watches::WatchSpec;
-use crate::contract::{Arrival, Claim, ClaimId, Error, Name, Part, Patience, Queued, Verdict};
+use crate::contract::{Arrival, Claim, ClaimId, Name, Part, Patience, Queued, Verdict};
 use crate::limits;
 use crate::sync::random_bytes;
 
@@ -161,13 +161,6 @@ impl Inner {
         QueueEntry::ReadSlot
     }
 
-    /// Fails if no more requests of a claim may be sent: it was withdrawn, or its lease has passed.
-    pub(super) fn check_wanted(&self, claim: &Claim) -> Result<(), Error> {
-        self.in_flight.check_wanted(claim.id)?;
-        let expired = self.claims.expires(claim.id).is_none_or(|at| at <= self.clock.now());
-        if expired { Err(expired_unsent(claim.lease)) } else { Ok(()) }
-    }
-
     /// Makes a claim whose slots are not empty.
     pub(super) async fn claim_contended(
         self: &Arc<Self>,
@@ -190,7 +183,7 @@ impl Inner {
                     return self.claim_by_ledger(local, found).await;
                 }
                 QueueEntry::Append => {
-                    return match self.queue_behind(&local, name).await? {
+                    return match self.append_ticket(&local, name).await? {
                         Some(verdict) => Ok(verdict),
                         None => self.claim_by_ledger(local, None).await,
                     };
@@ -208,7 +201,7 @@ impl Inner {
 
     /// Appends a claim to the local queue of its name. `None` if the last claim of the queue is
     /// gone meanwhile, or the claim may not be appended.
-    async fn queue_behind(
+    async fn append_ticket(
         self: &Arc<Self>,
         local: &LocalClaim,
         name: &Name,
@@ -247,10 +240,10 @@ impl Inner {
         let tickets = replies.next().map_or(0, |reply| reply.count());
         let mut found = SlotSnapshot::new(revision, self.epoch());
         found.add(&self.keys, name, &deciding)?;
-        let queued = self.place_behind(&found, claim, name, tickets, revision);
+        let queued = self.place_of_newest(&found, claim, name, tickets, revision);
         self.claims.set_phase(claim.id, ClaimPhase::Waiting);
         if self.claims.get(claim.id).is_some() {
-            self.wait_behind(&local, name, revision);
+            self.begin_appended_wait(&local, name, revision);
         } else {
             self.waiters.lock().free_tag(name, local.tag);
         }
@@ -259,7 +252,7 @@ impl Inner {
 
     /// Computes the place in the queue of the newest of `tickets` tickets. `found` has the deciding
     /// keys of the slot, without plain tickets.
-    fn place_behind(
+    fn place_of_newest(
         &self,
         found: &SlotSnapshot,
         claim: &Arc<Claim>,
@@ -285,7 +278,7 @@ impl Inner {
     }
 
     /// Adds a claim whose ticket is written to the local queue.
-    fn wait_behind(self: &Arc<Self>, local: &LocalClaim, name: &Name, arrival: u64) {
+    fn begin_appended_wait(self: &Arc<Self>, local: &LocalClaim, name: &Name, arrival: u64) {
         let id = local.claim.id;
         let mut state = self.waiters.lock();
         state.waiting.entry(id).or_insert_with(|| WaitingClaim::new(local, arrival, true));

@@ -90,17 +90,17 @@ impl ClaimRecord {
         let _ = write!(text, " {lease} {delay} {waits} {replaces} {} ", self.since);
         let arrival = or_dash(self.arrival.map(|arrival| arrival.to_string()));
         let reserved = u8::from(self.reserved);
-        let _ = write!(text, "{arrival} {} {reserved} ", self.fence.text());
+        let _ = write!(text, "{arrival} {} {reserved} ", self.fence.encode());
         match &self.group {
             None => text.push('-'),
-            Some(group) => group.push(&mut text),
+            Some(group) => group.encode_into(&mut text),
         }
         for (at, part) in claim.parts.as_slice().iter().enumerate() {
             let name = utf8_percent_encode(part.name().as_str(), SPECIAL);
             let (first, shape) = (if at == 0 { ' ' } else { ';' }, shape_text(part.shape()));
             let _ = write!(text, "{first}{shape}:{}:{name}", part.weight());
         }
-        push_about(&mut text, &claim.about);
+        encode_about(&mut text, &claim.about);
         text.into_bytes()
     }
 
@@ -122,16 +122,16 @@ impl ClaimRecord {
         let replaces = option(next()?)?;
         let since = next()?.parse().ok()?;
         let arrival = option(next()?)?;
-        let fence = FenceSource::read(next()?)?;
+        let fence = FenceSource::decode(next()?)?;
         let reserved = next()? == "1";
         let group = match next()? {
             "-" => None,
-            text => Some(FenceGroup::read(text)?),
+            text => Some(FenceGroup::decode(text)?),
         };
-        let parts: Vec<Part> = next()?.split(';').map(read_part).collect::<Option<_>>()?;
+        let parts: Vec<Part> = next()?.split(';').map(decode_part).collect::<Option<_>>()?;
         let parts = Parts::set(parts).ok()?;
         let about = About {
-            host: decode(next()?)?.into(),
+            host: unescape(next()?)?.into(),
             pid: next()?.parse().ok()?,
             place: optional_text(next()?)?.map(|text| Place::Told(text.into())),
             label: match optional_text(next()?)? {
@@ -146,7 +146,7 @@ impl ClaimRecord {
 }
 
 impl FenceSource {
-    fn text(self) -> String {
+    fn encode(self) -> String {
         match self {
             Self::Created(0) => "c".to_owned(),
             Self::Written(0) => "m".to_owned(),
@@ -156,7 +156,7 @@ impl FenceSource {
         }
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn decode(text: &str) -> Option<Self> {
         let raised = |by: &str| if by.is_empty() { Some(0) } else { by.parse().ok() };
         match (text.strip_prefix('c'), text.strip_prefix('m')) {
             (Some(by), _) => raised(by).map(Self::Created),
@@ -167,24 +167,24 @@ impl FenceSource {
 }
 
 impl FenceGroup {
-    fn push(&self, text: &mut String) {
-        let _ = write!(text, "{}:{}:{}", self.key, self.fence.text(), u8::from(self.spent));
+    fn encode_into(&self, text: &mut String) {
+        let _ = write!(text, "{}:{}:{}", self.key, self.fence.encode(), u8::from(self.spent));
         for member in &self.members {
             let _ = write!(text, ":{}", member.to_hex());
         }
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn decode(text: &str) -> Option<Self> {
         let mut fields = text.split(':');
         let key = fields.next()?.parse().ok()?;
-        let fence = FenceSource::read(fields.next()?)?;
+        let fence = FenceSource::decode(fields.next()?)?;
         let spent = fields.next()? == "1";
         let members = fields.map(|text| text.parse().ok()).collect::<Option<_>>()?;
         Some(Self { key, fence, spent, members })
     }
 }
 
-fn push_about(text: &mut String, about: &About) {
+fn encode_about(text: &mut String, about: &About) {
     let host = utf8_percent_encode(&about.host, SPECIAL);
     let _ = write!(text, " {host} {} ", about.pid);
     match &about.place {
@@ -215,12 +215,12 @@ fn option<T: FromStr>(text: &str) -> Option<Option<T>> {
 #[allow(clippy::option_option, reason = "not given and not legible are different things")]
 fn optional_text(text: &str) -> Option<Option<String>> {
     match text.strip_prefix('=') {
-        Some(text) => decode(text).map(Some),
+        Some(text) => unescape(text).map(Some),
         None => (text == "-").then_some(None),
     }
 }
 
-fn decode(text: &str) -> Option<String> {
+fn unescape(text: &str) -> Option<String> {
     Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
 }
 
@@ -235,11 +235,11 @@ fn shape_text(shape: Shape) -> String {
     }
 }
 
-fn read_part(text: &str) -> Option<Part> {
+fn decode_part(text: &str) -> Option<Part> {
     let mut fields = text.splitn(3, ':');
     let shape = fields.next()?;
     let weight: u32 = fields.next()?.parse().ok()?;
-    let name = Name::try_from(&*decode(fields.next()?)?).ok()?;
+    let name = Name::try_from(&*unescape(fields.next()?)?).ok()?;
     match shape {
         "l" if weight == limits::FULL_WEIGHT => Some(Part::write(name)),
         "l" => Some(Part::read(name)),

@@ -135,9 +135,9 @@ impl Tasks {
         let (sender, receiver) = oneshot::channel();
         let guard = self.guard();
         handle.spawn(async move {
-            let answer = work.await;
+            let result = work.await;
             // Counted until the result is sent: from then on the caller is responsible.
-            let _ = sender.send(answer);
+            let _ = sender.send(result);
             drop(guard);
         });
         receiver

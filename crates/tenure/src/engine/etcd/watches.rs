@@ -167,7 +167,7 @@ impl WatchTask {
                 }
                 Err(error) => {
                     tracing::debug!(?error, "opening the watch stream failed");
-                    self.connection.failed(member);
+                    self.connection.switch_from(member);
                     backoff = (backoff * 2).min(BACKOFF.1);
                 }
             }
@@ -229,7 +229,7 @@ impl WatchTask {
                     }
                     Ok(Some(response)) => self.on_events(response.watch_id, response.events),
                     Ok(None) | Err(_) => {
-                        self.connection.failed(member);
+                        self.connection.switch_from(member);
                         return StreamEnd::Broken;
                     }
                 },
