@@ -134,7 +134,7 @@ fn start_expiry_thread(claims: &Arc<Claims>, inner: &Arc<Inner>) -> Result<(), E
     };
     let started = std::thread::Builder::new().name("tenure-expiry".to_owned()).spawn(work);
     started.map(drop).map_err(|error| {
-        Error::new(ErrorKind::Limit, format!("the system gives no thread: {error}"))
+        Error::new(ErrorKind::Limit, format!("cannot start a thread: {error}"))
             .with_help("raise the limit of threads")
             .caused_by(error)
     })

@@ -139,15 +139,15 @@ impl Inner {
         batch: &[ClaimRef],
         entries: &HashMap<ClaimId, ClaimEntry>,
     ) -> Result<HashMap<ClaimId, Renewed>, VerbError> {
-        let mut lines: HashMap<&Name, Vec<&ClaimRef>> = HashMap::new();
+        let mut by_name: HashMap<&Name, Vec<&ClaimRef>> = HashMap::new();
         for claim in batch {
             let waits = entries.get(&claim.id).is_some_and(|one| one.phase == ClaimPhase::Waiting);
             if waits && claim.parts.as_slice().len() == 1 && self.waiters.contains(claim.id) {
-                lines.entry(claim.parts.first_name()).or_default().push(claim);
+                by_name.entry(claim.parts.first_name()).or_default().push(claim);
             }
         }
         let mut results = HashMap::new();
-        for (name, claims) in lines.into_iter().filter(|(_, claims)| claims.len() > 1) {
+        for (name, claims) in by_name.into_iter().filter(|(_, claims)| claims.len() > 1) {
             let found = self.read_slots(std::slice::from_ref(name), &[]).await?;
             let now = self.now();
             let mut ledger = found.ledger(now, 0);

@@ -257,10 +257,10 @@ impl Inner {
             }
         };
         let wanted = RangeRequest { key, keys_only: true, ..RangeRequest::default() };
-        let asked = self.connection.read(vec![wanted.into()]).await;
+        let read = self.connection.read(vec![wanted.into()]).await;
         // By creation revision: another claim may use the same key by now.
-        let there = asked.map(|answer| {
-            let found = answer.replies.into_iter().flat_map(ResponseOp::into_kvs).next();
+        let there = read.map(|reply| {
+            let found = reply.replies.into_iter().flat_map(ResponseOp::into_kvs).next();
             found.map(|found| u64::try_from(found.create_revision).unwrap_or(0))
         });
         if there.ok() != Some(expected) {
@@ -268,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// Returns what a claim has to watch, and whether it is plain. The table in the file's head
+    /// Returns what a claim has to watch, and whether it is plain. The list in the file's head
     /// says which keys these are.
     pub(super) fn watches_for(
         &self,
@@ -293,8 +293,8 @@ impl Inner {
                 specs.push(WatchSpec::AnyIn(self.keys.slot(name)));
                 continue;
             }
-            let line = queue_of(slot);
-            let before = line.iter().take_while(|other| **other != claim.id).last();
+            let queue = queue_of(slot);
+            let before = queue.iter().take_while(|other| **other != claim.id).last();
             if let Some(seen) = before.and_then(|id| found.ticket(name, *id)) {
                 specs.push(WatchSpec::KeyDeleted(seen.key.clone(), seen.created));
                 let weight = |of: &FoundKey| {
