@@ -84,7 +84,7 @@ pub fn first_line(path: &str, text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{columns, file_lines, first_line, function_lines};
+    use super::{columns, file_lines, first_line, function_lines, prose_columns};
 
     #[test]
     fn a_long_file_is_asked_for_its_second_room() {

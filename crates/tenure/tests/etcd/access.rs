@@ -5,7 +5,7 @@ use std::time::Duration;
 use servers::{Etcd, Proxy, eventually};
 use tenure::block_on;
 use tenure::contract::Query;
-use tenure::engine::etcd::client::{Client, Options, Target};
+use tenure::engine::etcd::client::{Client, ClientOptions, Target};
 use tenure::{Effect, ErrorKind, Tenure};
 
 use crate::host::Waiter;
@@ -16,7 +16,7 @@ fn a_connection_without_streams_is_kept_while_it_is_idle() {
     let proxy = Proxy::to(("127.0.0.1", etcd.port(0)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let target = Target::new(&format!("http://{}", proxy.addr()), &Options::default());
+        let target = Target::new(&format!("http://{}", proxy.addr()), &ClientOptions::default());
         let client = Client::new(&target.unwrap());
         client.status().await.unwrap();
         // etcd closes a connection after four probes that it did not want, which took 25 s.

@@ -10,7 +10,7 @@ use servers::{Etcd, eventually};
 use tenure::block_on;
 use tenure::conformance::audit::{Recorder, Rules, What, judge};
 use tenure::engine::etcd::client::{
-    Client, KeyValue, Options, RequestOp, Target, TxnRequest, WatchCreateRequest,
+    Client, ClientOptions, KeyValue, RequestOp, Target, TxnRequest, WatchCreateRequest,
 };
 use tenure::time::SystemClock;
 use tenure::{Error, LockStatus, MutexGuard, Tenure, Witness};
@@ -125,7 +125,7 @@ pub(crate) fn ever_written(etcd: &Etcd, root: String) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let endpoint = format!("http://127.0.0.1:{}", etcd.port(0));
-        let client = Client::new(&Target::new(&endpoint, &Options::default()).unwrap());
+        let client = Client::new(&Target::new(&endpoint, &ClientOptions::default()).unwrap());
         // From the first revision on, until a last event that is only there to be seen.
         let end = format!("{root}~");
         let success = vec![RequestOp::put(&*end, "", 0)];

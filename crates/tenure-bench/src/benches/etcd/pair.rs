@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use servers::Etcd;
 use tenure::engine::etcd::client::{
-    Client, Compare, CompareResult, Options, RequestOp, Target, TxnRequest,
+    Client, ClientOptions, Compare, CompareResult, RequestOp, Target, TxnRequest,
 };
 use tenure::{Error, Tenure};
 
@@ -57,7 +57,7 @@ struct ByHand {
 impl ByHand {
     async fn connect(etcd: &Etcd) -> Result<Self, Error> {
         let endpoint = format!("http://127.0.0.1:{}", etcd.port(0));
-        let target = Target::new(&endpoint, &Options::default()).map_err(failed)?;
+        let target = Target::new(&endpoint, &ClientOptions::default()).map_err(failed)?;
         let client = Client::new(&target);
         // Longer than any run: its end is not what is measured.
         let seconds = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX).saturating_mul(100);

@@ -1,12 +1,16 @@
-//! Cells in the store: the bytes are the value of a key, its revision is the version. Knows values,
-//! not locks.
+//! Cells: the value is that of one key, and its revision plus the base of fences is the version.
+//!
+//! A second key has the largest fence that wrote the cell, and stays when the cell is removed. A
+//! write reads both keys, checks the expectation, and writes on condition that neither has changed;
+//! otherwise it starts again. A cell with a time to live has a lease of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Halt, TRIES, crowded};
+use super::claim::MAX_ATTEMPTS;
 use super::client::{KeyValue, RangeRequest, RequestOp, ResponseOp};
-use super::step::Change;
+use super::errors::{VerbError, contended};
+use super::transaction::Transaction;
 use super::{EtcdEngine, Inner};
 use crate::contract::{
     Cell, Cells, Error, ErrorKind, Expect, Fence, Name, Pattern, Pending, Put, PutVerdict, Verb,
@@ -15,7 +19,7 @@ use crate::contract::{
 use crate::limits;
 
 /// How many cells are read in one call.
-const TOGETHER: i64 = 256;
+const CELLS_PER_READ: i64 = 256;
 
 impl Cells for EtcdEngine {
     fn get<'a>(&'a self, name: &'a Name) -> Pending<'a, Option<Cell>> {
@@ -54,14 +58,14 @@ impl Cells for EtcdEngine {
     }
 }
 
-/// What stands at a key, as far as a later write has to know.
-type Stand = (Option<Cell>, Option<Fence>, [u64; 2]);
+/// A cell, the largest fence that wrote it, and the revisions of both keys.
+type StoredCell = (Option<Cell>, Option<Fence>, [u64; 2]);
 
 impl Inner {
-    /// The cell, the largest fence that wrote it, and the revisions of both keys.
-    async fn read_cell(&self, name: &Name) -> Result<Stand, Halt> {
+    /// Reads both keys of a cell.
+    async fn read_cell(&self, name: &Name) -> Result<StoredCell, VerbError> {
         let keys = [self.keys.cell(name), self.keys.cell_fence(name)];
-        let read = self.link.read(keys.map(RequestOp::get).to_vec()).await?;
+        let read = self.connection.read(keys.map(RequestOp::get).to_vec()).await?;
         let mut found = read.replies.into_iter().map(|reply| reply.into_kvs().into_iter().next());
         let (cell, fence) = (found.next().flatten(), found.next().flatten());
         let written = |key: &Option<KeyValue>| {
@@ -79,11 +83,11 @@ impl Inner {
         Ok((cell, fence, revisions))
     }
 
-    async fn cell_at(&self, key: &KeyValue, fence: Option<Fence>) -> Result<Cell, Halt> {
+    async fn cell_at(&self, key: &KeyValue, fence: Option<Fence>) -> Result<Cell, VerbError> {
         let version = self.epoch().version(u64::try_from(key.mod_revision).unwrap_or(0));
         let expires_in = match key.lease {
             0 => None,
-            lease => Some(self.leases.left(lease).await?.unwrap_or(Duration::ZERO)),
+            lease => Some(self.leases.remaining(lease).await?.unwrap_or(Duration::ZERO)),
         };
         Ok(Cell { value: key.value.clone(), version: Version(version), fence, expires_in })
     }
@@ -93,7 +97,7 @@ impl Inner {
         name: &Name,
         expect: Expect,
         value: Option<(Vec<u8>, Option<Duration>)>,
-    ) -> Result<PutVerdict, Halt> {
+    ) -> Result<PutVerdict, VerbError> {
         if let Expect::Fence(fence) = expect
             && fence.get() >= limits::FENCE
         {
@@ -103,40 +107,40 @@ impl Inner {
                 .with_help("pass the number exactly as it was handed out")
                 .into());
         }
-        for attempt in 0..TRIES {
+        for attempt in 0..MAX_ATTEMPTS {
             let (present, seen, [cell_at, fence_at]) = self.read_cell(name).await?;
             let nothing = present.is_none() && value.is_none();
             let fence = match expect.judge(present, seen) {
                 Ok(fence) => fence,
                 Err(refused) => return Ok(refused),
             };
-            let mut change = Change::default();
-            change.unwritten(self.keys.cell(name), cell_at);
-            change.unwritten(self.keys.cell_fence(name), fence_at);
+            let mut txn = Transaction::default();
+            txn.if_unwritten(self.keys.cell(name), cell_at);
+            txn.if_unwritten(self.keys.cell_fence(name), fence_at);
             match &value {
                 Some((value, time_to_live)) => {
                     let lease = match time_to_live {
-                        Some(time) => self.leases.once(*time).await?,
+                        Some(time) => self.leases.grant_unrenewed(*time).await?,
                         None => 0,
                     };
-                    change.put(self.keys.cell(name), value.clone(), lease);
+                    txn.put(self.keys.cell(name), value.clone(), lease);
                 }
-                None => change.delete(self.keys.cell(name)),
+                None => txn.delete(self.keys.cell(name)),
             }
             if fence != seen
                 && let Some(fence) = fence
             {
-                change.put(self.keys.cell_fence(name), fence.to_string().into_bytes(), 0);
+                txn.put(self.keys.cell_fence(name), fence.to_string().into_bytes(), 0);
             }
-            let answer = self.link.when(change.compares, change.writes, Vec::new()).await?;
-            if answer.held {
-                // Where nothing was removed, no revision was made; the version still has to grow.
-                let revision = answer.revision + u64::from(nothing);
+            let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
+            if reply.succeeded {
+                // Removing an absent cell makes no revision, but the version has to grow.
+                let revision = reply.revision + u64::from(nothing);
                 return Ok(PutVerdict::Done(Version(self.epoch().version(revision))));
             }
-            self.pause(attempt).await;
+            self.back_off(attempt).await;
         }
-        Err(crowded(name).into())
+        Err(contended(name).into())
     }
 
     async fn list_cells(
@@ -144,7 +148,7 @@ impl Inner {
         pattern: &Pattern,
         after: Option<Name>,
         limit: usize,
-    ) -> Result<Vec<(Name, Cell)>, Halt> {
+    ) -> Result<Vec<(Name, Cell)>, VerbError> {
         let all = self.keys.all_cells();
         let behind = |name: &Name| [&*self.keys.cell(name), &[0]].concat();
         let mut from = after.as_ref().map_or(all.from, behind);
@@ -153,13 +157,13 @@ impl Inner {
             let wanted = RangeRequest {
                 key: from,
                 range_end: all.to.clone(),
-                limit: TOGETHER,
+                limit: CELLS_PER_READ,
                 ..RangeRequest::default()
             };
-            let read = self.link.read(vec![wanted.into()]).await?;
+            let read = self.connection.read(vec![wanted.into()]).await?;
             let keys = read.replies.into_iter().next().map(ResponseOp::into_kvs);
             let keys = keys.unwrap_or_default();
-            let more = keys.len() as u64 >= TOGETHER.unsigned_abs();
+            let more = keys.len() as u64 >= CELLS_PER_READ.unsigned_abs();
             let mut last = None;
             for key in keys {
                 let Some(name) = self.keys.cell_name(&key.key) else { continue };
@@ -186,6 +190,6 @@ fn read_fence(name: &Name, key: &KeyValue) -> Result<Fence, Error> {
     number.map(Fence::new).ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, "the fence of the cell is damaged")
             .on(name)
-            .with_help("look at its key with etcdctl and delete it")
+            .with_help("inspect its key with etcdctl and delete it")
     })
 }

@@ -1,5 +1,5 @@
-//! Looks at the cluster with the eyes of an operator: members, leader, versions, alarms. Knows what
-//! to ask, and what the answers mean for locks.
+//! The doctor's findings about a cluster: members, leader, versions with known bugs, alarms,
+//! latency and space. `doctor` makes the calls; the `judge_*` functions are pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,46 +8,47 @@ use super::Inner;
 use super::client::{AlarmMember, AlarmType, Client, RequestOp};
 use crate::contract::{Finding, Health};
 
-/// How long a call may take before locks feel it.
+/// From which latency of a call on waits and renewals are noticeably slower.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// How often a call is timed.
-const TIMES: usize = 5;
+/// How many calls are timed.
+const SAMPLES: usize = 5;
 
-/// What a member says of itself.
+/// The status that a member reports.
 #[derive(Clone, Debug)]
-struct Status {
+struct MemberStatus {
     version: String,
     leader: u64,
     db_size: i64,
 }
 
 impl Inner {
-    /// Asks the cluster all there is to ask, and judges the answers.
+    /// Queries the cluster and judges the responses.
     pub(super) async fn doctor(self: &Arc<Self>) -> Vec<Finding> {
         let mut statuses = Vec::new();
-        let members: Vec<String> = self.link.endpoints().map(str::to_owned).collect();
+        let members: Vec<String> = self.connection.endpoints().map(str::to_owned).collect();
         for at in 0..members.len() {
             statuses.push(self.status(at).await);
         }
-        let listed = self.link.call(|client: Client| async move { client.member_list().await });
+        let listed =
+            self.connection.call(|client: Client| async move { client.member_list().await });
         let listed = listed.await.ok().map(|list| list.members.len());
-        let alarms = self.link.call(|client: Client| async move { client.alarms().await });
-        let alarms = alarms.await.ok().map(|answer| {
+        let alarms = self.connection.call(|client: Client| async move { client.alarms().await });
+        let alarms = alarms.await.ok().map(|response| {
             let name = |alarm: &AlarmMember| match alarm.alarm() {
                 AlarmType::NoSpace => "NOSPACE".to_owned(),
                 AlarmType::Corrupt => "CORRUPT".to_owned(),
                 AlarmType::None => "of an unknown kind".to_owned(),
             };
-            answer.alarms.iter().map(name).collect::<Vec<_>>()
+            response.alarms.iter().map(name).collect::<Vec<_>>()
         });
         let mut findings = vec![judge_members(&members, &statuses, listed)];
         findings.push(judge_leader(&statuses));
         findings.push(judge_versions(&statuses, listed.unwrap_or(members.len())));
         findings.push(judge_alarms(alarms.as_deref()));
         findings.push(self.latency().await);
-        let clock = "leases count on the leader's monotonic clock, which nobody can set; a new \
-                     leader counts them from the start, so they only get longer";
+        let clock = "leases use the leader's monotonic clock, which cannot be set; a new leader \
+                     counts them from the start, so they only get longer";
         findings.push(Finding::new("store clock", Health::Fine, clock));
         let size = statuses.iter().flatten().map(|status| status.db_size).max().unwrap_or(0);
         let what =
@@ -56,20 +57,20 @@ impl Inner {
         findings
     }
 
-    async fn status(&self, member: usize) -> Option<Status> {
-        let client = self.link.client_of(member);
+    async fn status(&self, member: usize) -> Option<MemberStatus> {
+        let client = self.connection.client_of(member);
         let asked = tokio::time::timeout(Duration::from_secs(2), client.status()).await;
         let status = asked.ok()?.ok()?;
         let (leader, db_size) = (status.leader, status.db_size);
-        Some(Status { version: status.version, leader, db_size })
+        Some(MemberStatus { version: status.version, leader, db_size })
     }
 
-    /// How long a call takes that a majority has to agree to.
+    /// Measures a linearizable read, which needs a majority of the members.
     async fn latency(&self) -> Finding {
         let mut times = Vec::new();
-        for _ in 0..TIMES {
+        for _ in 0..SAMPLES {
             let began = self.clock.now();
-            if self.link.read(vec![RequestOp::get(self.keys.terms())]).await.is_ok() {
+            if self.connection.read(vec![RequestOp::get(self.keys.terms())]).await.is_ok() {
                 times.push(self.clock.now().since(began));
             }
         }
@@ -80,7 +81,7 @@ impl Inner {
 
 fn judge_members(
     members: &[String],
-    statuses: &[Option<Status>],
+    statuses: &[Option<MemberStatus>],
     listed: Option<usize>,
 ) -> Finding {
     let away: Vec<_> =
@@ -99,7 +100,7 @@ fn judge_members(
         }
         Some(listed) if listed > all => {
             let what = format!(
-                "{all} of {listed} are in the URL; name all of them, so that any may be away"
+                "{all} of {listed} are in the URL; name all of them, so that any may be down"
             );
             Finding::new("members", Health::Note, what)
         }
@@ -111,7 +112,7 @@ fn judge_members(
     }
 }
 
-fn judge_leader(statuses: &[Option<Status>]) -> Finding {
+fn judge_leader(statuses: &[Option<MemberStatus>]) -> Finding {
     let mut leaders: Vec<u64> = statuses.iter().flatten().map(|status| status.leader).collect();
     leaders.dedup();
     match leaders.as_slice() {
@@ -121,23 +122,24 @@ fn judge_leader(statuses: &[Option<Status>]) -> Finding {
         }
         [leader] => Finding::new("leader", Health::Fine, format!("member {leader:x}")),
         _ => {
-            let what = "members name different ones: an election goes on, or they are cut apart";
+            let what =
+                "members name different ones: an election or a network partition is in progress";
             Finding::new("leader", Health::Note, what)
         }
     }
 }
 
-fn judge_versions(statuses: &[Option<Status>], members: usize) -> Finding {
+fn judge_versions(statuses: &[Option<MemberStatus>], members: usize) -> Finding {
     let mut versions: Vec<&str> = statuses.iter().flatten().map(|s| &*s.version).collect();
     versions.sort_unstable();
     versions.dedup();
     let worst = versions.iter().map(|version| judge_version(version, members));
     let worst = worst.max_by_key(|(state, _)| *state);
-    let (state, what) = worst.unwrap_or((Health::Note, "no member tells its version".to_owned()));
+    let (state, what) = worst.unwrap_or((Health::Note, "no member reports its version".to_owned()));
     Finding::new("server", state, what)
 }
 
-/// What is known of a version that concerns locks.
+/// The bugs of a version that concern locks.
 fn judge_version(version: &str, members: usize) -> (Health, String) {
     let mut numbers = version.split(['.', '-', '+']).map(|text| text.parse::<u32>().unwrap_or(0));
     let number =
@@ -162,7 +164,7 @@ fn judge_alarms(alarms: Option<&[String]>) -> Finding {
         Some([]) => Finding::new("alarms", Health::Fine, "none"),
         Some(alarms) => {
             let what = format!(
-                "{}: etcd refuses to write, so no lock can be taken; mend it, then disarm it",
+                "{}: writes are refused, so no lock can be acquired; fix the cause, then disarm it",
                 alarms.join(", ")
             );
             Finding::new("alarms", Health::Bad, what)
@@ -174,7 +176,7 @@ fn judge_latency(time: Option<Duration>) -> Finding {
     match time {
         None => Finding::new("latency", Health::Bad, "no call was answered"),
         Some(time) if time > SLOW => {
-            let what = format!("{time:.1?} a call: waits and renewals feel it; look at the disks");
+            let what = format!("{time:.1?} a call: waits and renewals are slow; check the disks");
             Finding::new("latency", Health::Note, what)
         }
         Some(time) => Finding::new("latency", Health::Fine, format!("{time:.1?} a call")),
@@ -185,9 +187,9 @@ fn judge_latency(time: Option<Duration>) -> Finding {
 mod tests {
     use super::*;
 
-    #[expect(clippy::unnecessary_wraps, reason = "a member that is away says nothing")]
-    fn status(version: &str, leader: u64) -> Option<Status> {
-        Some(Status { version: version.to_owned(), leader, db_size: 0 })
+    #[expect(clippy::unnecessary_wraps, reason = "a member that is down has no status")]
+    fn status(version: &str, leader: u64) -> Option<MemberStatus> {
+        Some(MemberStatus { version: version.to_owned(), leader, db_size: 0 })
     }
 
     #[test]
@@ -206,7 +208,7 @@ mod tests {
     fn a_minority_that_is_away_is_a_note_and_a_majority_is_bad() {
         let members = ["a", "b", "c"].map(str::to_owned);
         let up = || status("3.5.9", 7);
-        let judged = |all: [Option<Status>; 3]| judge_members(&members, &all, Some(3)).state;
+        let judged = |all: [Option<MemberStatus>; 3]| judge_members(&members, &all, Some(3)).state;
         assert_eq!(judged([up(), up(), up()]), Health::Fine);
         assert_eq!(judged([up(), None, up()]), Health::Note);
         assert_eq!(judged([up(), None, None]), Health::Bad);

@@ -1,127 +1,185 @@
-//! What can go wrong between a call and its answer. Knows etcd's own words, not the verbs.
+//! Errors of calls and verbs, and what they say about their effect.
+//!
+//! A [`CallError`] is the failure of one call. It distinguishes what the engine handles
+//! differently: whether the request may have had an effect, whether another member may do better,
+//! and whether the lease is gone. etcd reports some conditions only in the text of the message,
+//! which is matched here and nowhere else.
 
 use std::time::Duration;
 
 use tonic::Code;
 
-use super::client::Failure;
-use crate::contract::{Error, ErrorKind, short};
+use super::client::RpcError;
+use crate::contract::{Error, ErrorKind, Name, Verb, short};
 
-/// Longest piece of a server's own words that we repeat, in characters.
-const WORDS: usize = 300;
+/// Most characters of a server's message that are repeated in an error.
+const MAX_MESSAGE: usize = 300;
 
-/// Why a call has no answer.
+/// Why a call failed.
 #[derive(Clone, Debug)]
-pub(super) enum Trouble {
-    /// The lease that a key should be attached to is gone. Nothing was written.
+pub(super) enum CallError {
+    /// The lease that a key was to be attached to is gone. Nothing was written.
     LeaseGone,
-    /// No connection to the member could be made, so nothing was sent.
-    Unreached(String),
-    /// No answer within this time.
-    Silence(Duration),
-    /// The member could not be reached or cannot serve now, and may have acted before that.
-    Away(String),
-    /// What is there does not speak HTTP/2, so it cannot have acted.
-    Stranger(String),
-    /// The server refuses, and will refuse again.
-    Refused(Error),
-    /// What the store holds is older than what we have seen.
+    /// No connection to the member could be established, so nothing was sent.
+    NotConnected(String),
+    /// No response within this time. The request may have had an effect.
+    Timeout(Duration),
+    /// The connection broke or the member cannot serve now. The request may have had an effect.
+    Unavailable(String),
+    /// The server does not speak HTTP/2, so the request had no effect.
+    NotEtcd(String),
+    /// The server rejected the request, and will do so again.
+    Rejected(Error),
+    /// The cluster was replaced or restored from a backup.
     Restored(Error),
 }
 
-impl Trouble {
-    /// Reads a client's failure.
-    pub(super) fn of(failure: &Failure) -> Self {
-        let said = shorten(&failure.message);
+impl CallError {
+    /// Classifies a failure of the client.
+    pub(super) fn from_rpc(failure: &RpcError) -> Self {
+        let message = shorten(&failure.message);
         if failure.unsent {
-            return Self::Unreached(said);
+            return Self::NotConnected(message);
         }
         let refused = |kind, what: &str, next: &'static str| {
-            Self::Refused(Error::new(kind, format!("{what}: {said}")).with_help(next))
+            Self::Rejected(Error::new(kind, format!("{what}: {message}")).with_help(next))
         };
         match failure.code {
-            _ if said.contains("requested lease not found") => Self::LeaseGone,
-            _ if said.contains("too many operations in txn") => refused(
+            _ if message.contains("requested lease not found") => Self::LeaseGone,
+            _ if message.contains("too many operations in txn") => refused(
                 ErrorKind::Limit,
                 "the set is too large for one transaction of this etcd",
                 "take fewer names at once, or raise --max-txn-ops on the members",
             ),
-            _ if said.contains("database space exceeded") => refused(
+            _ if message.contains("database space exceeded") => refused(
                 ErrorKind::Limit,
                 "etcd is full and refuses to write",
                 "compact and defragment it, then `etcdctl alarm disarm`",
             ),
             Code::Unauthenticated | Code::PermissionDenied => refused(
                 ErrorKind::InvalidOption,
-                "etcd does not let us in",
+                "etcd rejected the login",
                 "check user and password in the URL, and the role's right to the prefix",
             ),
-            Code::InvalidArgument if said.contains("authentication failed") => refused(
+            Code::InvalidArgument if message.contains("authentication failed") => refused(
                 ErrorKind::InvalidOption,
-                "etcd does not let us in",
+                "etcd rejected the login",
                 "check user and password in the URL",
             ),
-            Code::FailedPrecondition if said.contains("authentication is not enabled") => refused(
-                ErrorKind::InvalidOption,
-                "this etcd knows no users",
-                "leave user and password out of the URL, or `etcdctl auth enable`",
-            ),
-            // The client's words for a frame that is none.
-            _ if said.contains("connection error detected") => Self::Stranger(said),
-            _ => Self::Away(said),
+            Code::FailedPrecondition if message.contains("authentication is not enabled") => {
+                refused(
+                    ErrorKind::InvalidOption,
+                    "authentication is not enabled on this etcd",
+                    "leave user and password out of the URL, or `etcdctl auth enable`",
+                )
+            }
+            // The client's message for bytes that are not an HTTP/2 frame.
+            _ if message.contains("connection error detected") => Self::NotEtcd(message),
+            _ => Self::Unavailable(message),
         }
     }
 
-    /// The same, with the name of the member that was asked.
-    pub(super) fn at(self, endpoint: &str) -> Self {
+    /// Adds the endpoint of the member to the message.
+    pub(super) fn with_endpoint(self, endpoint: &str) -> Self {
         match self {
-            Self::Away(said) => Self::Away(format!("{endpoint}: {said}")),
-            Self::Unreached(said) => Self::Unreached(format!("{endpoint}: {said}")),
-            Self::Stranger(said) => Self::Stranger(format!("{endpoint}: {said}")),
+            Self::Unavailable(message) => Self::Unavailable(format!("{endpoint}: {message}")),
+            Self::NotConnected(message) => Self::NotConnected(format!("{endpoint}: {message}")),
+            Self::NotEtcd(message) => Self::NotEtcd(format!("{endpoint}: {message}")),
             other => other,
         }
     }
 
-    /// Whether another member may answer better.
-    pub(super) fn is_about_the_member(&self) -> bool {
-        matches!(self, Self::Silence(_) | Self::Away(_) | Self::Unreached(_) | Self::Stranger(_))
+    /// Whether the failure is that of the member, so that another one may succeed.
+    pub(super) fn should_switch_member(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout(_) | Self::Unavailable(_) | Self::NotConnected(_) | Self::NotEtcd(_)
+        )
     }
 
-    /// The same for people, and for the session.
+    /// Converts to the public `Error`.
     pub(super) fn into_error(self) -> Error {
-        let away = "check that a majority of the members is up and reachable, and that the URL \
+        let help = "check that a majority of the members is up and reachable, and that the URL \
                     names their client ports";
         match self {
             Self::LeaseGone => {
-                Error::new(ErrorKind::Unavailable, "the lease of this session ended in etcd")
-                    .with_help("call again: a new one is made")
+                Error::new(ErrorKind::Unavailable, "the lease of this session has ended in etcd")
+                    .with_help("call again: a new lease is granted")
             }
-            Self::Unreached(said) => {
-                Error::new(ErrorKind::Unavailable, format!("etcd cannot be reached: {said}"))
-                    .with_help(away)
+            Self::NotConnected(message) => {
+                Error::new(ErrorKind::Unavailable, format!("etcd cannot be reached: {message}"))
+                    .with_help(help)
             }
-            Self::Silence(limit) => {
-                let what = format!("etcd gave no answer within {}", short(limit));
-                Error::new(ErrorKind::Unavailable, what).with_help(away).effect_unknown()
+            Self::Timeout(limit) => {
+                let what = format!("etcd did not respond within {}", short(limit));
+                Error::new(ErrorKind::Unavailable, what).with_help(help).effect_unknown()
             }
-            Self::Away(said) => {
-                Error::new(ErrorKind::Unavailable, format!("etcd does not answer: {said}"))
-                    .with_help(away)
+            Self::Unavailable(message) => {
+                Error::new(ErrorKind::Unavailable, format!("etcd is unavailable: {message}"))
+                    .with_help(help)
                     .effect_unknown()
             }
-            // Another member may be one, so this may pass.
-            Self::Stranger(said) => Error::new(
+            // Another member may be an etcd, so a retry may succeed.
+            Self::NotEtcd(message) => Error::new(
                 ErrorKind::Unavailable,
-                format!("a server of the URL does not speak etcd's protocol (gRPC): {said}"),
+                format!("a server of the URL does not speak etcd's protocol (gRPC): {message}"),
             )
             .with_help("check hosts and ports of the URL: they are etcd's client ports"),
-            Self::Refused(error) | Self::Restored(error) => error,
+            Self::Rejected(error) | Self::Restored(error) => error,
         }
     }
 }
 
+/// Why a verb failed: a call did, or the engine refuses.
+#[derive(Debug)]
+pub(super) enum VerbError {
+    Call(CallError),
+    Error(Error),
+}
+
+impl VerbError {
+    pub(super) fn into_error(self, verb: Verb) -> Error {
+        match self {
+            Self::Call(error) => error.into_error().during(verb),
+            Self::Error(error) => error.during(verb),
+        }
+    }
+}
+
+impl From<CallError> for VerbError {
+    fn from(error: CallError) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl From<Error> for VerbError {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// The error after too many transactions whose comparisons failed.
+pub(super) fn contended(name: &Name) -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "too much contention: other clients changed this lock during every attempt",
+    )
+    .on(name)
+    .with_help("call again; if it happens often, spread the load over several names")
+}
+
+/// The error for a claim whose lease passed before it was sent.
+pub(super) fn expired_unsent(lease: Duration) -> Error {
+    let what = format!(
+        "the claim was not sent: it was queued for longer than its lease of {}",
+        short(lease)
+    );
+    Error::new(ErrorKind::Unavailable, what)
+        .with_help("call again; if it happens often, use longer leases or fewer claims at once")
+}
+
 fn shorten(text: &str) -> String {
-    text.chars().take(WORDS).collect()
+    text.chars().take(MAX_MESSAGE).collect()
 }
 
 #[cfg(test)]
@@ -129,25 +187,25 @@ mod tests {
     use super::*;
     use crate::contract::Effect;
 
-    fn failure(code: Code, message: &str, unsent: bool) -> Failure {
-        Failure { code, message: message.to_owned(), unsent }
+    fn failure(code: Code, message: &str, unsent: bool) -> RpcError {
+        RpcError { code, message: message.to_owned(), unsent }
     }
 
     #[test]
     fn silence_may_have_had_an_effect_and_a_lost_lease_had_none() {
-        let silence = Trouble::Silence(Duration::from_secs(2)).into_error();
+        let silence = CallError::Timeout(Duration::from_secs(2)).into_error();
         assert_eq!(silence.effect(), Effect::Unknown);
         assert!(silence.is_transient() && silence.to_string().contains("2s"), "{silence}");
         let lost = failure(Code::NotFound, "etcdserver: requested lease not found", false);
-        let gone = Trouble::of(&lost);
-        assert!(matches!(gone, Trouble::LeaseGone));
+        let gone = CallError::from_rpc(&lost);
+        assert!(matches!(gone, CallError::LeaseGone));
         assert_eq!(gone.into_error().effect(), Effect::None);
     }
 
     #[test]
     fn a_broken_connection_is_about_the_member() {
-        let broken = Trouble::of(&failure(Code::Unavailable, "reset", false));
-        assert!(broken.is_about_the_member());
+        let broken = CallError::from_rpc(&failure(Code::Unavailable, "reset", false));
+        assert!(broken.should_switch_member());
         let error = broken.into_error();
         assert!(error.to_string().contains("reset"));
         assert_eq!(error.effect(), Effect::Unknown);
@@ -155,8 +213,8 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_not_made_had_no_effect() {
-        let refused = Trouble::of(&failure(Code::Unavailable, "connection refused", true));
-        assert!(refused.is_about_the_member());
+        let refused = CallError::from_rpc(&failure(Code::Unavailable, "connection refused", true));
+        assert!(refused.should_switch_member());
         let error = refused.into_error();
         assert!(error.is_transient() && error.to_string().contains("connection refused"));
         assert_eq!(error.effect(), Effect::None);

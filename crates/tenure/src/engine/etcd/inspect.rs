@@ -1,55 +1,59 @@
-//! The inspect verb: one slot, pages of slots, and what an owner can reach, each at one revision.
-//! Changes nothing; knows what is not told in keys: how long leases have left.
+//! The inspect verb: one slot, pages of slots, and what an owner can reach. Changes nothing.
+//!
+//! All reads of one call are made at the revision of the first one, so the result is consistent. A
+//! page of keys may end in the middle of a slot: the last slot is left for the next read, or read
+//! as a whole if it is larger than a page. Keys do not say when their leases end; that is read from
+//! etcd for a limited number of leases, the others are shown as just renewed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::Inner;
-use super::claim::Halt;
 use super::client::{KeyValue, RangeRequest, ResponseOp};
+use super::errors::VerbError;
 use super::keys::Range;
-use super::picture::Picture;
+use super::snapshot::SlotSnapshot;
 use crate::contract::{Error, Name, Page, Query, Snapshot, Verb};
 use crate::limits;
 
 /// How many keys are read in one call.
-const KEYS: i64 = 2_000;
+const KEYS_PER_READ: i64 = 2_000;
 
-/// For how many leases etcd is asked how long they have left. The rest counts as just renewed.
-const LEASES: usize = 64;
+/// For how many leases the remaining time is read.
+const MAX_LEASES_READ: usize = 64;
 
 impl Inner {
     pub(super) async fn inspect(self: &Arc<Self>, query: &Query) -> Result<Snapshot, Error> {
         let seen = match query {
-            Query::Slot(name) => self.one(query, name).await,
-            Query::Page(page) => self.page(page).await,
-            Query::Reach(_) => self.reach(query).await,
+            Query::Slot(name) => self.inspect_slot(query, name).await,
+            Query::Page(page) => self.inspect_page(page).await,
+            Query::Reach(_) => self.inspect_reach(query).await,
         };
-        seen.map_err(|halt| halt.into_error(Verb::Inspect))
+        seen.map_err(|error| error.into_error(Verb::Inspect))
     }
 
-    async fn one(&self, query: &Query, name: &Name) -> Result<Snapshot, Halt> {
-        let mut found = self.look(std::slice::from_ref(name), &[]).await?;
-        self.measure(&mut found).await;
+    async fn inspect_slot(&self, query: &Query, name: &Name) -> Result<Snapshot, VerbError> {
+        let mut found = self.read_slots(std::slice::from_ref(name), &[]).await?;
+        self.read_lease_times(&mut found).await;
         let now = self.now();
-        Ok(found.rules(now, 0).inspect(query, now))
+        Ok(found.ledger(now, 0).inspect(query, now))
     }
 
-    async fn page(&self, page: &Page) -> Result<Snapshot, Halt> {
+    async fn inspect_page(&self, page: &Page) -> Result<Snapshot, VerbError> {
         let limit = page.limit.clamp(1, limits::PAGE);
         let mut range = match &page.after {
             Some(after) => self.keys.slots_after(after),
             None => self.keys.all_slots(),
         };
-        let mut found: Option<Picture> = None;
+        let mut found: Option<SlotSnapshot> = None;
         loop {
             let revision = found.as_ref().map_or(0, |found| found.revision);
-            let (at, keys, more) = self.some(&range, revision).await?;
-            let found = found.get_or_insert_with(|| Picture::new(at, self.epoch()));
+            let (at, keys, more) = self.read_page(&range, revision).await?;
+            let found = found.get_or_insert_with(|| SlotSnapshot::new(at, self.epoch()));
             let (slots, rest) = self.whole_slots(keys, more, &range).await?;
             for (name, keys) in slots {
                 if page.pattern.matches(name.as_str()) {
-                    // What is damaged is told when that slot is asked for; the others can be seen.
+                    // A damaged slot is reported when that slot is inspected; the others are shown.
                     let _ = found.add(&self.keys, &name, &keys);
                 }
             }
@@ -58,24 +62,24 @@ impl Inner {
                 _ => break,
             }
         }
-        let mut found = found.unwrap_or_else(|| Picture::new(0, self.epoch()));
-        // One more than is shown, so that the next page is known to have something.
+        let mut found = found.unwrap_or_else(|| SlotSnapshot::new(0, self.epoch()));
+        // One more than is shown, so that it is known whether there is a next page.
         while found.slots.len() > limit + 1 {
             found.slots.pop_last();
         }
-        self.measure(&mut found).await;
+        self.read_lease_times(&mut found).await;
         let now = self.now();
         let query = Query::Page(Page { after: None, ..page.clone() });
-        Ok(found.rules(now, 0).inspect(&query, now))
+        Ok(found.ledger(now, 0).inspect(&query, now))
     }
 
-    async fn reach(&self, query: &Query) -> Result<Snapshot, Halt> {
-        let mut found: Option<Picture> = None;
+    async fn inspect_reach(&self, query: &Query) -> Result<Snapshot, VerbError> {
+        let mut found: Option<SlotSnapshot> = None;
         let mut range = self.keys.all_slots();
         loop {
             let revision = found.as_ref().map_or(0, |found| found.revision);
-            let (at, keys, more) = self.some(&range, revision).await?;
-            let found = found.get_or_insert_with(|| Picture::new(at, self.epoch()));
+            let (at, keys, more) = self.read_page(&range, revision).await?;
+            let found = found.get_or_insert_with(|| SlotSnapshot::new(at, self.epoch()));
             let (slots, rest) = self.whole_slots(keys, more, &range).await?;
             for (name, keys) in slots {
                 found.add(&self.keys, &name, &keys)?;
@@ -85,37 +89,41 @@ impl Inner {
                 None => break,
             }
         }
-        let mut found = found.unwrap_or_else(|| Picture::new(0, self.epoch()));
-        self.measure(&mut found).await;
+        let mut found = found.unwrap_or_else(|| SlotSnapshot::new(0, self.epoch()));
+        self.read_lease_times(&mut found).await;
         let now = self.now();
-        Ok(found.rules(now, 0).inspect(query, now))
+        Ok(found.ledger(now, 0).inspect(query, now))
     }
 
-    /// Some keys of a range, at a revision if one is given: the revision, and whether there is
-    /// more.
-    async fn some(&self, range: &Range, revision: u64) -> Result<(u64, Vec<KeyValue>, bool), Halt> {
+    /// Reads the first keys of a range, at a revision if it is not 0. Returns the revision, the
+    /// keys and whether there are more.
+    async fn read_page(
+        &self,
+        range: &Range,
+        revision: u64,
+    ) -> Result<(u64, Vec<KeyValue>, bool), VerbError> {
         let wanted = RangeRequest {
             key: range.from.clone(),
             range_end: range.to.clone(),
-            limit: KEYS,
-            revision: super::step::number(revision),
+            limit: KEYS_PER_READ,
+            revision: super::transaction::as_i64(revision),
             ..RangeRequest::default()
         };
-        let read = self.link.read(vec![wanted.into()]).await?;
+        let read = self.connection.read(vec![wanted.into()]).await?;
         let at = if revision == 0 { read.revision } else { revision };
         let keys = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
-        let more = keys.len() as u64 >= KEYS.unsigned_abs();
+        let more = keys.len() as u64 >= KEYS_PER_READ.unsigned_abs();
         Ok((at, keys, more))
     }
 
-    /// The keys by slot, and the range that is still to be read. The last slot may be cut in two:
-    /// it is read with the rest, or whole if it is so large that there is nothing before it.
+    /// Groups keys by slot, and returns the range that is still to be read. The last slot may be
+    /// incomplete: it is left for the next read, or read as a whole if it is the only one.
     async fn whole_slots(
         &self,
         keys: Vec<KeyValue>,
         more: bool,
         range: &Range,
-    ) -> Result<(BTreeMap<Name, Vec<KeyValue>>, Option<Range>), Halt> {
+    ) -> Result<(BTreeMap<Name, Vec<KeyValue>>, Option<Range>), VerbError> {
         let mut slots: BTreeMap<Name, Vec<KeyValue>> = BTreeMap::new();
         for key in keys {
             if let Some(name) = self.keys.slot_of(&key.key) {
@@ -130,19 +138,19 @@ impl Inner {
         if !slots.is_empty() {
             return Ok((slots, Some(Range { from: slot.from, to: range.to.clone() })));
         }
-        let read = self.link.read(vec![super::step::get_range(slot.clone())]).await?;
+        let read = self.connection.read(vec![super::transaction::read_range(slot.clone())]).await?;
         let whole = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
         slots.insert(last, whole);
         Ok((slots, Some(Range { from: slot.to, to: range.to.clone() })))
     }
 
-    /// Asks how long the leases in a picture have left, for people to see.
-    pub(super) async fn measure(&self, found: &mut Picture) {
+    /// Reads how long the leases in a snapshot have left, to show it.
+    pub(super) async fn read_lease_times(&self, found: &mut SlotSnapshot) {
         let all = found.slots.values().flatten().map(|seen| seen.lease);
         let leases: HashSet<i64> = all.take(limits::PAGE).collect();
-        for lease in leases.into_iter().take(LEASES) {
-            if let Ok(Some(left)) = self.leases.left(lease).await {
-                found.left.insert(lease, left);
+        for lease in leases.into_iter().take(MAX_LEASES_READ) {
+            if let Ok(Some(left)) = self.leases.remaining(lease).await {
+                found.remaining.insert(lease, left);
             }
         }
     }

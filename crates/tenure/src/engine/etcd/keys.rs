@@ -1,38 +1,40 @@
-//! Under which keys things stand. Knows bytes and their order, not what they mean.
+//! The layout of keys.
 //!
 //! ```text
-//! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d TAG      a lock delay, closed when its hold is gone
+//! PREFIX ⇥ NAMESPACE ⇥ s ⇥ NAME ⇥ d TAG      a lock delay, closes the slot when its hold is gone
 //!                                 h TAG      a hold; its creation revision is the fence
-//!                                 k TAG      a ticket that may stand ahead of the line
-//!                                 w TAG      a ticket; creation revisions are the line
+//!                                 k TAG      a ticket that may have precedence
+//!                                 w TAG      a plain ticket, queued by creation revision
 //!                      t ⇥ CLAIM             a tombstone
-//!                      i ⇥ SESSION ⇥ CLAIM   a letter: this claim was ended by force
+//!                      i ⇥ SESSION ⇥ CLAIM   an eviction notice for the claim's session
 //!                      c ⇥ NAME              a cell
 //!                      f ⇥ NAME              the largest fence that wrote the cell
 //!                      terms                 what all clients agree on
 //! ```
 //!
-//! Names have no control characters, so a tab ends them, and keys sort as names do.
+//! Names have no control characters, so a tab ends them, and keys sort as names do. The kinds sort
+//! so that everything that decides whether the queue may move (`d`, `h`, `k`) is one range, without
+//! the plain tickets: a grant compares that range as a whole.
 
 use crate::contract::{ClaimId, Name, Namespace, SessionId};
 
-/// What stands at a key under a slot.
+/// The kind of a key of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     /// A lock delay.
     Delay,
     /// A hold.
     Hold,
-    /// A ticket of a claim that has kin, ancestors or something to replace.
+    /// A ticket of a claim that has kin or ancestors, or replaces another claim.
     Kin,
     /// Any other ticket.
     Wait,
 }
 
-impl Kind {
+impl KeyKind {
     pub(super) const ALL: [Self; 4] = [Self::Delay, Self::Hold, Self::Kin, Self::Wait];
 
-    const fn letter(self) -> u8 {
+    const fn byte(self) -> u8 {
         match self {
             Self::Delay => b'd',
             Self::Hold => b'h',
@@ -41,46 +43,46 @@ impl Kind {
         }
     }
 
-    fn of(letter: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.letter() == letter)
+    fn of(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.byte() == byte)
     }
 }
 
-/// How the keys of a claim in a slot end. A small number, which later claims use again: deleted
-/// keys stay in etcd's index until it is compacted, and every look at a slot walks over them. With
+/// The suffix of a claim's keys in a slot. A small number, which later claims use again: deleted
+/// keys stay in etcd's index until it is compacted, and every read of a slot walks over them. With
 /// a key of its own for each claim, a lock would get slower with each use.
 ///
 /// A number belongs to one claim in a slot from its first key there (delay, hold or ticket) until
-/// its last one is gone. Every transaction that takes a number compares that it is free.
+/// its last one is deleted. Every transaction that takes a number compares that it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Tag {
     /// A number that no other claim has in the slot.
-    Seat(u32),
-    /// The claim's own id: for large sets, and for sets that did not get a number in a few tries.
+    Number(u32),
+    /// The claim's own id: for large sets, and for sets that got no number in a few attempts.
     Claim(ClaimId),
 }
 
 impl Tag {
-    /// The tag of whoever finds a slot empty.
-    pub(super) const FIRST: Self = Self::Seat(0);
+    /// The tag of a claim that finds its slots empty.
+    pub(super) const FIRST: Self = Self::Number(0);
 
     fn text(self) -> String {
         match self {
-            Self::Seat(number) => number.to_string(),
+            Self::Number(number) => number.to_string(),
             Self::Claim(id) => id.to_hex(),
         }
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let tag = match text.parse() {
-            Ok(number) if text.len() <= 10 => Self::Seat(number),
+            Ok(number) if text.len() <= 10 => Self::Number(number),
             _ => Self::Claim(text.parse().ok()?),
         };
         (tag.text() == text).then_some(tag)
     }
 }
 
-/// A range of keys: from the first up to, and without, the second.
+/// A range of keys, without `to`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Range {
     pub(super) from: Vec<u8>,
@@ -99,36 +101,37 @@ impl Keys {
     }
 
     /// The key of a claim's hold, ticket or delay in a slot.
-    pub(super) fn claim(&self, name: &Name, kind: Kind, tag: Tag) -> Vec<u8> {
+    pub(super) fn claim(&self, name: &Name, kind: KeyKind, tag: Tag) -> Vec<u8> {
         let mut key = self.slot_root(name);
-        key.push(kind.letter());
+        key.push(kind.byte());
         key.extend_from_slice(tag.text().as_bytes());
         key
     }
 
-    /// Everything in a slot.
+    /// All keys of a slot.
     pub(super) fn slot(&self, name: &Name) -> Range {
-        below(self.slot_root(name))
+        prefix_range(self.slot_root(name))
     }
 
-    /// All of one kind in a slot.
-    pub(super) fn kind(&self, name: &Name, kind: Kind) -> Range {
+    /// All keys of one kind in a slot.
+    pub(super) fn kind(&self, name: &Name, kind: KeyKind) -> Range {
         let mut root = self.slot_root(name);
-        root.push(kind.letter());
-        below(root)
+        root.push(kind.byte());
+        prefix_range(root)
     }
 
-    /// Delays, holds and tickets that may stand ahead: what decides whether the line may move.
+    /// The keys that decide whether the queue may move: lock delays, holds, and tickets that may
+    /// have precedence.
     pub(super) fn deciding(&self, name: &Name) -> Range {
         let from = self.slot_root(name);
         let mut to = from.clone();
-        to.push(Kind::Wait.letter());
+        to.push(KeyKind::Wait.byte());
         Range { from, to }
     }
 
     /// All slots.
     pub(super) fn all_slots(&self) -> Range {
-        below(self.group(b's'))
+        prefix_range(self.section(b's'))
     }
 
     /// The slots after this one.
@@ -136,88 +139,87 @@ impl Keys {
         Range { from: self.slot(name).to, to: self.all_slots().to }
     }
 
-    /// Which slot a key is of, and what stands there.
-    pub(super) fn read(&self, key: &[u8]) -> Option<(Name, Kind, Tag)> {
-        let rest = key.strip_prefix(&*self.group(b's'))?;
+    /// Parses a key of a slot.
+    pub(super) fn parse(&self, key: &[u8]) -> Option<(Name, KeyKind, Tag)> {
+        let rest = key.strip_prefix(&*self.section(b's'))?;
         let tab = rest.iter().position(|byte| *byte == b'\t')?;
         let name = Name::try_from(std::str::from_utf8(&rest[..tab]).ok()?).ok()?;
         let (letter, tag) = rest[tab + 1..].split_first()?;
-        Some((name, Kind::of(*letter)?, Tag::read(std::str::from_utf8(tag).ok()?)?))
+        Some((name, KeyKind::of(*letter)?, Tag::parse(std::str::from_utf8(tag).ok()?)?))
     }
 
-    /// The name of a slot in whose range a key stands, whatever it is.
+    /// The slot in whose range a key is, even if the rest of the key is malformed.
     pub(super) fn slot_of(&self, key: &[u8]) -> Option<Name> {
-        let rest = key.strip_prefix(&*self.group(b's'))?;
+        let rest = key.strip_prefix(&*self.section(b's'))?;
         let text = rest.split(|byte| *byte == b'\t').next()?;
         Name::try_from(std::str::from_utf8(text).ok()?).ok()
     }
 
-    pub(super) fn tomb(&self, id: ClaimId) -> Vec<u8> {
-        let mut key = self.group(b't');
+    pub(super) fn tombstone(&self, id: ClaimId) -> Vec<u8> {
+        let mut key = self.section(b't');
         key.extend_from_slice(id.to_hex().as_bytes());
         key
     }
 
-    /// The letters to a session.
-    pub(super) fn letters(&self, session: SessionId) -> Range {
-        let mut root = self.group(b'i');
+    /// The eviction notices of a session.
+    pub(super) fn notices(&self, session: SessionId) -> Range {
+        let mut root = self.section(b'i');
         root.extend_from_slice(session.to_hex().as_bytes());
         root.push(b'\t');
-        below(root)
+        prefix_range(root)
     }
 
-    /// A letter to a session about a claim.
-    pub(super) fn letter(&self, session: SessionId, id: ClaimId) -> Vec<u8> {
-        let mut key = self.letters(session).from;
+    /// The eviction notice of a claim.
+    pub(super) fn notice(&self, session: SessionId, id: ClaimId) -> Vec<u8> {
+        let mut key = self.notices(session).from;
         key.extend_from_slice(id.to_hex().as_bytes());
         key
     }
 
-    /// The session and the claim of a letter.
-    pub(super) fn read_letter(&self, key: &[u8]) -> Option<(SessionId, ClaimId)> {
-        let rest = key.strip_prefix(&*self.group(b'i'))?;
+    /// Parses the key of an eviction notice.
+    pub(super) fn parse_notice(&self, key: &[u8]) -> Option<(SessionId, ClaimId)> {
+        let rest = key.strip_prefix(&*self.section(b'i'))?;
         let (session, id) = std::str::from_utf8(rest).ok()?.split_once('\t')?;
         Some((session.parse().ok()?, id.parse().ok()?))
     }
 
     pub(super) fn cell(&self, name: &Name) -> Vec<u8> {
-        [&*self.group(b'c'), name.as_str().as_bytes()].concat()
+        [&*self.section(b'c'), name.as_str().as_bytes()].concat()
     }
 
     pub(super) fn all_cells(&self) -> Range {
-        below(self.group(b'c'))
+        prefix_range(self.section(b'c'))
     }
 
     pub(super) fn cell_name(&self, key: &[u8]) -> Option<Name> {
-        let text = key.strip_prefix(&*self.group(b'c'))?;
+        let text = key.strip_prefix(&*self.section(b'c'))?;
         Name::try_from(std::str::from_utf8(text).ok()?).ok()
     }
 
     pub(super) fn cell_fence(&self, name: &Name) -> Vec<u8> {
-        [&*self.group(b'f'), name.as_str().as_bytes()].concat()
+        [&*self.section(b'f'), name.as_str().as_bytes()].concat()
     }
 
     pub(super) fn terms(&self) -> Vec<u8> {
         [&*self.root, b"terms"].concat()
     }
 
-    /// A key that nobody writes but the conformance suite: watched from the first moment of a
-    /// stream, so that there is always something to watch.
+    /// The key that every watch stream is opened with. Only the conformance suite writes it.
     pub(super) fn beacon(&self) -> Vec<u8> {
         [&*self.root, b"beacon"].concat()
     }
 
-    fn group(&self, letter: u8) -> Vec<u8> {
+    fn section(&self, letter: u8) -> Vec<u8> {
         [&*self.root, &[letter, b'\t']].concat()
     }
 
     fn slot_root(&self, name: &Name) -> Vec<u8> {
-        [&*self.group(b's'), name.as_str().as_bytes(), b"\t"].concat()
+        [&*self.section(b's'), name.as_str().as_bytes(), b"\t"].concat()
     }
 }
 
-/// All keys that begin so. None of ours ends in the largest byte, which could not be counted up.
-pub(super) fn below(root: Vec<u8>) -> Range {
+/// All keys with a prefix. No prefix here ends in the byte 255, which could not be incremented.
+pub(super) fn prefix_range(root: Vec<u8>) -> Range {
     let mut to = root.clone();
     if let Some(last) = to.last_mut() {
         *last += 1;
@@ -240,20 +242,20 @@ mod tests {
     #[test]
     fn keys_tell_what_they_are_of() {
         let (keys, id) = (keys(), ClaimId::new());
-        for kind in Kind::ALL {
-            for tag in [Tag::FIRST, Tag::Seat(u32::MAX), Tag::Claim(id)] {
+        for kind in KeyKind::ALL {
+            for tag in [Tag::FIRST, Tag::Number(u32::MAX), Tag::Claim(id)] {
                 let key = keys.claim(&name("a b/ü"), kind, tag);
-                assert_eq!(keys.read(&key), Some((name("a b/ü"), kind, tag)));
+                assert_eq!(keys.parse(&key), Some((name("a b/ü"), kind, tag)));
                 assert_eq!(keys.slot_of(&key), Some(name("a b/ü")));
             }
         }
         let session = SessionId::new();
-        assert_eq!(keys.read_letter(&keys.letter(session, id)), Some((session, id)));
+        assert_eq!(keys.parse_notice(&keys.notice(session, id)), Some((session, id)));
         assert_eq!(keys.cell_name(&keys.cell(&name("x"))), Some(name("x")));
-        assert_eq!(keys.read(&keys.cell(&name("x"))), None);
+        assert_eq!(keys.parse(&keys.cell(&name("x"))), None);
         for spoilt in ["", "00", "+1", "4294967296", "x"] {
-            let key = [&*keys.kind(&name("a"), Kind::Hold).from, spoilt.as_bytes()].concat();
-            assert_eq!(keys.read(&key), None, "{spoilt}");
+            let key = [&*keys.kind(&name("a"), KeyKind::Hold).from, spoilt.as_bytes()].concat();
+            assert_eq!(keys.parse(&key), None, "{spoilt}");
         }
     }
 
@@ -263,16 +265,17 @@ mod tests {
         let inside = |range: &Range, key: &[u8]| *range.from <= *key && key < &*range.to;
         let tag = Tag::Claim(ClaimId::new());
         for other in ["ab", "a b", "a/", "b", "A"] {
-            let key = keys.claim(&name(other), Kind::Hold, tag);
+            let key = keys.claim(&name(other), KeyKind::Hold, tag);
             assert!(!inside(&keys.slot(&name("a")), &key), "{other}");
             assert_eq!(keys.slot(&name("a")).from < key, name("a") < name(other), "{other}");
         }
         let slot = keys.slot(&name("a"));
         let deciding = keys.deciding(&name("a"));
-        for (kind, decides) in [(Kind::Delay, true), (Kind::Hold, true), (Kind::Kin, true)] {
+        for (kind, decides) in [(KeyKind::Delay, true), (KeyKind::Hold, true), (KeyKind::Kin, true)]
+        {
             assert_eq!(inside(&deciding, &keys.claim(&name("a"), kind, tag)), decides);
         }
-        let waits = keys.claim(&name("a"), Kind::Wait, tag);
+        let waits = keys.claim(&name("a"), KeyKind::Wait, tag);
         assert!(inside(&slot, &waits) && !inside(&deciding, &waits));
     }
 }

@@ -1,81 +1,89 @@
-//! Locks between hosts, in an etcd cluster. The rules are those of the `ledger` room: a step reads
-//! what stands under some slots, asks the rules, and writes what they changed in one transaction,
-//! on condition that nothing else has changed that matters.
+//! Locks between hosts, in an etcd cluster.
+//!
+//! The rules are those of `ledger/`, run by the client. A verb reads the keys of some slots at one
+//! revision (`snapshot`), lets the ledger decide, and writes the difference in one transaction that
+//! succeeds only if nothing that the decision depends on has changed (`transaction`).
 //!
 //! ```text
-//! callers, keeper ─> claim.rs renew.rs release.rs ─> step.rs ─> link.rs ═══ members
-//!                         │        picture.rs <─> ledger            ║
-//! sessions <─ waits.rs <──┴──── watching.rs <═══════════════════════╝
+//! callers, keeper ─> claim.rs renew.rs release.rs ─> transaction.rs ─> connection.rs ═══ members
+//!                         │         snapshot.rs <─> ledger                                 ║
+//! sessions <─ signals.rs <┴─ grant.rs <─ waiters.rs <─ watches.rs <════════════════════════╝
 //! ```
 //!
-//! A claim is a key that hangs on a lease of its session (`leases`); creation revisions are the
-//! line, and the revision that made a hold is its fence. A free lock is one call, and so is its
-//! release. Holding is written, never inferred: each waiter watches what decides (`watching`) and
-//! makes itself hold when its turn has come (`waits`).
+//! A claim is a set of keys that are attached to an etcd lease of its session (`leases`). The
+//! creation revisions of tickets are the order of the queue, and the revision that wrote a hold is
+//! its fence (`fences`). Acquiring a free lock is one transaction, and so is its release. Holding
+//! is written, never inferred: each waiter watches the keys that block it (`waiters`, `watches`),
+//! and writes its own hold when its turn has come (`grant`). A process never writes holds for
+//! claims of other processes.
 
 mod cells;
 mod claim;
+mod claims;
 #[cfg(not(feature = "test-util"))]
 mod client;
 // Public for `tests/etcd` and for `tenure-bench`, which compares with locks written by hand on it.
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod client;
-mod crowd;
+mod connect;
+mod connection;
 mod doctor;
 mod errors;
+mod evict;
+mod expiry;
+mod fences;
+mod grant;
+mod in_flight;
 mod inspect;
 mod keys;
+mod lease_moves;
 mod leases;
-mod link;
-mod moves;
-mod picture;
+mod queue;
 mod record;
 mod release;
 mod renew;
-mod roll;
-mod step;
+mod signals;
+mod snapshot;
 mod tasks;
 mod terms;
 #[cfg(feature = "conformance")]
 mod testing;
 #[cfg(test)]
 mod tests;
-#[cfg(all(test, feature = "conformance"))]
-mod tests_ends;
+mod transaction;
 mod url;
-mod waits;
-mod watching;
+mod waiters;
+mod watches;
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Weak};
 
-use self::claim::Halt;
-use self::client::ResponseOp;
-use self::crowd::Crowd;
-use self::keys::{Keys, Kind};
+use self::claims::Claims;
+pub(super) use self::connect::connect;
+use self::connection::ClusterConnection;
+use self::errors::VerbError;
+use self::fences::Epoch;
+use self::in_flight::InFlightClaims;
+use self::keys::{KeyKind, Keys};
 use self::leases::Leases;
-use self::link::Link;
-use self::picture::Epoch;
-use self::roll::Roll;
-use self::tasks::{Front, Tasks};
-use self::terms::Stated;
+use self::signals::SessionListeners;
+use self::tasks::Tasks;
+use self::terms::StatedTerms;
 #[cfg(feature = "conformance")]
 pub(crate) use self::testing::{GatePass, Lessor, WeakEngine};
 use self::url::Location;
-use self::waits::Waits;
-use self::watching::{News, Spec, Watcher, Watching};
-use super::Terms;
+use self::waiters::Waiters;
+use self::watches::Watches;
 use super::runtime::Own;
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
-    Fence, FenceFloor, Fencing, Finding, LocalSessions, Loss, Name, Ownership, OwnershipProof,
-    Partitions, Pending, Promises, Query, Raised, Release, Released, Renewed, Replication,
-    SessionId, Signal, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
+    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence,
+    FenceFloor, Fencing, Finding, LocalSessions, Name, Ownership, OwnershipProof, Partitions,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
+    SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
 };
 use crate::ledger::Now;
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::Mutex;
 use crate::time::Clock;
 
 /// What the etcd engine promises.
@@ -110,32 +118,25 @@ pub struct EtcdEngine {
 struct Inner {
     location: Location,
     keys: Keys,
-    /// How fences are made, as the terms of the namespace said last.
+    /// How fences are computed, from the newest terms of the namespace that were read.
     epoch: Mutex<Epoch>,
-    /// What this client goes by, if the terms have changed.
-    stated: Stated,
-    link: Arc<Link>,
+    /// What this client states when it has to agree again because the terms have changed.
+    stated: StatedTerms,
+    connection: Arc<ClusterConnection>,
     leases: Leases,
-    roll: Arc<Roll>,
-    waits: Waits,
-    crowd: Crowd,
-    watching: Watching,
-    listeners: Mutex<Listeners>,
+    claims: Arc<Claims>,
+    waiters: Waiters,
+    in_flight: InFlightClaims,
+    watches: Watches,
+    listeners: Mutex<SessionListeners>,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
-    /// The latest beacon of the suite.
+    /// The number of the latest beacon event, for the conformance suite.
     #[cfg(feature = "conformance")]
     seen: std::sync::atomic::AtomicU64,
-    /// The thread on which everything happens. Last, so that the rest ends first.
-    #[allow(dead_code, reason = "it lives as long as we do")]
+    /// The engine's own thread. The last field, so that the others are dropped first.
+    #[allow(dead_code, reason = "dropping it ends the thread")]
     own: Own,
-}
-
-/// Who hears the signals of which session, and through which watch letters to it come.
-#[derive(Default)]
-struct Listeners {
-    listeners: HashMap<SessionId, (Weak<dyn SignalListener>, i64)>,
-    by_watch: HashMap<i64, SessionId>,
 }
 
 impl std::fmt::Debug for EtcdEngine {
@@ -144,91 +145,14 @@ impl std::fmt::Debug for EtcdEngine {
     }
 }
 
-/// Opens the store that a URL names.
-pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
-    let opened = EtcdEngine::open(url, terms, Manner::default()).await;
-    Ok(Arc::new(opened.map_err(|error| error.during(Verb::Connect))?))
-}
-
-/// What is different on the suite's stage.
-#[derive(Clone, Default)]
-struct Manner {
-    #[cfg(feature = "conformance")]
-    lessor: Option<Arc<Lessor>>,
-    #[cfg(feature = "conformance")]
-    gate: Option<GatePass>,
-}
-
 impl EtcdEngine {
-    async fn open(url: &str, terms: &Terms, manner: Manner) -> Result<Self, Error> {
-        let location = Location::parse(url)?;
-        let own = Own::start("tenure-etcd")?;
-        let front = Front::find(&own).await;
-        let tasks = Tasks::new(own.handle().clone(), front.clone());
-        let keys = Keys::new(location.prefix(), &terms.namespace);
-        let link = Link::new(&location, front)?;
-        #[cfg(feature = "conformance")]
-        let link = if manner.lessor.is_some() { link.on_stage(manner.gate) } else { link };
-        let link = Arc::new(link);
-        let max_lease = terms.max_lease;
-        let stated = Stated { max_lease, accepts_restored: false, changes_max_lease: false };
-        let epoch = {
-            let (link, keys) = (Arc::clone(&link), keys.clone());
-            let now = now(&*terms.clock);
-            let accepts_restored = location.accepts_restored();
-            let stated = Stated { accepts_restored, changes_max_lease: true, ..stated };
-            let agreed = async move { terms::agree(&link, &keys, stated, now).await };
-            tasks.run(agreed).await?
-        };
-        let clock = Arc::clone(&terms.clock);
-        let leases = Leases::new(Arc::clone(&link), Arc::clone(&clock));
-        #[cfg(feature = "conformance")]
-        let leases = leases.on_stage(manner.lessor);
-        #[cfg(not(feature = "conformance"))]
-        let Manner {} = manner;
-        let roll = Arc::new(Roll::new(clock.alarm()));
-        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
-            let watcher = Arc::new(Desk(weak.clone()));
-            let watching = Watching::start(Arc::clone(&link), &tasks, &keys.beacon(), watcher);
-            let (waits, crowd, listeners) = (Waits::default(), Crowd::default(), Mutex::default());
-            let roll = Arc::clone(&roll);
-            Inner {
-                location,
-                keys,
-                epoch: Mutex::new(epoch),
-                stated,
-                link,
-                leases,
-                roll,
-                waits,
-                crowd,
-                watching,
-                listeners,
-                clock,
-                tasks,
-                #[cfg(feature = "conformance")]
-                seen: std::sync::atomic::AtomicU64::new(0),
-                own,
-            }
-        });
-        attend(&roll, &inner)?;
-        let (link, weak) = (Arc::clone(&inner.link), Arc::downgrade(&inner));
-        inner.tasks.spawn_lasting(async move {
-            link.until_restored().await;
-            if let Some(inner) = weak.upgrade() {
-                inner.tell_all(&Signal::AllEnded { loss: Loss::Forgotten });
-            }
-        });
-        Ok(Self { inner })
-    }
-
-    /// Does the work of a verb on the engine's own thread.
+    /// Runs a verb on the engine's own thread.
     async fn run<T: Send + 'static>(
         &self,
         verb: Verb,
-        work: impl Future<Output = Result<T, Halt>> + Send + 'static,
+        work: impl Future<Output = Result<T, VerbError>> + Send + 'static,
     ) -> Result<T, Error> {
-        let work = async move { work.await.map_err(|halt| halt.into_error(verb)) };
+        let work = async move { work.await.map_err(|error| error.into_error(verb)) };
         self.inner.tasks.run(work).await
     }
 }
@@ -237,135 +161,15 @@ fn now(clock: &dyn Clock) -> Now {
     Now { tick: clock.now(), wall_micros: clock.wall_micros() }
 }
 
-/// Starts the thread that ends what nobody renews.
-fn attend(roll: &Arc<Roll>, inner: &Arc<Inner>) -> Result<(), Error> {
-    let (roll, weak) = (Arc::clone(roll), Arc::downgrade(inner));
-    let work = move || {
-        loop {
-            roll.wait();
-            let Some(inner) = weak.upgrade() else { return };
-            let due = roll.due(inner.clock.now());
-            if due.closed {
-                return;
-            }
-            if !due.claims.is_empty() || !due.keys.is_empty() {
-                let tasks = inner.tasks.clone();
-                tasks.spawn(async move { inner.end_due(due).await });
-            }
-        }
-    };
-    let started = std::thread::Builder::new().name("tenure-etcd-roll".to_owned()).spawn(work);
-    started.map(drop).map_err(|error| {
-        Error::new(ErrorKind::Limit, format!("the system gives no thread: {error}"))
-            .with_help("raise the limit of threads")
-            .caused_by(error)
-    })
-}
-
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.roll.close();
+        self.claims.close();
     }
 }
 
 impl Inner {
     fn now(&self) -> Now {
         now(&*self.clock)
-    }
-
-    /// Tells a session something, if it still listens.
-    fn tell(&self, session: SessionId, signal: Signal) {
-        let listener =
-            self.listeners().listeners.get(&session).and_then(|(listener, _)| listener.upgrade());
-        if let Some(listener) = listener {
-            listener.on_signal(signal);
-        }
-    }
-
-    /// Tells every session something.
-    fn tell_all(&self, signal: &Signal) {
-        let mut listeners = self.listeners();
-        let gone: Vec<_> = listeners
-            .listeners
-            .iter()
-            .filter(|(_, listener)| listener.0.strong_count() == 0)
-            .collect();
-        let gone: Vec<_> =
-            gone.into_iter().map(|(session, listener)| (*session, listener.1)).collect();
-        for (session, watch) in gone {
-            listeners.listeners.remove(&session);
-            listeners.by_watch.remove(&watch);
-            self.watching.remove(watch);
-        }
-        let all: Vec<_> =
-            listeners.listeners.values().filter_map(|(listener, _)| listener.upgrade()).collect();
-        drop(listeners);
-        for listener in all {
-            listener.on_signal(signal.clone());
-        }
-    }
-
-    /// A letter says that a claim of this session was ended by force.
-    fn read_letter(self: &Arc<Self>, key: &[u8], value: &[u8]) {
-        let Some((session, claim)) = self.keys.read_letter(key) else { return };
-        let reason = String::from_utf8_lossy(value).into();
-        self.forget_claim(claim);
-        self.tell(session, Signal::Ended { claim, loss: Loss::Evicted { reason } });
-    }
-
-    /// Reads the letters to a session, which may have come before they were watched for.
-    async fn read_letters(self: &Arc<Self>, session: SessionId) {
-        let read = self.link.read(vec![step::get_range(self.keys.letters(session))]).await;
-        let Ok(read) = read else { return };
-        for key in read.replies.into_iter().flat_map(ResponseOp::into_kvs) {
-            self.read_letter(&key.key, &key.value);
-        }
-    }
-
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Hands on what watches tell.
-struct Desk(Weak<Inner>);
-
-impl Watcher for Desk {
-    fn hear(&self, watch: i64, news: News) {
-        let Some(inner) = self.0.upgrade() else { return };
-        let session = inner.listeners().by_watch.get(&watch).copied();
-        let tasks = inner.tasks.clone();
-        match (session, inner.waits.of_watch(watch), news) {
-            (Some(session), _, News::Stands) => {
-                tasks.spawn(async move { inner.read_letters(session).await });
-            }
-            (Some(_), _, News::Events(events)) => {
-                for event in events.iter().filter(|event| !watching::is_deletion(event)) {
-                    if let Some(key) = &event.kv {
-                        inner.read_letter(&key.key, &key.value);
-                    }
-                }
-            }
-            (None, Some(claim), News::Stands) => {
-                tasks.spawn(async move { inner.verify(watch, claim).await });
-            }
-            (None, Some(claim), News::Events(_)) => {
-                tasks.spawn(async move { inner.evaluate(claim).await });
-            }
-            #[cfg(feature = "conformance")]
-            (None, None, news) => inner.beacon(&news),
-            #[cfg(not(feature = "conformance"))]
-            (None, None, _) => {}
-        }
-    }
-
-    fn again(&self) {
-        let Some(inner) = self.0.upgrade() else { return };
-        inner.tell_all(&Signal::Resync);
-        for claim in inner.waits.watching() {
-            let inner = Arc::clone(&inner);
-            inner.tasks.clone().spawn(async move { inner.evaluate(claim).await });
-        }
     }
 }
 
@@ -378,7 +182,7 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, claim) = (Arc::clone(&self.inner), Arc::clone(claim));
             let since = inner.clock.now();
-            self.inner.tasks.run_here(async move { inner.claim(&claim, since).await }).await
+            self.inner.tasks.run_on_caller(async move { inner.claim(&claim, since).await }).await
         })
     }
 
@@ -386,8 +190,8 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, batch) = (Arc::clone(&self.inner), batch.to_vec());
             let since = inner.clock.now();
-            // At once, or they would end while this waits for its turn.
-            inner.roll.extend(&batch, since);
+            // Before the task is scheduled: the claims could expire while it waits for its turn.
+            inner.claims.extend(&batch, since);
             self.inner.tasks.run(async move { inner.renew(&batch, since).await }).await
         })
     }
@@ -396,7 +200,7 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, batch) = (Arc::clone(&self.inner), batch.to_vec());
             let since = inner.clock.now();
-            self.inner.tasks.run_here(async move { inner.release(&batch, since).await }).await
+            self.inner.tasks.run_on_caller(async move { inner.release(&batch, since).await }).await
         })
     }
 
@@ -416,14 +220,7 @@ impl Engine for EtcdEngine {
     }
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let mut listeners = self.inner.listeners();
-        if let Some((_, old)) = listeners.listeners.remove(&session) {
-            listeners.by_watch.remove(&old);
-            self.inner.watching.remove(old);
-        }
-        let watch = self.inner.watching.add(Spec::All(self.inner.keys.letters(session)));
-        listeners.listeners.insert(session, (listener, watch));
-        listeners.by_watch.insert(watch, session);
+        self.inner.listen(session, listener);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {
@@ -475,10 +272,10 @@ impl OwnershipProof for EtcdEngine {
     fn ownership<'a>(&'a self, name: &'a Name, claim: ClaimId) -> Pending<'a, Option<Ownership>> {
         let (inner, name) = (Arc::clone(&self.inner), name.clone());
         Box::pin(self.run(Verb::Inspect, async move {
-            let found = inner.look(std::slice::from_ref(&name), &[]).await?;
-            Ok(found.seen(&name, Kind::Hold, claim).map(|seen| Ownership {
+            let found = inner.read_slots(std::slice::from_ref(&name), &[]).await?;
+            Ok(found.key_of(&name, KeyKind::Hold, claim).map(|seen| Ownership {
                 key: seen.key.clone(),
-                revision: step::number(seen.created),
+                revision: transaction::as_i64(seen.created),
             }))
         }))
     }

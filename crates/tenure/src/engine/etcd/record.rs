@@ -1,7 +1,7 @@
-//! What stands at the keys of claims, as text. Knows the format, not who reads or writes it.
+//! The values at the keys of claims, as text.
 //!
-//! Fields are separated by a space, so that `etcdctl get --prefix` shows something a person can
-//! read. Text that is not ours gives `None`, never a panic.
+//! Fields are separated by a space, so that `etcdctl get --prefix` shows readable text. The first
+//! field is the version of the layout. Malformed text decodes to `None`, never panics.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -19,31 +19,31 @@ use crate::limits;
 /// The first field of every record. Another number is another layout.
 const LAYOUT: &str = "1";
 
-/// What would be taken for a separator.
+/// Characters that are escaped because they separate fields.
 const SPECIAL: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b':').add(b';').add(b',');
 
-/// A claim as it stands at one of its keys.
+/// The value of one key of a claim.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct ClaimRecord {
     pub(super) claim: Arc<Claim>,
-    /// The wall clock of its client when it came to stand here, in microseconds: for people.
+    /// The client's wall clock when the key was created, in microseconds. Only shown.
     pub(super) since: u64,
-    /// The revision of its arrival, if it arrived under another key.
+    /// The revision of its arrival, if that created another key.
     pub(super) arrival: Option<u64>,
-    /// Where its fence is found.
-    pub(super) fence: FenceAt,
-    /// Of a hold: it is part of a set that still waits for other parts. Of a ticket: what it is to
-    /// replace held this slot when it was queued, and the ticket ends with it.
+    /// How its fence is found.
+    pub(super) fence: FenceSource,
+    /// Of a hold: it is part of a set that waits for other parts. Of a ticket: the claim that it
+    /// replaces held this slot when it was queued, and the ticket ends with that claim.
     pub(super) reserved: bool,
-    /// With whom it shares its fence.
-    pub(super) group: Option<Group>,
+    /// The claims that share its fence.
+    pub(super) group: Option<FenceGroup>,
 }
 
-/// Where a fence is found: a revision that is known only when it is written cannot be written down.
-/// By how much fences were raised when it was given out is, so that a client that does not know of
-/// the raise reads the same fence.
+/// How a fence is found. The revision of a write is not known when the value is written, so the
+/// value only says which revision of the key counts. It has the amount by which fences were raised,
+/// so that a client that does not know of the raise reads the same fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FenceAt {
+pub(super) enum FenceSource {
     /// The revision that created the key, raised by this.
     Created(u64),
     /// The revision that last wrote the key, raised by this.
@@ -54,29 +54,28 @@ pub(super) enum FenceAt {
 
 /// Claims that share one fence. Every living member has the same record of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct FenceGroup {
     pub(super) key: u64,
-    pub(super) fence: FenceAt,
+    pub(super) fence: FenceSource,
     pub(super) spent: bool,
-    /// Who belongs to it. Whoever is named here and is gone ended by expiry: a release takes its
-    /// name out.
+    /// The members. One that is named here and has no hold expired: a release takes its name out.
     pub(super) members: Vec<ClaimId>,
 }
 
-impl Record {
-    /// A claim that has just come to stand somewhere.
+impl ClaimRecord {
+    /// The record of a claim that gets its first key in a slot.
     pub(super) fn new(claim: &Arc<Claim>, since: u64) -> Self {
         Self {
             claim: Arc::clone(claim),
             since,
             arrival: None,
-            fence: FenceAt::Created(0),
+            fence: FenceSource::Created(0),
             reserved: false,
             group: None,
         }
     }
 
-    pub(super) fn write(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let claim = &*self.claim;
         let mut text = String::with_capacity(256);
         let session = or_dash(claim.session.map(SessionId::to_hex));
@@ -91,21 +90,21 @@ impl Record {
         let _ = write!(text, " {lease} {delay} {waits} {replaces} {} ", self.since);
         let arrival = or_dash(self.arrival.map(|arrival| arrival.to_string()));
         let reserved = u8::from(self.reserved);
-        let _ = write!(text, "{arrival} {} {reserved} ", self.fence.text());
+        let _ = write!(text, "{arrival} {} {reserved} ", self.fence.encode());
         match &self.group {
             None => text.push('-'),
-            Some(group) => group.push(&mut text),
+            Some(group) => group.encode_into(&mut text),
         }
         for (at, part) in claim.parts.as_slice().iter().enumerate() {
             let name = utf8_percent_encode(part.name().as_str(), SPECIAL);
             let (first, shape) = (if at == 0 { ' ' } else { ';' }, shape_text(part.shape()));
             let _ = write!(text, "{first}{shape}:{}:{name}", part.weight());
         }
-        push_about(&mut text, &claim.about);
+        encode_about(&mut text, &claim.about);
         text.into_bytes()
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut fields = text.split(' ');
         let mut next = || fields.next();
@@ -123,16 +122,16 @@ impl Record {
         let replaces = option(next()?)?;
         let since = next()?.parse().ok()?;
         let arrival = option(next()?)?;
-        let fence = FenceAt::read(next()?)?;
+        let fence = FenceSource::decode(next()?)?;
         let reserved = next()? == "1";
         let group = match next()? {
             "-" => None,
-            text => Some(Group::read(text)?),
+            text => Some(FenceGroup::decode(text)?),
         };
-        let parts: Vec<Part> = next()?.split(';').map(read_part).collect::<Option<_>>()?;
+        let parts: Vec<Part> = next()?.split(';').map(decode_part).collect::<Option<_>>()?;
         let parts = Parts::set(parts).ok()?;
         let about = About {
-            host: decode(next()?)?.into(),
+            host: unescape(next()?)?.into(),
             pid: next()?.parse().ok()?,
             place: optional_text(next()?)?.map(|text| Place::Told(text.into())),
             label: match optional_text(next()?)? {
@@ -146,8 +145,8 @@ impl Record {
     }
 }
 
-impl FenceAt {
-    fn text(self) -> String {
+impl FenceSource {
+    fn encode(self) -> String {
         match self {
             Self::Created(0) => "c".to_owned(),
             Self::Written(0) => "m".to_owned(),
@@ -157,7 +156,7 @@ impl FenceAt {
         }
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn decode(text: &str) -> Option<Self> {
         let raised = |by: &str| if by.is_empty() { Some(0) } else { by.parse().ok() };
         match (text.strip_prefix('c'), text.strip_prefix('m')) {
             (Some(by), _) => raised(by).map(Self::Created),
@@ -167,25 +166,25 @@ impl FenceAt {
     }
 }
 
-impl Group {
-    fn push(&self, text: &mut String) {
-        let _ = write!(text, "{}:{}:{}", self.key, self.fence.text(), u8::from(self.spent));
+impl FenceGroup {
+    fn encode_into(&self, text: &mut String) {
+        let _ = write!(text, "{}:{}:{}", self.key, self.fence.encode(), u8::from(self.spent));
         for member in &self.members {
             let _ = write!(text, ":{}", member.to_hex());
         }
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn decode(text: &str) -> Option<Self> {
         let mut fields = text.split(':');
         let key = fields.next()?.parse().ok()?;
-        let fence = FenceAt::read(fields.next()?)?;
+        let fence = FenceSource::decode(fields.next()?)?;
         let spent = fields.next()? == "1";
         let members = fields.map(|text| text.parse().ok()).collect::<Option<_>>()?;
         Some(Self { key, fence, spent, members })
     }
 }
 
-fn push_about(text: &mut String, about: &About) {
+fn encode_about(text: &mut String, about: &About) {
     let host = utf8_percent_encode(&about.host, SPECIAL);
     let _ = write!(text, " {host} {} ", about.pid);
     match &about.place {
@@ -207,7 +206,7 @@ fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// `-`, or a value: none if it is neither.
+/// Parses `-` or a value.
 #[allow(clippy::option_option, reason = "not given and not legible are different things")]
 fn option<T: FromStr>(text: &str) -> Option<Option<T>> {
     if text == "-" { Some(None) } else { text.parse().ok().map(Some) }
@@ -216,12 +215,12 @@ fn option<T: FromStr>(text: &str) -> Option<Option<T>> {
 #[allow(clippy::option_option, reason = "not given and not legible are different things")]
 fn optional_text(text: &str) -> Option<Option<String>> {
     match text.strip_prefix('=') {
-        Some(text) => decode(text).map(Some),
+        Some(text) => unescape(text).map(Some),
         None => (text == "-").then_some(None),
     }
 }
 
-fn decode(text: &str) -> Option<String> {
+fn unescape(text: &str) -> Option<String> {
     Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
 }
 
@@ -236,11 +235,11 @@ fn shape_text(shape: Shape) -> String {
     }
 }
 
-fn read_part(text: &str) -> Option<Part> {
+fn decode_part(text: &str) -> Option<Part> {
     let mut fields = text.splitn(3, ':');
     let shape = fields.next()?;
     let weight: u32 = fields.next()?.parse().ok()?;
-    let name = Name::try_from(&*decode(fields.next()?)?).ok()?;
+    let name = Name::try_from(&*unescape(fields.next()?)?).ok()?;
     match shape {
         "l" if weight == limits::FULL_WEIGHT => Some(Part::write(name)),
         "l" => Some(Part::read(name)),
@@ -256,7 +255,7 @@ mod tests {
         Name::try_from(text).unwrap()
     }
 
-    fn record() -> Record {
+    fn record() -> ClaimRecord {
         let parts = Parts::set([
             Part::write(name("a b;c:d%,é")),
             Part::write(name("w")),
@@ -279,43 +278,43 @@ mod tests {
                 label: Some(Label::try_from("x y").unwrap()),
             },
         };
-        let (fence, members) = (FenceAt::Written(0), vec![ClaimId::new(), claim.id]);
-        let group = Group { key: 9, fence: FenceAt::Known(11), spent: true, members };
+        let (fence, members) = (FenceSource::Written(0), vec![ClaimId::new(), claim.id]);
+        let group = FenceGroup { key: 9, fence: FenceSource::Known(11), spent: true, members };
         let claim = Arc::new(claim);
-        Record { claim, since: 5, arrival: Some(3), fence, reserved: true, group: Some(group) }
+        ClaimRecord { claim, since: 5, arrival: Some(3), fence, reserved: true, group: Some(group) }
     }
 
     #[test]
     fn a_record_survives_its_text() {
         let full = record();
-        let read = Record::read(&full.write()).unwrap();
+        let read = ClaimRecord::decode(&full.encode()).unwrap();
         assert_eq!(read.claim, full.claim);
         assert_eq!(read.group, full.group);
-        let rest = |it: &Record| (it.since, it.arrival, it.fence, it.reserved);
+        let rest = |it: &ClaimRecord| (it.since, it.arrival, it.fence, it.reserved);
         assert_eq!(rest(&read), rest(&full));
-        for fence in [FenceAt::Created(0), FenceAt::Created(7), FenceAt::Written(8)] {
-            let raised = Record { fence, ..full.clone() };
-            assert_eq!(Record::read(&raised.write()).unwrap().fence, fence);
+        for fence in [FenceSource::Created(0), FenceSource::Created(7), FenceSource::Written(8)] {
+            let raised = ClaimRecord { fence, ..full.clone() };
+            assert_eq!(ClaimRecord::decode(&raised.encode()).unwrap().fence, fence);
         }
         let mut plain = (*full.claim).clone();
         plain.session = None;
         plain.replaces = None;
         plain.lineage = Lineage::root(OwnerId::new());
         plain.about = About { host: "".into(), pid: 1, place: None, label: None };
-        let plain = Record::new(&Arc::new(plain), 1);
-        assert_eq!(Record::read(&plain.write()).unwrap().claim, plain.claim);
+        let plain = ClaimRecord::new(&Arc::new(plain), 1);
+        assert_eq!(ClaimRecord::decode(&plain.encode()).unwrap().claim, plain.claim);
     }
 
     #[test]
     fn text_that_is_not_ours_is_no_record() {
-        let text = String::from_utf8(record().write()).unwrap();
+        let text = String::from_utf8(record().encode()).unwrap();
         for end in 0..text.len() - 4 {
             // A shorter record may be one, but nothing panics.
-            let _ = Record::read(&text.as_bytes()[..end]);
+            let _ = ClaimRecord::decode(&text.as_bytes()[..end]);
         }
         for bad in ["", "1", "2 - x", "hello", &text.replacen('1', "9", 1)] {
-            assert!(Record::read(bad.as_bytes()).is_none(), "{bad}");
+            assert!(ClaimRecord::decode(bad.as_bytes()).is_none(), "{bad}");
         }
-        assert!(Record::read(&[0xff, 0xfe]).is_none());
+        assert!(ClaimRecord::decode(&[0xff, 0xfe]).is_none());
     }
 }

@@ -1,5 +1,12 @@
-//! Work that goes on whoever waits for it, counted: on the engine's own thread, or on the callers'
-//! runtime where nobody else depends on it. Knows threads, not what the work is.
+//! Where the work of verbs runs: on the engine's own thread, or on the callers' runtime.
+//!
+//! A verb runs as a task, so it is completed even if its future is dropped: half of a verb would be
+//! worse than all of it. Claims and releases run on the callers' runtime if that has threads of its
+//! own, timers and sockets, which saves two thread switches per call. Work that other claims depend
+//! on, such as granting a shared lease or moving keys, runs on the engine's thread
+//! ([`Tasks::run_on_engine`]), because a callers' runtime may shut down at any time.
+//!
+//! Tasks are counted from spawn until their result is sent: the conformance suite waits for zero.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,33 +19,32 @@ use tokio::sync::oneshot::{self, error::RecvError};
 use crate::contract::{Error, ErrorKind};
 use crate::engine::runtime::{Callers, Own};
 
-/// The callers' runtime, if it has threads of its own, timers and sockets. A call that is made
-/// there saves two changes of threads.
+/// The callers' runtime, if it has threads of its own, timers and sockets.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Front(Option<Callers>);
+pub(super) struct CallerRuntime(Option<Callers>);
 
-impl Front {
-    /// The runtime that this is called from, if it will do.
+impl CallerRuntime {
+    /// Finds the runtime that this is called from, if it is suitable.
     pub(super) async fn find(own: &Own) -> Self {
         Self(Callers::find(own).await.filter(Callers::has_threads))
     }
 
-    /// It, if whoever asks runs there.
+    /// Its handle, if the current task runs there.
     fn handle(&self) -> Option<&Handle> {
         self.0.as_ref().filter(|callers| callers.are_here()).map(Callers::handle)
     }
 
-    /// Whether whoever asks runs there.
-    pub(super) fn is_here(&self) -> bool {
+    /// Whether the current task runs there.
+    pub(super) fn is_current(&self) -> bool {
         self.0.as_ref().is_some_and(Callers::are_here)
     }
 }
 
-/// Where work is done, and how much of it is under way.
+/// Spawns and counts tasks.
 #[derive(Clone, Debug)]
 pub(super) struct Tasks {
     handle: Handle,
-    front: Front,
+    caller_runtime: CallerRuntime,
     counts: Arc<Counts>,
 }
 
@@ -48,56 +54,55 @@ struct Counts {
     begun: AtomicU64,
 }
 
-/// Counts one piece of work for as long as it lives.
+/// Counts one task for as long as it lives.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Counts>);
+pub(super) struct TaskGuard(Arc<Counts>);
 
-impl Drop for Busy {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.busy.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Tasks {
-    pub(super) fn new(handle: Handle, front: Front) -> Self {
-        Self { handle, front, counts: Arc::default() }
+    pub(super) fn new(handle: Handle, caller_runtime: CallerRuntime) -> Self {
+        Self { handle, caller_runtime, counts: Arc::default() }
     }
 
-    /// Says that something is under way, until it is dropped.
-    pub(super) fn busy(&self) -> Busy {
+    /// Counts a task until the guard is dropped.
+    pub(super) fn guard(&self) -> TaskGuard {
         self.counts.busy.fetch_add(1, Ordering::SeqCst);
         self.counts.begun.fetch_add(1, Ordering::SeqCst);
-        Busy(Arc::clone(&self.counts))
+        TaskGuard(Arc::clone(&self.counts))
     }
 
-    /// Does work that nobody waits for.
+    /// Spawns a task on the engine's thread.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let busy = self.busy();
+        let guard = self.guard();
         self.handle.spawn(async move {
             work.await;
-            drop(busy);
+            drop(guard);
         });
     }
 
-    /// Does work that lasts as long as the engine and is not counted.
-    pub(super) fn spawn_lasting(&self, work: impl Future<Output = ()> + Send + 'static) {
+    /// Spawns a task that lasts as long as the engine. It is not counted.
+    pub(super) fn spawn_uncounted(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(work);
     }
 
-    /// Does work to its end, also if the one who waits for it goes away: half of a verb would be
-    /// worse than all of it.
+    /// Runs work on the engine's thread. It is completed even if the returned future is dropped.
     pub(super) fn run<T, W>(&self, work: W) -> impl Future<Output = Result<T, Error>> + use<T, W>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let told = self.begin(&self.handle, work);
-        async { told.await.map_err(over)? }
+        let receiver = self.spawn_counted(&self.handle, work);
+        async { receiver.await.map_err(engine_ended)? }
     }
 
-    /// The same on the callers' runtime, if that is where the one who waits runs. What others
-    /// depend on, as they do on the renewal of a lease, must be done [`apart`](Self::apart).
-    pub(super) fn run_here<T, W>(
+    /// Runs work on the callers' runtime if the current task is there, else on the engine's thread.
+    /// Parts that other claims depend on must be passed to [`run_on_engine`](Self::run_on_engine).
+    pub(super) fn run_on_caller<T, W>(
         &self,
         work: W,
     ) -> impl Future<Output = Result<T, Error>> + use<T, W>
@@ -105,54 +110,54 @@ impl Tasks {
         T: Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let here = self.front.handle();
-        let told = self.begin(here.unwrap_or(&self.handle), work);
-        async { told.await.map_err(over)? }
+        let here = self.caller_runtime.handle();
+        let receiver = self.spawn_counted(here.unwrap_or(&self.handle), work);
+        async { receiver.await.map_err(engine_ended)? }
     }
 
-    /// Does a piece of work on the engine's own thread, which goes on whatever callers do.
-    pub(super) async fn apart<T: Send + 'static>(
+    /// Runs a part of a verb on the engine's thread, which outlives any caller's runtime.
+    pub(super) async fn run_on_engine<T: Send + 'static>(
         &self,
         work: Pin<Box<dyn Future<Output = T> + Send>>,
     ) -> Result<T, Error> {
-        if self.front.is_here() {
-            self.begin(&self.handle, work).await.map_err(over)
+        if self.caller_runtime.is_current() {
+            self.spawn_counted(&self.handle, work).await.map_err(engine_ended)
         } else {
             Ok(work.await)
         }
     }
 
-    fn begin<T: Send + 'static>(
+    fn spawn_counted<T: Send + 'static>(
         &self,
         handle: &Handle,
         work: impl Future<Output = T> + Send + 'static,
     ) -> oneshot::Receiver<T> {
-        let (tell, told) = oneshot::channel();
-        let busy = self.busy();
+        let (sender, receiver) = oneshot::channel();
+        let guard = self.guard();
         handle.spawn(async move {
-            let answer = work.await;
-            // Counted until the answer is there: then it is the caller's turn.
-            let _ = tell.send(answer);
-            drop(busy);
+            let result = work.await;
+            // Counted until the result is sent: from then on the caller is responsible.
+            let _ = sender.send(result);
+            drop(guard);
         });
-        told
+        receiver
     }
 
-    /// How much is under way, and how much was ever begun.
+    /// How many tasks are running, and how many were ever begun.
     #[cfg(feature = "conformance")]
     pub(super) fn counts(&self) -> (usize, u64) {
         let busy = self.counts.busy.load(Ordering::SeqCst);
         (busy, self.counts.begun.load(Ordering::SeqCst))
     }
 
-    /// Where work is done.
+    /// The runtime of the engine's thread.
     #[cfg(feature = "conformance")]
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
 }
 
-fn over(_: RecvError) -> Error {
+fn engine_ended(_: RecvError) -> Error {
     Error::new(ErrorKind::Closed, "the engine's thread has ended")
         .effect_unknown()
         .with_help("connect again")

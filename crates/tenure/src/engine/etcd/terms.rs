@@ -1,17 +1,19 @@
-//! What all clients of a namespace agree on, and which cluster it is. Knows one key.
+//! What all clients of a namespace agree on: one key, `terms`.
 //!
-//! The key says how fences are made from revisions and which `max_lease` all clients go by. Every
-//! transaction that gives out a fence compares that the key is as its client knows it; if it is
-//! not, the client agrees anew and tries once more. So raised fences count for all grants after the
+//! The key says how fences are computed from revisions, which `max_lease` all clients use, and
+//! which cluster wrote it. Every transaction that gives out a fence compares that the key is at the
+//! revision its client knows ([`Inner::txn_under_terms`]). If it is not, the client reads the
+//! terms, agrees again and repeats the transaction. So raised fences count for all grants after the
 //! raise, also of clients that were connected before, and a client that stated another `max_lease`
-//! than stands by now gets no lock. The comparison is part of the one call that a free lock takes.
+//! than is written by now gets no lock. The comparison is part of the one transaction of a free
+//! lock.
 //!
-//! `max_lease` changes when a client states another one and no slot has a key, which the
+//! `max_lease` is changed when a client states another one and no slot has a key, which the
 //! transaction that changes it compares: no claim holds, waits or closes a slot by its lock delay.
 //!
-//! A backup that is restored is a cluster with the same keys and an older revision, so fences would
-//! fall: this is noticed here when a client connects, and accepted only if the URL says so. From
-//! then on fences have a higher base. Two signs of a restore are looked for:
+//! A restored backup is a cluster with the same keys and an older revision, so fences would fall.
+//! It is detected when a client connects, and accepted only if the URL says so. From then on fences
+//! have a higher base. A restore is recognised by two signs:
 //!
 //! - The cluster has another id than the key names. `etcdctl snapshot restore` keeps the id if it
 //!   is given the token and the peer URLs of the old cluster.
@@ -22,65 +24,65 @@
 use std::time::Duration;
 
 use super::Inner;
-use super::claim::Halt;
 use super::client::{Compare, CompareResult, KeyValue, RangeRequest, RequestOp, ResponseOp};
-use super::errors::Trouble;
+use super::connection::{ClusterConnection, TxnReply, restored};
+use super::errors::{CallError, VerbError};
+use super::fences::Epoch;
 use super::keys::Keys;
-use super::link::{Answer, Link, restored};
-use super::picture::{Epoch, Picture};
-use super::step::Change;
+use super::snapshot::SlotSnapshot;
+use super::transaction::Transaction;
 use crate::contract::{Error, ErrorKind, Fence, Page, Query, Raised};
 use crate::engine::max_lease;
 use crate::ledger::Now;
 use crate::limits;
 use crate::sync::PoisonError;
 
-/// The layout of keys and values that we write.
+/// The version of the layout of keys and values.
 const LAYOUT: u64 = 2;
 
-/// How often terms are read that others change at the same time.
-const TRIES: usize = 16;
+/// How often terms are read again because other clients change them at the same time.
+const MAX_ATTEMPTS: usize = 16;
 
-/// How long to wait before another member is asked: an election may go on.
-const PAUSE: Duration = Duration::from_millis(300);
+/// How long to back off before another member is tried: an election may be in progress.
+const ELECTION_PAUSE: Duration = Duration::from_millis(300);
 
 /// How far a new base is above the largest fence of the restored store at least, should the wall
 /// clock be behind: more revisions than a backup is behind.
 const LEAP: u64 = 1 << 32;
 
-/// How many keys are read to say who is there.
-const SHOWN: i64 = 200;
+/// How many keys are read to name the claims that prevent a change of `max_lease`.
+const KEYS_SHOWN: i64 = 200;
 
-/// What stands at the key.
+/// The value of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Terms {
+struct NamespaceTerms {
     layout: u64,
     max_lease: Duration,
     cluster: u64,
-    /// What is added to revisions to make fences, and what was before that.
+    /// What is added to revisions to compute fences, and the former base.
     base: u64,
     former: u64,
-    /// The index of the raft log, as a member told it before this was written.
+    /// The index of the raft log, as a member reported it just before this was written.
     log: u64,
-    /// By how much fences were raised since the base was written.
+    /// The amount by which fences were raised since the base was written.
     raised: u64,
     /// The revision that wrote the base; 0 if that is the one that wrote this.
     since: u64,
 }
 
-/// What a client states when it connects, and whether what stands may be changed for it.
+/// What a client states when it connects, and whether it may change the terms.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stated {
+pub(super) struct StatedTerms {
     pub(super) max_lease: Duration,
-    /// A restored store is accepted.
+    /// Whether a restored cluster is accepted.
     pub(super) accepts_restored: bool,
-    /// Another `max_lease` takes the place of the one that stands, if no claim lives.
+    /// Whether another `max_lease` is written if no claim exists.
     pub(super) changes_max_lease: bool,
 }
 
-/// What stands, and what is known of the store around it.
-struct Standing {
-    terms: Option<Terms>,
+/// The terms as they were read, and the state of the cluster at that time.
+struct StoredTerms {
+    terms: Option<NamespaceTerms>,
     /// The revision that wrote the terms; 0 if there are none.
     written: u64,
     revision: u64,
@@ -88,131 +90,142 @@ struct Standing {
     log: u64,
 }
 
-/// Whether the raft log cannot be the one that had `known` entries before the terms were written.
-/// `revisions` were made since they were. An index of 0 was not told.
+/// Whether the raft log cannot be the one that had `known` entries when the terms were written.
+/// `revisions` is how many revisions there were since. An index of 0 is unknown.
 fn is_another_log(index: u64, known: u64, revisions: u64) -> bool {
     index > 0 && known > 0 && index < known + revisions
 }
 
-/// Agrees with all other clients of the namespace, and says which epoch it is.
+/// Agrees on the terms with all other clients of the namespace. Returns the current epoch.
 pub(super) async fn agree(
-    link: &Link,
+    connection: &ClusterConnection,
     keys: &Keys,
-    stated: Stated,
+    stated: StatedTerms,
     now: Now,
 ) -> Result<Epoch, Error> {
     let max_lease = stated.max_lease;
-    // Members that are away are passed over, each once; nothing here does harm when it is repeated.
-    let mut others = link.endpoints().count().saturating_sub(1);
-    for _ in 0..TRIES {
-        let standing = match stands(link, keys).await {
-            Err(trouble) if trouble.is_about_the_member() && others > 0 => {
-                others -= 1;
-                tokio::time::sleep(PAUSE).await;
+    // Each member that fails is skipped once. Everything here can be repeated safely.
+    let mut other_members = connection.endpoints().count().saturating_sub(1);
+    for _ in 0..MAX_ATTEMPTS {
+        let stored = match read_terms(connection, keys).await {
+            Err(error) if error.should_switch_member() && other_members > 0 => {
+                other_members -= 1;
+                tokio::time::sleep(ELECTION_PAUSE).await;
                 continue;
             }
-            answer => answer.map_err(Trouble::into_error)??,
+            reply => reply.map_err(CallError::into_error)??,
         };
-        let (written, log) = (standing.written, standing.log);
-        let mut change = Change::default();
-        change.unwritten(keys.terms(), written);
-        let terms = match standing.terms {
-            None => standing.first(max_lease, now),
-            Some(terms) if standing.is_restored() => {
+        let (written, log) = (stored.written, stored.log);
+        let mut txn = Transaction::default();
+        txn.if_unwritten(keys.terms(), written);
+        let terms = match stored.terms {
+            None => stored.first(max_lease, now),
+            Some(terms) if stored.is_restored() => {
                 if !stated.accepts_restored {
                     return Err(restored());
                 }
-                standing.accepted(terms, now)
+                stored.accepted(terms, now)
             }
             Some(terms) if terms.max_lease == max_lease => return Ok(terms.epoch(written)),
             Some(terms) => {
                 let epoch = terms.epoch(written);
-                if let Err(because) = may_change(link, keys, stated, epoch, now).await? {
+                if let Err(because) = may_change(connection, keys, stated, epoch, now).await? {
                     return Err(max_lease::refused(terms.max_lease, max_lease, &because));
                 }
                 let slots = keys.all_slots();
                 let empty = Compare::create_revision(slots.from, CompareResult::Equal, 0);
-                change.compares.push(empty.with_range(slots.to));
-                Terms { max_lease, log, since: epoch.written, ..terms }
+                txn.compares.push(empty.with_range(slots.to));
+                NamespaceTerms { max_lease, log, since: epoch.written, ..terms }
             }
         };
         if terms.base > limits::FENCE_FLOOR {
             return Err(Error::new(ErrorKind::Limit, "the fences of this namespace are used up")
                 .with_help("use another prefix or namespace"));
         }
-        change.put(keys.terms(), terms.text().into_bytes(), 0);
-        match link.when(change.compares, change.writes, Vec::new()).await {
-            // A restored store may have another `max_lease` than is stated.
-            Ok(done) if done.held && terms.max_lease == max_lease => {
+        txn.put(keys.terms(), terms.encode().into_bytes(), 0);
+        match connection.txn(txn.compares, txn.writes, Vec::new()).await {
+            // A restored cluster may have another `max_lease`: then the next round changes it.
+            Ok(done) if done.succeeded && terms.max_lease == max_lease => {
                 return Ok(terms.epoch(done.revision));
             }
-            // Whether it was written is seen by looking once more.
-            Err(trouble) if trouble.is_about_the_member() && others > 0 => others -= 1,
-            done => drop(done.map_err(Trouble::into_error)?),
+            // Whether it was written is found by the next read.
+            Err(error) if error.should_switch_member() && other_members > 0 => other_members -= 1,
+            done => drop(done.map_err(CallError::into_error)?),
         }
     }
-    Err(Error::new(ErrorKind::Unavailable, "others keep changing the terms of this namespace")
-        .with_help("connect again"))
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "other clients keep changing the terms of this namespace",
+    )
+    .with_help("connect again"))
 }
 
-/// Raises fences above `to`. Returns the epoch from then on, too.
+/// Raises fences above `to`. Returns the new epoch as well.
 async fn raise(
-    link: &Link,
+    connection: &ClusterConnection,
     keys: &Keys,
-    stated: Stated,
+    stated: StatedTerms,
     now: Now,
     to: u64,
 ) -> Result<(Raised, Epoch), Error> {
-    for _ in 0..TRIES {
-        agree(link, keys, stated, now).await?;
-        let standing = stands(link, keys).await.map_err(Trouble::into_error)??;
-        let Standing { terms: Some(terms), written, revision, log, .. } = standing else {
+    for _ in 0..MAX_ATTEMPTS {
+        agree(connection, keys, stated, now).await?;
+        let stored = read_terms(connection, keys).await.map_err(CallError::into_error)??;
+        let StoredTerms { terms: Some(terms), written, revision, log, .. } = stored else {
             continue;
         };
         let epoch = terms.epoch(written);
-        // Every fence was given out at a revision up to this one, and raised by no more than this.
+        // Every fence so far was given out at a revision up to this one, with this raise or less.
         let highest = epoch.fence(revision);
         if to <= highest {
             return Ok((Raised::NotAbove(Fence::new(highest)), epoch));
         }
         let raised = to - epoch.version(revision);
-        let terms = Terms { raised, log, since: epoch.written, ..terms };
-        let mut change = Change::default();
-        change.unwritten(keys.terms(), written);
-        change.put(keys.terms(), terms.text().into_bytes(), 0);
-        let done = link.when(change.compares, change.writes, Vec::new()).await;
-        let done = done.map_err(Trouble::into_error)?;
-        if done.held {
+        let terms = NamespaceTerms { raised, log, since: epoch.written, ..terms };
+        let mut txn = Transaction::default();
+        txn.if_unwritten(keys.terms(), written);
+        txn.put(keys.terms(), terms.encode().into_bytes(), 0);
+        let done = connection.txn(txn.compares, txn.writes, Vec::new()).await;
+        let done = done.map_err(CallError::into_error)?;
+        if done.succeeded {
             return Ok((Raised::Done, terms.epoch(done.revision)));
         }
     }
-    Err(Error::new(ErrorKind::Unavailable, "others keep changing the terms of this namespace")
-        .with_help("call again"))
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        "other clients keep changing the terms of this namespace",
+    )
+    .with_help("call again"))
 }
 
-/// Reads what stands.
-async fn stands(link: &Link, keys: &Keys) -> Result<Result<Standing, Error>, Trouble> {
-    let read = link.read(vec![RequestOp::get(keys.terms())]).await?;
-    let cluster = link.cluster().unwrap_or(0);
-    // Asked after the read, so the log has an entry for every revision up to it.
-    let log = log_of(link).await;
+/// Reads the terms and the state of the cluster.
+async fn read_terms(
+    connection: &ClusterConnection,
+    keys: &Keys,
+) -> Result<Result<StoredTerms, Error>, CallError> {
+    let read = connection.read(vec![RequestOp::get(keys.terms())]).await?;
+    let cluster = connection.cluster().unwrap_or(0);
+    // After the read, so that the log has an entry for every revision up to it.
+    let log = raft_index(connection).await;
     let revision = read.revision;
     let found = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
-    let terms = match found.first().map(|key| Terms::read(&key.value)) {
+    let terms = match found.first().map(|key| NamespaceTerms::decode(&key.value)) {
         None => None,
         Some(None) => return Ok(Err(damaged())),
-        Some(Some(terms)) if terms.layout != LAYOUT => return Ok(Err(unknown(terms.layout))),
+        Some(Some(terms)) if terms.layout != LAYOUT => {
+            return Ok(Err(unknown_layout(terms.layout)));
+        }
         Some(terms) => terms,
     };
     let written = found.first().map_or(0, written);
-    Ok(Ok(Standing { terms, written, revision, cluster, log }))
+    Ok(Ok(StoredTerms { terms, written, revision, cluster, log }))
 }
 
-/// Whether `max_lease` may be changed, or why not.
+/// Checks whether `max_lease` may be changed; the inner error says why not.
 async fn may_change(
-    link: &Link,
+    connection: &ClusterConnection,
     keys: &Keys,
-    stated: Stated,
+    stated: StatedTerms,
     epoch: Epoch,
     now: Now,
 ) -> Result<Result<(), String>, Error> {
@@ -221,28 +234,27 @@ async fn may_change(
     }
     let slots = keys.all_slots();
     let (key, range_end) = (slots.from, slots.to);
-    let some = RangeRequest { key, range_end, limit: SHOWN, ..RangeRequest::default() };
-    let read = link.read(vec![some.into()]).await.map_err(Trouble::into_error)?;
-    let mut found = Picture::new(read.revision, epoch);
+    let some = RangeRequest { key, range_end, limit: KEYS_SHOWN, ..RangeRequest::default() };
+    let read = connection.read(vec![some.into()]).await.map_err(CallError::into_error)?;
+    let mut found = SlotSnapshot::new(read.revision, epoch);
     let all: Vec<KeyValue> = read.replies.into_iter().flat_map(ResponseOp::into_kvs).collect();
     if all.is_empty() {
         return Ok(Ok(()));
     }
     for slot in all.chunk_by(|one, two| keys.slot_of(&one.key) == keys.slot_of(&two.key)) {
         if let Some(name) = keys.slot_of(&slot[0].key) {
-            // What is damaged is told when that slot is asked for.
+            // A damaged slot is reported when that slot is used.
             let _ = found.add(keys, &name, slot);
         }
     }
-    let seen = found.rules(now, 0).inspect(&Query::Page(Page::default()), now);
+    let seen = found.ledger(now, 0).inspect(&Query::Page(Page::default()), now);
     let claimed = max_lease::claimed(&seen);
     Ok(Err(claimed.unwrap_or_else(|| "a lock delay has not passed yet".to_owned())))
 }
 
-/// The index of the raft log of the member that is asked now. A member that does not tell is no
-/// reason not to connect.
-async fn log_of(link: &Link) -> u64 {
-    let status = link.call(|client| async move { client.status().await }).await;
+/// The raft index of the member in use; 0 if the call fails, which is no reason not to connect.
+async fn raft_index(connection: &ClusterConnection) -> u64 {
+    let status = connection.call(|client| async move { client.status().await }).await;
     status.map_or(0, |status| status.raft_index)
 }
 
@@ -251,68 +263,70 @@ fn written(key: &KeyValue) -> u64 {
 }
 
 impl Inner {
-    /// How fences are made, as far as this client knows.
+    /// The newest epoch that this client knows.
     pub(super) fn epoch(&self) -> Epoch {
         *self.epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something that may give out fences of this epoch: only if the terms of the namespace
-    /// are those that the epoch is known from. Otherwise reads, and agrees anew if they are not.
-    pub(super) async fn when_agreed(
+    /// Sends a transaction that may give out fences of this epoch. It also compares that the terms
+    /// are those of the epoch. If they have changed, agrees on them again; the caller repeats.
+    pub(super) async fn txn_under_terms(
         &self,
         epoch: Epoch,
-        mut change: Change,
+        mut txn: Transaction,
         mut otherwise: Vec<RequestOp>,
-    ) -> Result<Answer, Halt> {
+    ) -> Result<TxnReply, VerbError> {
         let key = self.keys.terms();
-        change.unwritten(key.clone(), epoch.terms);
+        txn.if_unwritten(key.clone(), epoch.terms);
         otherwise.push(RangeRequest { key, keys_only: true, ..RangeRequest::default() }.into());
-        let mut answer = self.link.when(change.compares, change.writes, otherwise).await?;
-        if !answer.held {
-            let terms = answer.replies.pop().map(ResponseOp::into_kvs).unwrap_or_default();
+        let mut reply = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
+        if !reply.succeeded {
+            let terms = reply.replies.pop().map(ResponseOp::into_kvs).unwrap_or_default();
             if terms.first().map_or(0, written) != epoch.terms {
-                self.know(agree(&self.link, &self.keys, self.stated, self.now()).await?);
+                self.learn_epoch(
+                    agree(&self.connection, &self.keys, self.stated, self.now()).await?,
+                );
             }
         }
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// Raises fences, so that all that are given out from now on are above `to`.
-    pub(super) async fn raise_fences(&self, to: Fence) -> Result<Raised, Halt> {
-        let raised = raise(&self.link, &self.keys, self.stated, self.now(), to.get()).await;
+    /// Raises fences, so that all grants from now on have fences above `to`.
+    pub(super) async fn raise_fences(&self, to: Fence) -> Result<Raised, VerbError> {
+        let raised = raise(&self.connection, &self.keys, self.stated, self.now(), to.get()).await;
         let (raised, epoch) = raised?;
-        self.know(epoch);
+        self.learn_epoch(epoch);
         Ok(raised)
     }
 
-    fn know(&self, epoch: Epoch) {
+    fn learn_epoch(&self, epoch: Epoch) {
         let mut known = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
-        // Answers may come in another order than they were made.
+        // Replies may arrive out of order.
         if epoch.terms > known.terms {
             *known = epoch;
         }
     }
 }
 
-impl Standing {
+impl StoredTerms {
     /// The terms of a namespace that has none yet.
-    fn first(&self, max_lease: Duration, now: Now) -> Terms {
+    fn first(&self, max_lease: Duration, now: Now) -> NamespaceTerms {
         let base = now.wall_micros.min(Epoch::MAX);
         let (layout, former, raised, since) = (LAYOUT, base, 0, 0);
         let Self { cluster, log, .. } = *self;
-        Terms { layout, max_lease, cluster, base, former, log, raised, since }
+        NamespaceTerms { layout, max_lease, cluster, base, former, log, raised, since }
     }
 
-    /// The terms of a restored store: fences go on above all that this store may have given out.
-    fn accepted(&self, terms: Terms, now: Now) -> Terms {
+    /// The terms of a restored cluster: fences go on above all that it may have given out.
+    fn accepted(&self, terms: NamespaceTerms, now: Now) -> NamespaceTerms {
         let highest = terms.base + terms.raised + self.revision;
         let base = now.wall_micros.min(Epoch::MAX).max(highest + LEAP);
         let (former, raised, since) = (terms.base, 0, 0);
         let Self { cluster, log, .. } = *self;
-        Terms { cluster, base, former, log, raised, since, ..terms }
+        NamespaceTerms { cluster, base, former, log, raised, since, ..terms }
     }
 
-    /// Whether this is not the store in which the terms were written.
+    /// Whether this is not the cluster in which the terms were written.
     fn is_restored(&self) -> bool {
         let revisions = self.revision.saturating_sub(self.written);
         self.terms.is_some_and(|terms| {
@@ -321,74 +335,84 @@ impl Standing {
     }
 }
 
-impl Terms {
+impl NamespaceTerms {
     fn epoch(self, written: u64) -> Epoch {
         let Self { base, former, raised, since, .. } = self;
         let terms = written;
         Epoch { base, former, written: if since == 0 { written } else { since }, raised, terms }
     }
 
-    fn text(self) -> String {
+    fn encode(self) -> String {
         let Self { layout, cluster, base, former, log, raised, since, .. } = self;
         let max_lease = self.max_lease.as_micros();
         format!("{layout} {max_lease} {cluster:x} {base} {former} {log} {raised} {since}")
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
+    fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut fields = text.split(' ');
         let layout = fields.next()?.parse().ok()?;
         let max_lease = Duration::from_micros(fields.next()?.parse().ok()?);
         let cluster = u64::from_str_radix(fields.next()?, 16).ok()?;
         if layout != LAYOUT {
-            // The rest is known to another version.
+            // The other fields belong to another version.
             let (base, former, log, raised, since) = (0, 0, 0, 0, 0);
             return Some(Self { layout, max_lease, cluster, base, former, log, raised, since });
         }
         let mut number = || fields.next()?.parse().ok();
         let (base, former, log) = (number()?, number()?, number()?);
-        // The last two are there since they were first needed.
+        // Terms that were written before fences were ever raised have no such fields.
         let (raised, since) = (number().unwrap_or(0), number().unwrap_or(0));
         Some(Self { layout, max_lease, cluster, base, former, log, raised, since })
     }
 }
 
-fn unknown(layout: u64) -> Error {
-    let what = format!("this namespace has layout {layout}, and we know {LAYOUT} alone");
+fn unknown_layout(layout: u64) -> Error {
+    let what =
+        format!("this namespace has layout {layout}, and this version supports {LAYOUT} only");
     Error::new(ErrorKind::Unsupported, what)
         .with_help("use the same version of Tenure everywhere, or another namespace")
 }
 
 fn damaged() -> Error {
     Error::new(ErrorKind::Corrupt, "the terms of this namespace are not ours or are damaged")
-        .with_help("look at the key `terms` below the prefix with etcdctl, or use another prefix")
+        .with_help("inspect the key `terms` below the prefix with etcdctl, or use another prefix")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
+    fn terms() -> NamespaceTerms {
         let (base, former, log, raised, since) = (7_000, 5_000, 90, 11, 3);
         let max_lease = Duration::from_secs(60);
-        Terms { layout: LAYOUT, max_lease, cluster: u64::MAX, base, former, log, raised, since }
+        NamespaceTerms {
+            layout: LAYOUT,
+            max_lease,
+            cluster: u64::MAX,
+            base,
+            former,
+            log,
+            raised,
+            since,
+        }
     }
 
     #[test]
     fn terms_survive_their_text_and_nothing_else_is_taken_for_them() {
-        assert_eq!(Terms::read(terms().text().as_bytes()), Some(terms()));
+        assert_eq!(NamespaceTerms::decode(terms().encode().as_bytes()), Some(terms()));
         for bad in ["", "2", "x 1 1 1", "2 1 zz 1", "2 1 1", "2 1 1 1 1"] {
-            assert_eq!(Terms::read(bad.as_bytes()), None, "{bad}");
+            assert_eq!(NamespaceTerms::decode(bad.as_bytes()), None, "{bad}");
         }
-        let short = Terms::read(b"2 1 1 7 5 9").unwrap();
+        let short = NamespaceTerms::decode(b"2 1 1 7 5 9").unwrap();
         assert_eq!((short.raised, short.since), (0, 0));
-        assert_eq!(Terms::read(b"9 60000000 1 what ever").unwrap().layout, 9);
+        assert_eq!(NamespaceTerms::decode(b"9 60000000 1 what ever").unwrap().layout, 9);
     }
 
     #[test]
     fn the_base_counts_from_the_revision_that_wrote_it() {
-        let first = Terms { raised: 0, since: 0, ..terms() }.epoch(20);
-        let raised = Terms { since: first.written, ..terms() }.epoch(40);
+        let first = NamespaceTerms { raised: 0, since: 0, ..terms() }.epoch(20);
+        let raised = NamespaceTerms { since: first.written, ..terms() }.epoch(40);
         assert_eq!((first.written, first.terms), (20, 20));
         assert_eq!((raised.written, raised.terms), (20, 40));
         assert_eq!(raised.version(30), first.version(30));

@@ -1,9 +1,12 @@
-//! What the conformance suite needs of the engine: a clock of its own for leases, and to know when
-//! nothing is under way. Knows the engine from inside, and is in no build but the suite's.
+//! What the conformance suite needs of the engine: leases on the suite's clock, and a way to know
+//! when no task, call or event is in flight. Only in builds with the feature `conformance`.
 //!
-//! etcd counts leases on a clock that nobody can set. So on the suite's stage leases are made long,
-//! and a [`Lessor`] counts them on the suite's clock: it revokes a lease when its time is up. To
-//! etcd that is the same step as an expiry, in the same transaction log, with the same events.
+//! etcd counts leases on a clock that no test can set. So the suite's leases are long in etcd, and
+//! a [`Lessor`] counts them on the suite's clock and revokes a lease when its time has passed. To
+//! etcd that is the same step as an expiry, in the same log, with the same events.
+//!
+//! A beacon is a write to a key that every engine watches. Events of one watch stream arrive in the
+//! order of their revisions, so an engine that has seen a beacon has seen every earlier event.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -14,21 +17,22 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::client::RequestOp;
-use super::leases::{Term, Who};
-use super::watching::News;
-use super::{EtcdEngine, Inner, Manner};
+use super::connect::OpenOptions;
+use super::leases::{LeaseOwner, LeaseSpec};
+use super::watches::WatchNotice;
+use super::{EtcdEngine, Inner};
 use crate::contract::{ClaimId, Error, SessionId, Verb};
 use crate::engine::Terms;
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Alarm, Clock, Tick};
 
-/// How long leases are in etcd itself while the suite counts them.
+/// The length of leases in etcd while a [`Lessor`] counts them.
 pub(super) const LIFE: Duration = Duration::from_secs(3_600);
 
-/// The largest number that a beacon has told to this process's engines is kept by each of them.
+/// The number of the next beacon of this process.
 static BEACON: AtomicU64 = AtomicU64::new(1);
 
-/// What every transaction passes before it is sent and when its reply has come.
+/// A gate that every transaction waits for before it is sent, and after its reply has come.
 pub(crate) type GatePass = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Counts leases on the suite's clock.
@@ -36,12 +40,12 @@ pub(crate) type GatePass = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Sen
 pub(crate) struct Lessor {
     clock: Arc<dyn Clock>,
     alarm: Arc<dyn Alarm>,
-    state: Mutex<State>,
+    state: Mutex<LessorState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    leases: HashMap<i64, (Term, Tick)>,
+struct LessorState {
+    leases: HashMap<i64, (LeaseSpec, Tick)>,
     closed: bool,
 }
 
@@ -51,7 +55,7 @@ impl Lessor {
         Arc::new(Self { clock, alarm, state: Mutex::default() })
     }
 
-    /// Blocks until leases have ended, and says which; none if the stage is left.
+    /// Blocks until leases have ended, and returns them; `None` after `close`.
     pub(crate) fn wait(&self) -> Option<Vec<i64>> {
         self.alarm.wait();
         let now = self.clock.now();
@@ -72,43 +76,44 @@ impl Lessor {
         Some(ended.into_iter().map(|(_, id)| id).collect())
     }
 
-    /// Ends the thread that waits.
+    /// Ends the thread that calls `wait`.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.alarm.ring();
     }
 
-    /// Ends a session, as if its leases had run out now: lock delays begin.
+    /// Ends the leases of a session now; those of lock delays end after the delay. Returns the ids
+    /// of the ended ones.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<i64> {
         let now = self.clock.now();
         let mut state = self.lock();
         let mut ended = Vec::new();
-        state.leases.retain(|id, (term, until)| {
-            if term.who != Who::Session(session) {
+        state.leases.retain(|id, (spec, until)| {
+            if spec.owner != LeaseOwner::Session(session) {
                 return true;
             }
-            if term.extra.is_zero() {
+            if spec.extra.is_zero() {
                 ended.push(*id);
                 return false;
             }
-            *until = now + term.extra;
+            *until = now + spec.extra;
             true
         });
         self.set(&state);
         ended
     }
 
-    pub(super) fn granted(&self, id: i64, term: Term) {
+    pub(super) fn granted(&self, id: i64, spec: LeaseSpec) {
         let mut state = self.lock();
-        state.leases.insert(id, (term, self.clock.now() + term.length + term.extra));
+        state.leases.insert(id, (spec, self.clock.now() + spec.length + spec.extra));
         self.set(&state);
     }
 
     pub(super) fn kept(&self, id: i64) {
         let mut state = self.lock();
         let now = self.clock.now();
-        if let Some((term, until)) = state.leases.get_mut(&id) {
-            *until = now + term.length + term.extra;
+        if let Some((spec, until)) = state.leases.get_mut(&id) {
+            *until = now + spec.length + spec.extra;
         }
         self.set(&state);
     }
@@ -118,25 +123,25 @@ impl Lessor {
         self.lock().leases.get(&id).map(|(_, until)| until.since(now))
     }
 
-    fn set(&self, state: &State) {
+    fn set(&self, state: &LessorState) {
         let next = state.leases.values().map(|(_, until)| *until).min();
         self.alarm.set(next.unwrap_or(Tick::NEVER));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LessorState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Waits on this thread, which no runtime knows.
+/// Blocks this thread, outside any runtime, until a future is done.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    struct Bell(std::thread::Thread);
-    impl std::task::Wake for Bell {
+    struct ThreadWaker(std::thread::Thread);
+    impl std::task::Wake for ThreadWaker {
         fn wake(self: Arc<Self>) {
             self.0.unpark();
         }
     }
-    let waker = Waker::from(Arc::new(Bell(std::thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(std::thread::current())));
     let mut work = std::pin::pin!(work);
     loop {
         match work.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -147,80 +152,82 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 impl EtcdEngine {
-    /// Opens a store whose leases are counted by this lessor.
+    /// Opens an engine whose leases are counted by this lessor.
     pub(crate) fn on_stage(
         url: &str,
         terms: &Terms,
         lessor: &Arc<Lessor>,
         gate: Option<GatePass>,
     ) -> Result<Self, Error> {
-        let manner = Manner { lessor: Some(Arc::clone(lessor)), gate };
-        block_on(Self::open(url, terms, manner))
+        let options = OpenOptions { lessor: Some(Arc::clone(lessor)), gate };
+        block_on(Self::open(url, terms, options))
     }
 
-    /// How much is under way, and how much was ever begun.
+    /// How many tasks are running, and how many were ever begun.
     pub(crate) fn counts(&self) -> (usize, u64) {
         self.inner.tasks.counts()
     }
 
-    /// Lights the beacon of the namespace. Returns its number.
+    /// Writes a beacon to the namespace. Returns its number.
     pub(crate) fn light(&self) -> Result<u64, Error> {
         let number = BEACON.fetch_add(1, Ordering::SeqCst);
         let put = RequestOp::put(self.inner.keys.beacon(), number.to_string(), 0);
-        let lit = self.inner.link.when(Vec::new(), vec![put], Vec::new());
+        let lit = self.inner.connection.txn(Vec::new(), vec![put], Vec::new());
         let lit = self.inner.tasks.handle().block_on(lit);
-        lit.map_err(|trouble| trouble.into_error().during(Verb::Inspect))?;
+        lit.map_err(|error| error.into_error().during(Verb::Inspect))?;
         Ok(number)
     }
 
-    /// Which beacon it sees: that of its namespace.
+    /// The key of the beacon that this engine watches.
     pub(crate) fn beacon_key(&self) -> Vec<u8> {
         self.inner.keys.beacon()
     }
 
-    /// Whether the beacon with this number was seen: whatever happened before it has been told.
+    /// Whether the event of this beacon has arrived, and so every event before it.
     pub(crate) fn has_seen(&self, number: u64) -> bool {
         self.inner.seen.load(Ordering::SeqCst) >= number
     }
 
-    /// Ends what this client does for a session, as the death of its process would. Its leases have
-    /// to be ended then, and the claims be left.
+    /// Ends the claims of a session here, as the death of its process would, and returns them. Then
+    /// the caller has to end the session's leases, and to call `leave`.
     pub(crate) fn end_session(&self, session: SessionId) -> Vec<ClaimId> {
-        let ended = self.inner.roll.end_session(session);
+        let ended = self.inner.claims.end_session(session);
         for id in &ended {
-            self.inner.waits.end(&self.inner, *id);
+            self.inner.waiters.end(&self.inner, *id);
         }
         ended
     }
 
-    /// The claims of a session that ended are gone.
+    /// Removes the entries of claims whose keys are gone.
     pub(crate) fn leave(&self, claims: &[ClaimId]) {
         for id in claims {
-            self.inner.roll.leave(*id);
+            self.inner.claims.remove(*id);
         }
     }
 
-    /// Ends leases in the store.
+    /// Revokes leases in the store.
     pub(crate) fn revoke(&self, leases: &[i64]) {
-        let _busy = self.inner.tasks.busy();
+        let _busy = self.inner.tasks.guard();
         for id in leases.iter().copied() {
-            let revoke =
-                self.inner.link.lease(|client| async move { client.lease_revoke(id).await });
-            // It may have been given back meanwhile.
+            let revoke = self
+                .inner
+                .connection
+                .lease_call(|client| async move { client.lease_revoke(id).await });
+            // The engine may have revoked it already.
             let _ = self.inner.tasks.handle().block_on(revoke);
         }
     }
 
-    /// The engine, as long as somebody else has it.
+    /// A reference that does not keep the engine alive.
     pub(crate) fn downgrade(&self) -> WeakEngine {
         WeakEngine(Arc::downgrade(&self.inner))
     }
 }
 
 impl Inner {
-    /// The beacon was lit, perhaps.
-    pub(super) fn beacon(&self, news: &News) {
-        let News::Events(events) = news else { return };
+    /// Records the number of a beacon event.
+    pub(super) fn beacon(&self, notice: &WatchNotice) {
+        let WatchNotice::Events(events) = notice else { return };
         for key in events.iter().filter_map(|event| event.kv.as_ref()) {
             let text = std::str::from_utf8(&key.value).ok();
             let number = text.and_then(|text| text.parse().ok());
@@ -231,7 +238,7 @@ impl Inner {
     }
 }
 
-/// An engine that may be gone.
+/// A weak reference to an engine.
 #[derive(Clone)]
 pub(crate) struct WeakEngine(Weak<Inner>);
 

@@ -1,6 +1,7 @@
-//! User, password and the token that stands for them. A token is renewed when the server refuses
-//! it; until the new one is there the old one is sent, because a request without any gets another
-//! error. All clients of a cluster share one token, which every member accepts.
+//! User, password, and the token that the server issues for them. A token is renewed when the
+//! server rejects it. Until the new one is there, requests are sent with the old one, because a
+//! request without a token gets another error. All clients of a cluster share one token, which
+//! every member accepts.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,22 +10,22 @@ use tokio::sync::Mutex as AsyncMutex;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use super::messages::{AuthenticateRequest, AuthenticateResponse};
-use super::{Client, Failure};
+use super::{Client, RpcError};
 use crate::sync::{Mutex, PoisonError};
 use crate::time::{Clock, SystemClock};
 
-/// Who the client is to the cluster.
+/// The credentials of a client, and its current token.
 pub struct Login {
     user: String,
     password: String,
-    token: Mutex<Option<Token>>,
+    token: Mutex<Option<AuthToken>>,
     /// One renewal at a time.
     renewing: AsyncMutex<()>,
 }
 
-/// A token and how long it lives from when it was issued, where it says so itself.
+/// A token, and how long it is valid from when it was issued, if the token says so.
 #[derive(Clone)]
-pub(super) struct Token {
+pub(super) struct AuthToken {
     pub(super) value: MetadataValue<Ascii>,
     pub(super) life: Option<Duration>,
 }
@@ -37,7 +38,7 @@ impl Login {
     }
 
     /// The current token; the first call authenticates.
-    pub(super) async fn token(&self, client: &Client) -> Result<Token, Failure> {
+    pub(super) async fn token(&self, client: &Client) -> Result<AuthToken, RpcError> {
         match self.current() {
             Some(token) => Ok(token),
             None => self.renew(client, None).await,
@@ -48,8 +49,8 @@ impl Login {
     pub(super) async fn renew(
         &self,
         client: &Client,
-        stale: Option<&Token>,
-    ) -> Result<Token, Failure> {
+        stale: Option<&AuthToken>,
+    ) -> Result<AuthToken, RpcError> {
         let _one = self.renewing.lock().await;
         if let Some(token) = self.current()
             && stale.is_none_or(|stale| stale.value != token.value)
@@ -62,13 +63,13 @@ impl Login {
         let response: AuthenticateResponse = client.send(path, request, None).await?;
         let value = response.token.parse();
         let value =
-            value.map_err(|_| Failure::other("the server issued a token with odd bytes"))?;
-        let token = Token { value, life: life_of(&response.token) };
+            value.map_err(|_| RpcError::other("the server issued a token that is not ASCII"))?;
+        let token = AuthToken { value, life: life_of(&response.token) };
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
         Ok(token)
     }
 
-    fn current(&self) -> Option<Token> {
+    fn current(&self) -> Option<AuthToken> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -79,8 +80,8 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How long a token lives, if it is a JSON web token with an expiry. etcd's simple tokens do not
-/// say it.
+/// How long a token is valid, if it is a JSON web token with an expiry. etcd's simple tokens do not
+/// say that.
 fn life_of(token: &str) -> Option<Duration> {
     let payload = token.split('.').nth(1)?;
     let text = String::from_utf8(decode(payload)?).ok()?;

@@ -1,6 +1,6 @@
 //! The messages of etcd's API that the client uses, each with the fields that it uses. Messages and
-//! fields have etcd's own names; an unknown field of a response is skipped. The numbers are facts
-//! of the protocol: the test in `numbers.rs` compares every one of them with a table.
+//! fields have etcd's own names; an unknown field of a response is skipped. The field numbers are
+//! those of the protocol: the test in `field_numbers.rs` compares every one of them with a table.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
-//! A client of one member of an etcd cluster: gRPC calls over one HTTP/2 connection, which comes
-//! back by itself. Knows etcd's API; nothing of locks.
+//! A client of one member of an etcd cluster: gRPC calls over one HTTP/2 connection, which is
+//! established again when it breaks. Knows etcd's API, and nothing of locks.
 //!
 //! Messages are written by hand with `prost`'s derive macros and calls are made with `tonic`, so no
-//! build script and no `protoc` is needed. A call is sent once. Only a call that the server refused
-//! because of its token is sent again, with a new token: the server has not acted on it.
+//! build script and no `protoc` is needed. A call is sent once. Only a call that the server
+//! rejected because of its token is sent again, with a new token: the server has not acted on it.
 //!
 //! Streams send their first request before they wait for the server: etcd sends no response headers
 //! before it has a request. A stream keeps the token that it was opened with.
@@ -11,10 +11,10 @@
 #![allow(unreachable_pub, reason = "reachable in builds with the feature `test-util`")]
 #![allow(missing_docs, reason = "messages and fields are those of etcd's API")]
 
+#[cfg(test)]
+mod field_numbers;
 mod login;
 mod messages;
-#[cfg(test)]
-mod numbers;
 mod txn;
 
 use std::error::Error as _;
@@ -33,8 +33,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, ConnectError, Status};
 use tonic_prost::ProstCodec;
 
+use self::login::AuthToken;
 pub use self::login::Login;
-use self::login::Token;
 pub use self::messages::*;
 
 /// Largest response that is accepted. etcd itself has no limit for responses; a slot with a hundred
@@ -53,31 +53,31 @@ const TCP_PROBE: Duration = Duration::from_secs(15);
 
 /// How to connect to a member.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Limit for a connection attempt.
+pub struct ClientOptions {
+    /// The timeout of a connection attempt.
     pub connect_timeout: Option<Duration>,
-    /// How to encrypt; plain text if not given.
-    pub tls: Option<Tls>,
-    /// Who the client is, if the cluster wants to know.
+    /// Certificates for TLS; plain text if not given.
+    pub tls: Option<TlsPem>,
+    /// User and password, if the cluster has authentication enabled.
     pub login: Option<Arc<Login>>,
 }
 
 /// Certificates and keys, in PEM.
 #[derive(Clone, Default)]
-pub struct Tls {
-    /// Whom to trust; the system's roots if not given.
+pub struct TlsPem {
+    /// The trusted certificate authority; the system's roots if not given.
     pub ca: Option<Vec<u8>>,
     /// The client's own certificate and its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for TlsPem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").finish_non_exhaustive()
+        f.debug_struct("TlsPem").finish_non_exhaustive()
     }
 }
 
-/// Where a member is and how to connect to it, checked.
+/// The address of a member and how to connect to it, validated.
 #[derive(Clone, Debug)]
 pub struct Target {
     endpoint: Endpoint,
@@ -89,8 +89,8 @@ impl Target {
     ///
     /// # Errors
     /// If the URL or a certificate is malformed.
-    pub fn new(url: &str, options: &Options) -> Result<Self, Failure> {
-        let odd = |error: tonic::transport::Error| Failure::other(&chain(&error));
+    pub fn new(url: &str, options: &ClientOptions) -> Result<Self, RpcError> {
+        let odd = |error: tonic::transport::Error| RpcError::other(&chain(&error));
         let mut endpoint = Endpoint::from_shared(url.to_owned()).map_err(odd)?;
         if let Some(tls) = &options.tls {
             let mut config = match &tls.ca {
@@ -134,7 +134,7 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Failure> {
+    pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, RpcError> {
         self.unary("/etcdserverpb.KV/Txn", request).await
     }
 
@@ -144,7 +144,7 @@ impl Client {
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
     #[cfg_attr(not(feature = "test-util"), expect(dead_code, reason = "tests and benchmarks"))]
-    pub async fn delete(&self, key: &[u8]) -> Result<DeleteRangeResponse, Failure> {
+    pub async fn delete(&self, key: &[u8]) -> Result<DeleteRangeResponse, RpcError> {
         let request = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
         self.unary("/etcdserverpb.KV/DeleteRange", request).await
     }
@@ -154,7 +154,7 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn lease_grant(&self, ttl: i64) -> Result<LeaseGrantResponse, Failure> {
+    pub async fn lease_grant(&self, ttl: i64) -> Result<LeaseGrantResponse, RpcError> {
         self.unary("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl }).await
     }
 
@@ -163,7 +163,7 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn lease_revoke(&self, id: i64) -> Result<(), Failure> {
+    pub async fn lease_revoke(&self, id: i64) -> Result<(), RpcError> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         let _: LeaseRevokeResponse = self.unary(path, LeaseRevokeRequest { id }).await?;
         Ok(())
@@ -174,7 +174,7 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn lease_time_to_live(&self, id: i64) -> Result<i64, Failure> {
+    pub async fn lease_time_to_live(&self, id: i64) -> Result<i64, RpcError> {
         let path = "/etcdserverpb.Lease/LeaseTimeToLive";
         let response: LeaseTimeToLiveResponse =
             self.unary(path, LeaseTimeToLiveRequest { id }).await?;
@@ -186,7 +186,7 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn member_list(&self) -> Result<MemberListResponse, Failure> {
+    pub async fn member_list(&self) -> Result<MemberListResponse, RpcError> {
         self.unary("/etcdserverpb.Cluster/MemberList", MemberListRequest {}).await
     }
 
@@ -195,7 +195,7 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn status(&self) -> Result<StatusResponse, Failure> {
+    pub async fn status(&self) -> Result<StatusResponse, RpcError> {
         self.unary("/etcdserverpb.Maintenance/Status", StatusRequest {}).await
     }
 
@@ -204,18 +204,18 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn alarms(&self) -> Result<AlarmResponse, Failure> {
+    pub async fn alarms(&self) -> Result<AlarmResponse, RpcError> {
         self.unary("/etcdserverpb.Maintenance/Alarm", AlarmRequest {}).await
     }
 
-    /// Opens a stream of watches with a first one.
+    /// Opens a stream of watches and creates the first one.
     ///
     /// # Errors
     /// If the server does not respond or refuses.
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn watch(&self, first: WatchCreateRequest) -> Result<WatchStream, Failure> {
+    pub async fn watch(&self, first: WatchCreateRequest) -> Result<WatchStream, RpcError> {
         self.stream("/etcdserverpb.Watch/Watch", first.into()).await
     }
 
@@ -226,18 +226,18 @@ impl Client {
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn lease_keep_alive(&self, id: i64) -> Result<KeepAliveStream, Failure> {
+    pub async fn lease_keep_alive(&self, id: i64) -> Result<KeepAliveStream, RpcError> {
         self.stream("/etcdserverpb.Lease/LeaseKeepAlive", LeaseKeepAliveRequest { id }).await
     }
 
-    /// Replaces the token, if there is a login, because the server refused it on a stream.
+    /// Replaces the token, if there is a login, because the server rejected it on a stream.
     ///
     /// # Errors
     /// If the server does not respond or refuses.
     ///
     /// # Cancel safety
     /// The request may have been sent, and the server may act on it.
-    pub async fn renew_token(&self) -> Result<(), Failure> {
+    pub async fn renew_token(&self) -> Result<(), RpcError> {
         if let Some(login) = &self.login {
             let stale = login.token(self).await?;
             login.renew(self, Some(&stale)).await?;
@@ -246,7 +246,7 @@ impl Client {
     }
 
     /// Sends one request and returns its response.
-    async fn unary<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Failure>
+    async fn unary<Q, A>(&self, path: &'static str, request: Q) -> Result<A, RpcError>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -254,7 +254,7 @@ impl Client {
         let Some(login) = &self.login else { return self.send(path, request, None).await };
         let token = login.token(self).await?;
         match self.send(path, request.clone(), Some(&token)).await {
-            Err(failure) if failure.is_about_the_token() => {
+            Err(failure) if failure.is_token_rejected() => {
                 let token = login.renew(self, Some(&token)).await?;
                 self.send(path, request, Some(&token)).await
             }
@@ -266,8 +266,8 @@ impl Client {
         &self,
         path: &'static str,
         request: Q,
-        token: Option<&Token>,
-    ) -> Result<A, Failure>
+        token: Option<&AuthToken>,
+    ) -> Result<A, RpcError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -276,10 +276,10 @@ impl Client {
         let request = with_metadata(request, token);
         let path = PathAndQuery::from_static(path);
         let response = grpc.unary(request, path, ProstCodec::<Q, A>::default()).await;
-        response.map(tonic::Response::into_inner).map_err(|status| Failure::of(&status))
+        response.map(tonic::Response::into_inner).map_err(|status| RpcError::from_status(&status))
     }
 
-    async fn stream<Q, A>(&self, path: &'static str, first: Q) -> Result<BothWays<Q, A>, Failure>
+    async fn stream<Q, A>(&self, path: &'static str, first: Q) -> Result<BidiStream<Q, A>, RpcError>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -287,11 +287,11 @@ impl Client {
         let Some(login) = &self.login else { return self.open(path, first, None).await };
         let mut token = login.token(self).await?;
         if token.life.is_some() {
-            // A stream lives as long as its token: it begins with a fresh one.
+            // A stream lives as long as its token, so it is opened with a new one.
             token = login.renew(self, Some(&token)).await?;
         }
         match self.open(path, first.clone(), Some(&token)).await {
-            Err(failure) if failure.is_about_the_token() => {
+            Err(failure) if failure.is_token_rejected() => {
                 let token = login.renew(self, Some(&token)).await?;
                 self.open(path, first, Some(&token)).await
             }
@@ -303,8 +303,8 @@ impl Client {
         &self,
         path: &'static str,
         first: Q,
-        token: Option<&Token>,
-    ) -> Result<BothWays<Q, A>, Failure>
+        token: Option<&AuthToken>,
+    ) -> Result<BidiStream<Q, A>, RpcError>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -315,40 +315,40 @@ impl Client {
         let request = with_metadata(UnboundedReceiverStream::new(queued), token);
         let path = PathAndQuery::from_static(path);
         let response = grpc.streaming(request, path, ProstCodec::<Q, A>::default()).await;
-        let responses = response.map_err(|status| Failure::of(&status))?.into_inner();
-        Ok(BothWays { requests, responses, token_life: token.and_then(|token| token.life) })
+        let responses = response.map_err(|status| RpcError::from_status(&status))?.into_inner();
+        Ok(BidiStream { requests, responses, token_life: token.and_then(|token| token.life) })
     }
 
-    async fn grpc(&self) -> Result<Grpc<Channel>, Failure> {
+    async fn grpc(&self) -> Result<Grpc<Channel>, RpcError> {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(RESPONSE_BYTES);
         let ready = grpc.ready().await;
-        ready.map_err(|error| Failure::of(&Status::from_error(Box::new(error))))?;
+        ready.map_err(|error| RpcError::from_status(&Status::from_error(Box::new(error))))?;
         Ok(grpc)
     }
 }
 
-/// A stream of requests and responses.
+/// A bidirectional stream of requests and responses.
 #[derive(Debug)]
-pub struct BothWays<Q, A> {
+pub struct BidiStream<Q, A> {
     requests: mpsc::UnboundedSender<Q>,
     responses: Streaming<A>,
     token_life: Option<Duration>,
 }
 
 /// A stream of watches.
-pub type WatchStream = BothWays<WatchRequest, WatchResponse>;
+pub type WatchStream = BidiStream<WatchRequest, WatchResponse>;
 
 /// A stream of keep-alives.
-pub type KeepAliveStream = BothWays<LeaseKeepAliveRequest, LeaseKeepAliveResponse>;
+pub type KeepAliveStream = BidiStream<LeaseKeepAliveRequest, LeaseKeepAliveResponse>;
 
-impl<Q, A> BothWays<Q, A> {
+impl<Q, A> BidiStream<Q, A> {
     /// Queues a request.
     ///
     /// # Errors
     /// If the stream has ended.
-    pub fn send(&self, request: impl Into<Q>) -> Result<(), Failure> {
+    pub fn send(&self, request: impl Into<Q>) -> Result<(), RpcError> {
         let sent = self.requests.send(request.into());
-        sent.map_err(|_| Failure::other("the stream has ended"))
+        sent.map_err(|_| RpcError::other("the stream has ended"))
     }
 
     /// The next response; `None` if the server ended the stream.
@@ -358,8 +358,8 @@ impl<Q, A> BothWays<Q, A> {
     ///
     /// # Cancel safety
     /// No response is lost if the future is dropped.
-    pub async fn next(&mut self) -> Result<Option<A>, Failure> {
-        self.responses.message().await.map_err(|status| Failure::of(&status))
+    pub async fn next(&mut self) -> Result<Option<A>, RpcError> {
+        self.responses.message().await.map_err(|status| RpcError::from_status(&status))
     }
 
     /// How long the token of the stream lives, counted from when it was opened, if that is known.
@@ -381,8 +381,8 @@ impl From<WatchCancelRequest> for WatchRequest {
     }
 }
 
-/// Every request asks for a member that has a leader: one that was cut off answers with an error.
-fn with_metadata<T>(message: T, token: Option<&Token>) -> tonic::Request<T> {
+/// Every request requires a member that has a leader: one in a minority returns an error.
+fn with_metadata<T>(message: T, token: Option<&AuthToken>) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     if let Some(token) = token {
@@ -391,19 +391,19 @@ fn with_metadata<T>(message: T, token: Option<&Token>) -> tonic::Request<T> {
     request
 }
 
-/// Why a call has no response.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct RpcError {
     /// The gRPC code.
     pub code: Code,
-    /// The server's words, or what happened to the connection.
+    /// The server's message, or what happened to the connection.
     pub message: String,
-    /// The connection could not be made: the request was not sent.
+    /// The connection could not be established: the request was not sent.
     pub unsent: bool,
 }
 
-impl Failure {
-    fn of(status: &Status) -> Self {
+impl RpcError {
+    fn from_status(status: &Status) -> Self {
         let mut source = status.source();
         let (mut unsent, mut causes) = (false, String::new());
         while let Some(error) = source {
@@ -412,8 +412,8 @@ impl Failure {
             source = error.source();
         }
         let message = match status.message() {
-            said if causes.is_empty() || said.contains(&causes) => said.to_owned(),
-            said => format!("{said}: {causes}"),
+            message if causes.is_empty() || message.contains(&causes) => message.to_owned(),
+            message => format!("{message}: {causes}"),
         };
         Self { code: status.code(), message, unsent }
     }
@@ -423,7 +423,7 @@ impl Failure {
     }
 
     /// Whether a new token may help. The server has not acted on the request.
-    fn is_about_the_token(&self) -> bool {
+    fn is_token_rejected(&self) -> bool {
         let outdated = ["user name is empty", "revision of auth store is old"];
         match self.code {
             Code::Unauthenticated => true,
@@ -433,15 +433,15 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RpcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for RpcError {}
 
-/// An error with its causes.
+/// The message of an error with those of its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

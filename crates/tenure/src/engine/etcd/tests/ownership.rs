@@ -2,8 +2,10 @@
 
 use servers::Etcd;
 
-use super::client::{Client, Compare, CompareResult, Options, RequestOp, Target, TxnRequest};
 use crate::contract::Ownership;
+use crate::engine::etcd::client::{
+    Client, ClientOptions, Compare, CompareResult, RequestOp, Target, TxnRequest,
+};
 use crate::primitives::Tenure;
 
 #[tokio::test]
@@ -11,7 +13,7 @@ async fn what_is_written_under_a_lock_is_not_written_after_it() {
     let etcd = Etcd::shared();
     let tenure = Tenure::connect(&etcd.url()).await.unwrap();
     let endpoint = format!("http://127.0.0.1:{}", etcd.port(0));
-    let client = Client::new(&Target::new(&endpoint, &Options::default()).unwrap());
+    let client = Client::new(&Target::new(&endpoint, &ClientOptions::default()).unwrap());
     let guard = tenure.mutex("balance").unwrap().lock().await.unwrap();
     let Ownership { key, revision } = guard.ownership().await.unwrap();
     let write = |value: &str| {

@@ -1,5 +1,5 @@
-//! Ends that cross what is under way, on the suite's clock and with requests that stop at a gate;
-//! leases whose answers are late; watches that break.
+//! Races between expiries, withdrawals and requests in flight, with a manual clock and requests
+//! that stop at a gate; leases whose responses are late; watch streams that break.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -8,17 +8,17 @@ use std::time::Duration;
 use servers::{Etcd, Proxy, eventually};
 use tokio::sync::Semaphore;
 
-use super::crowd::AT_ONCE;
-use super::keys::{Kind, Tag};
-use super::leases::{Term, Who};
-use super::step::Change;
-use super::{EtcdEngine, GatePass, Inner, Lessor};
 use crate::block_on;
 use crate::contract::{
     About, Claim, ClaimId, Effect, Engine, Lineage, Name, Namespace, OwnerId, Part, Parts,
     Patience, Query, Release, Released, SessionId, Signal, SignalListener, SlotView, Verdict,
 };
 use crate::engine::Terms;
+use crate::engine::etcd::in_flight::MAX_IN_FLIGHT;
+use crate::engine::etcd::keys::{KeyKind, Tag};
+use crate::engine::etcd::leases::{LeaseOwner, LeaseSpec};
+use crate::engine::etcd::transaction::Transaction;
+use crate::engine::etcd::{EtcdEngine, GatePass, Inner, Lessor};
 use crate::time::{Alarm, Clock, ManualClock, Tick};
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -57,7 +57,7 @@ impl Stops {
         Self { passed: Arc::default(), at }
     }
 
-    /// Lets the one with this number pass.
+    /// Lets the request or reply with this number pass.
     fn admit(&self, number: usize) {
         let stop = self.at.iter().find(|(at, _)| *at == number);
         stop.expect("it stops there").1.add_permits(1);
@@ -88,15 +88,15 @@ impl Stops {
     }
 }
 
-/// Engines in a namespace of their own, with leases that end by a manual clock.
-struct Scene {
+/// Engines in a namespace of their own, with leases that a manual clock ends.
+struct TestNamespace {
     clock: ManualClock,
     terms: Terms,
     lessor: Arc<Lessor>,
     other: EtcdEngine,
 }
 
-impl Scene {
+impl TestNamespace {
     fn new(namespace: &str) -> Self {
         let clock = ManualClock::new();
         let lessor = Lessor::new(Arc::new(clock.clone()));
@@ -138,20 +138,20 @@ impl Scene {
         block_on(self.other.release(&[release])).unwrap();
     }
 
-    /// Returns when an engine has heard of everything that was done before.
+    /// Returns when all events of earlier writes have arrived at an engine.
     fn told(&self, engine: &EtcdEngine) {
         let number = self.other.light().unwrap();
         eventually("the beacon is seen", || engine.has_seen(number));
         quiet(engine);
     }
 
-    /// Who holds and who waits.
+    /// How many claims hold and wait.
     fn seen(&self, name: &str) -> (usize, usize) {
         look(&self.other, name).map_or((0, 0), |slot| (slot.holders.len(), slot.queue.len()))
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestNamespace {
     fn drop(&mut self) {
         self.lessor.close();
     }
@@ -162,12 +162,12 @@ fn quiet(engine: &EtcdEngine) {
     eventually("nothing is under way", || engine.counts().0 == 0);
 }
 
-/// A waiter's time is up while the step that makes it hold is under way. Its end looks, sees the
-/// ticket alone, the hold arrives, and then the ticket is deleted: the hold would stay for as long
-/// as the session's other claims keep their lease alive.
+/// A waiter expires while the transaction that grants it is in flight. Its expiry reads the slot,
+/// finds the ticket alone, the hold arrives, and then the ticket is deleted: the hold would stay
+/// for as long as the session's other claims keep their lease alive.
 #[test]
 fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
-    let (scene, stops) = (Scene::new("ends-while-served"), Stops::new(&[1, 4]));
+    let (scene, stops) = (TestNamespace::new("ends-while-served"), Stops::new(&[1, 4]));
     let engine = scene.engine(Some(stops.gate()));
     let (here, held) = (SessionId::new(), scene.take("a"));
     let waiter = claim(here, "a", Patience::Wait);
@@ -175,14 +175,14 @@ fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
     scene.clock.advance(LEASE / 2);
     let sister = claim(here, "b", Patience::Try);
     assert!(matches!(block_on(engine.claim(&sister)), Ok(Verdict::Granted(_))));
-    // The waiter's watch stands by then.
+    // The waiter's watch is created by then.
     quiet(&engine);
 
     stops.count();
     scene.give_back(&held);
-    stops.reached("the step is sent that makes it hold", 1);
+    stops.reached("the grant of the waiter is about to be sent, and was stopped", 1);
     scene.clock.advance(LEASE / 2);
-    stops.reached("its end has looked", 4);
+    stops.reached("its expiry has read the slot", 4);
     stops.admit(1);
     stops.reached("it holds", 5);
     stops.admit(4);
@@ -192,13 +192,14 @@ fn a_waiter_that_ends_while_it_comes_to_hold_leaves_no_hold() {
     assert_eq!(scene.seen("a"), (0, 0));
 }
 
-/// The step that makes a waiter hold arrives after its ticket was ended, as that of a process that
-/// was stopped for a while may. The lease of the session lives, and the next waiter, in another
-/// process, is slow to take its turn: so nothing but the comparison with the ticket keeps the step
-/// from making a hold that its process does not know of.
+/// The transaction that grants a waiter arrives after its ticket was removed, as that of a process
+/// that was stopped for a while may. The lease of the session lives, and the next waiter, in
+/// another process, is slow to check its turn: so nothing but the comparison of the ticket keeps
+/// the transaction from writing a hold that its process does not know.
 #[track_caller]
 fn a_late_step_makes_no_hold(namespace: &str, lineage: Lineage, sent: usize) {
-    let (scene, late, slow) = (Scene::new(namespace), Stops::new(&[sent]), Stops::new(&[1]));
+    let (scene, late, slow) =
+        (TestNamespace::new(namespace), Stops::new(&[sent]), Stops::new(&[1]));
     let (engine, third) = (scene.engine(Some(late.gate())), scene.engine(Some(slow.gate())));
     let (here, held) = (SessionId::new(), scene.take("a"));
     let waiter = claim_of(lineage, here, "a", Patience::Wait);
@@ -214,10 +215,10 @@ fn a_late_step_makes_no_hold(namespace: &str, lineage: Lineage, sent: usize) {
     late.count();
     slow.count();
     scene.give_back(&held);
-    late.reached("the step is ready that makes it hold", sent);
+    late.reached("the grant of the waiter is about to be sent", sent);
     assert_eq!(scene.seen("a"), (0, 2));
     scene.clock.advance(LEASE / 2);
-    slow.reached("its ticket is ended, and the next one has heard of it", 1);
+    slow.reached("its ticket is removed, and the next waiter has the event", 1);
     assert_eq!(scene.seen("a"), (0, 1));
     late.admit(sent);
     quiet(&engine);
@@ -237,13 +238,13 @@ fn the_quick_step_of_a_waiter_whose_ticket_was_ended_makes_no_hold() {
 
 #[test]
 fn the_step_of_a_nested_waiter_whose_ticket_was_ended_makes_no_hold() {
-    // It looks first, a request and a reply, because its parent might hold.
+    // It reads the slot first, a request and a reply, because its parent might hold.
     let nested = Lineage::nested(OwnerId::new(), &[OwnerId::new()]).unwrap();
     a_late_step_makes_no_hold("late-step", nested, 3);
 }
 
-/// A clock that counts how often it is read. It can be ahead of its alarms: then what is due has
-/// not been noticed yet.
+/// A clock that counts how often it is read. It can be ahead of its alarms: then something is due
+/// that no alarm has reported yet.
 #[derive(Debug)]
 struct Ahead {
     clock: ManualClock,
@@ -252,8 +253,8 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Puts this clock in the place of the scene's for all engines to come.
-    fn of(scene: &mut Scene) -> Arc<Self> {
+    /// Replaces the scene's clock for all engines that are opened later.
+    fn of(scene: &mut TestNamespace) -> Arc<Self> {
         let (clock, by, reads) = (scene.clock.clone(), AtomicU64::new(0), AtomicUsize::new(0));
         let ahead = Arc::new(Self { clock, by, reads });
         scene.terms.clock = Arc::clone(&ahead) as _;
@@ -278,7 +279,7 @@ impl Clock for Ahead {
 
 #[test]
 fn a_waiter_whose_time_is_up_is_not_served_though_its_end_was_not_noticed_yet() {
-    let mut scene = Scene::new("over-and-served");
+    let mut scene = TestNamespace::new("over-and-served");
     let ahead = Ahead::of(&mut scene);
     let (engine, held) = (scene.engine(None), scene.take("a"));
     let waiter = claim(SessionId::new(), "a", Patience::Wait);
@@ -287,18 +288,22 @@ fn a_waiter_whose_time_is_up_is_not_served_though_its_end_was_not_noticed_yet() 
     ahead.by.store(u64::try_from(LEASE.as_nanos()).unwrap(), Ordering::SeqCst);
     scene.give_back(&held);
     scene.told(&engine);
-    assert_eq!(scene.seen("a"), (0, 1), "the ticket is left to its end");
+    assert_eq!(scene.seen("a"), (0, 1), "the ticket is left to its expiry");
 }
 
-/// Safe-until counts from when a claim is sent, so what is known of a lease must count from when
-/// its grant or keep-alive was sent: a claim may rest on it without another one.
+/// Safe-until counts from when a claim is sent, so a lease must count from when its grant or
+/// keep-alive was sent: a claim may use it without another keep-alive.
 #[test]
 fn a_lease_counts_from_the_send_of_what_was_answered() {
-    let mut scene = Scene::new("late-answers");
+    let mut scene = TestNamespace::new("late-answers");
     let ahead = Ahead::of(&mut scene);
     let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
     let engine = scene.behind(&proxy);
-    let term = Term { who: Who::Session(SessionId::new()), length: LEASE, extra: Duration::ZERO };
+    let term = LeaseSpec {
+        owner: LeaseOwner::Session(SessionId::new()),
+        length: LEASE,
+        extra: Duration::ZERO,
+    };
     let late = Duration::from_secs(2);
     let answered_late = |what: &str| {
         quiet(&engine);
@@ -312,45 +317,45 @@ fn a_lease_counts_from_the_send_of_what_was_answered() {
         proxy.heal_delivering();
         block_on(answer).unwrap().unwrap()
     };
-    let granted = answered_late("the time is read before the lease is asked for");
-    assert_eq!(granted.left(scene.clock.now()) + late, LEASE);
+    let granted = answered_late("the time is read before the lease is requested");
+    assert_eq!(granted.remaining(scene.clock.now()) + late, LEASE);
     let kept = answered_late("the time is read before the keep-alive is sent");
     assert_eq!(kept.id, granted.id);
-    assert_eq!(kept.left(scene.clock.now()) + late, LEASE);
+    assert_eq!(kept.remaining(scene.clock.now()) + late, LEASE);
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<Signal>>);
+struct SignalLog(Mutex<Vec<Signal>>);
 
-impl SignalListener for Heard {
+impl SignalListener for SignalLog {
     fn on_signal(&self, signal: Signal) {
         self.0.lock().unwrap().push(signal);
     }
 }
 
-/// Whatever happened while no watch stood: sessions are told to ask again, and what is watched is
-/// watched again.
+/// Events may be lost while the stream is broken: sessions get `Resync`, and all watches are
+/// created again.
 #[test]
 fn after_a_broken_watch_sessions_ask_again_and_waiters_are_served() {
-    let scene = Scene::new("broken-watch");
+    let scene = TestNamespace::new("broken-watch");
     let proxy = Proxy::to(("127.0.0.1", Etcd::shared().port(0)));
     let (engine, held) = (scene.behind(&proxy), scene.take("a"));
-    let (session, heard) = (SessionId::new(), Arc::new(Heard::default()));
-    engine.listen(session, Arc::downgrade(&heard) as Weak<dyn SignalListener>);
+    let (session, signals) = (SessionId::new(), Arc::new(SignalLog::default()));
+    engine.listen(session, Arc::downgrade(&signals) as Weak<dyn SignalListener>);
     let waiter = claim(session, "a", Patience::Wait);
     assert!(matches!(block_on(engine.claim(&waiter)), Ok(Verdict::Queued(_))));
     quiet(&engine);
     proxy.cut();
-    let resynced = || heard.0.lock().unwrap().iter().any(|one| matches!(one, Signal::Resync));
-    eventually("the session is told to ask again", resynced);
+    let resynced = || signals.0.lock().unwrap().iter().any(|one| matches!(one, Signal::Resync));
+    eventually("the session gets a resync", resynced);
     quiet(&engine);
     scene.give_back(&held);
     let granted =
         |one: &Signal| matches!(one, Signal::Granted { claim, .. } if *claim == waiter.id);
-    eventually("the waiter is served", || heard.0.lock().unwrap().iter().any(granted));
+    eventually("the waiter is served", || signals.0.lock().unwrap().iter().any(granted));
 }
 
-/// A server of its own: in a shared one the revisions belong to other tests as well.
+/// With a server of its own: in a shared one other tests make revisions as well.
 #[test]
 fn a_change_one_revision_after_the_look_is_noticed() {
     let etcd = Etcd::start();
@@ -358,39 +363,39 @@ fn a_change_one_revision_after_the_look_is_noticed() {
     let terms = Terms { namespace: Namespace::default(), max_lease: LEASE, clock: clock.clone() };
     let lessor = Lessor::new(clock);
     let engine = EtcdEngine::on_stage(&etcd.url(), &terms, &lessor, None).unwrap();
-    let Inner { keys, link, tasks, .. } = &*engine.inner;
-    let run = |change: Change| {
-        let answer = link.when(change.compares, change.writes, Vec::new());
+    let Inner { keys, connection, tasks, .. } = &*engine.inner;
+    let run = |txn: Transaction| {
+        let answer = connection.txn(txn.compares, txn.writes, Vec::new());
         tasks.handle().block_on(answer).unwrap()
     };
     let written = |key: Vec<u8>| {
-        let mut change = Change::default();
-        change.put(key, Vec::new(), 0);
-        run(change).revision
+        let mut txn = Transaction::default();
+        txn.put(key, Vec::new(), 0);
+        run(txn).revision
     };
-    let ticket = keys.claim(&name("a"), Kind::Wait, Tag::FIRST);
+    let ticket = keys.claim(&name("a"), KeyKind::Wait, Tag::FIRST);
     let looked = written(ticket.clone());
     let is_quiet = |since: u64| {
-        let mut change = Change::default();
-        change.quiet(keys.slot(&name("a")), since);
-        change.put(keys.beacon(), Vec::new(), 0);
-        run(change).held
+        let mut txn = Transaction::default();
+        txn.if_quiet(keys.slot(&name("a")), since);
+        txn.put(keys.beacon(), Vec::new(), 0);
+        run(txn).succeeded
     };
-    assert!(is_quiet(looked), "what was seen is no news");
+    assert!(is_quiet(looked), "what was read is not a later write");
     assert!(!is_quiet(looked - 1), "it was written one revision later");
     written(ticket);
     assert!(!is_quiet(looked));
 }
 
-/// Claims wait for a turn while 64 others are being made. The session of one of them forgets its
+/// Claims wait for a permit while 64 others are in flight. The session of one of them forgot its
 /// withdrawal after a lease, and the claim was sent 30 s after its caller had left: it took the
 /// lock, as hundreds of others did before and after it.
 #[test]
 fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
-    let numbers: Vec<usize> = (1..=AT_ONCE).collect();
-    let (scene, stops) = (Scene::new("late-turn"), Stops::new(&numbers));
+    let numbers: Vec<usize> = (1..=MAX_IN_FLIGHT).collect();
+    let (scene, stops) = (TestNamespace::new("late-turn"), Stops::new(&numbers));
     let (engine, session) = (scene.engine(Some(stops.gate())), SessionId::new());
-    // The lease of the session is there.
+    // The lease of the session exists from here on.
     let first = claim(session, "first", Patience::Try);
     assert!(matches!(block_on(engine.claim(&first)), Ok(Verdict::Granted(_))));
     let [late, gone] = ["late", "gone"].map(|name| claim(session, name, Patience::Wait));
@@ -400,15 +405,15 @@ fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
             let (engine, one) = (&engine, claim(session, &format!("n{number}"), Patience::Try));
             scope.spawn(move || block_on(engine.claim(&one)));
         }
-        stops.reached("all turns are taken", AT_ONCE);
+        stops.reached("all permits are taken", MAX_IN_FLIGHT);
         let [waits, leaves] = [&late, &gone].map(|claim| {
             let engine = &engine;
             scope.spawn(move || block_on(engine.claim(claim)))
         });
-        eventually("two more wait for a turn", || engine.counts().0 == AT_ONCE + 2);
+        eventually("two more wait for a permit", || engine.counts().0 == MAX_IN_FLIGHT + 2);
         let release = Release { claim: gone.to_ref(), uncertain: true };
         block_on(engine.release(&[release])).unwrap();
-        // It does not wait for its turn any more.
+        // It does not wait for a permit any more.
         assert_eq!(leaves.join().unwrap().unwrap_err().effect(), Effect::None);
         scene.clock.advance(LEASE);
         for number in &numbers {
@@ -420,11 +425,11 @@ fn a_claim_whose_turn_comes_after_its_lease_is_not_sent() {
     assert_eq!((scene.seen("late"), scene.seen("gone")), ((0, 0), (0, 0)));
 }
 
-/// The reply to a claim comes while its withdrawal is under way, and begins a wait that no other
-/// call would end: what the wait watched would be watched for as long as it stands.
+/// The reply to a claim comes while its withdrawal is in flight, and begins a wait that no other
+/// call would end: its watches would never be removed.
 #[test]
 fn a_withdrawal_ends_the_wait_that_begins_while_it_is_under_way() {
-    let (scene, stops) = (Scene::new("wait-begins"), Stops::new(&[4, 8]));
+    let (scene, stops) = (TestNamespace::new("wait-begins"), Stops::new(&[4, 8]));
     let engine = scene.engine(Some(stops.gate()));
     let _held = scene.take("a");
     let waiter = claim(SessionId::new(), "a", Patience::Wait);
@@ -437,9 +442,9 @@ fn a_withdrawal_ends_the_wait_that_begins_while_it_is_under_way() {
         stops.reached("its ticket is deleted", 8);
         stops.admit(4);
         assert!(matches!(claimed.join().unwrap(), Ok(Verdict::Queued(_))));
-        assert!(engine.inner.waits.contains(waiter.id), "its wait has begun");
+        assert!(engine.inner.waiters.contains(waiter.id), "its wait has begun");
         stops.admit(8);
         assert_eq!(released.join().unwrap().unwrap(), [Released::Done]);
     });
-    assert!(!engine.inner.waits.contains(waiter.id), "its wait has ended");
+    assert!(!engine.inner.waiters.contains(waiter.id), "its wait has ended");
 }
