@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::conformance::audit::{Entry, History, Recorder, Rules, Verdicts, What, judge};
-use tenure::conformance::{Link, Trouble};
+use tenure::conformance::audit::{History, HistoryEntry, Recorder, Rules, Verdicts, What, judge};
+use tenure::conformance::{Fault, Link};
 use tenure::contract::{ClaimId, Engine, OwnerId, Shape};
 use tenure::engine::memory::MemoryEngine;
 use tenure::time::{Alarm, Clock, ManualClock, SystemClock, Tick};
@@ -19,7 +19,7 @@ const STRICT: Rules =
 
 /// A forged history.
 #[derive(Default)]
-struct Forge(Vec<Entry>);
+struct Forge(Vec<HistoryEntry>);
 
 impl Forge {
     fn sent(&mut self, at: u64, shape: Shape, weight: u32) -> ClaimId {
@@ -35,7 +35,7 @@ impl Forge {
     }
 
     fn note(&mut self, at: u64, claim: ClaimId, what: What) {
-        self.0.push(Entry { at: millis(at), claim, what });
+        self.0.push(HistoryEntry { at: millis(at), claim, what });
     }
 
     fn granted(&mut self, at: u64, claim: ClaimId, fence: u64, until: u64) {
@@ -319,12 +319,12 @@ async fn real_run(seed: u64, lossy: bool) -> Verdicts {
     for session in 0..3_u64 {
         let link = Link::new(Arc::new(engine.clone()) as Arc<dyn Engine>);
         if lossy {
-            let troubles = Trouble::CALLS.iter().cycle().skip(usize::try_from(seed).unwrap());
+            let troubles = Fault::CALLS.iter().cycle().skip(usize::try_from(seed).unwrap());
             for (nth, trouble) in (3..400).step_by(7).zip(troubles) {
                 link.trouble_call(nth, *trouble);
             }
             for nth in (0..200).step_by(5) {
-                link.trouble_push(nth, Trouble::PUSHES[(nth / 5) % 3]);
+                link.trouble_push(nth, Fault::PUSHES[(nth / 5) % 3]);
             }
         }
         let builder = Tenure::builder()

@@ -9,8 +9,9 @@ use std::sync::{Arc, LazyLock};
 use libtest_mimic::{Arguments, Failed, Trial};
 use servers::Redis;
 use tenure::conformance::{
-    Absent, EmbeddedHarness, EtcdHarness, Group, Harness, MemoryHarness, PROMISES, PostgresHarness,
-    RedisHarness, RedlockHarness, Stage, Standing, all, cases, check, differential,
+    Absent, Applicability, EmbeddedHarness, EtcdHarness, Harness, MemoryHarness, PROMISES,
+    PostgresHarness, RedisHarness, RedlockHarness, ScenarioGroup, Stage, all, cases, check,
+    differential,
 };
 use tenure::contract::Promises;
 use tenure::engine;
@@ -75,7 +76,7 @@ fn main() {
     let mut left_out = 0;
     for harness in &harnesses {
         for case in cases(&**harness) {
-            if let Standing::NotPromised(needs) = &case.standing {
+            if let Applicability::NotPromised(needs) = &case.standing {
                 println!("not promised: {} ({needs:?})", case.name);
                 left_out += 1;
                 continue;
@@ -225,7 +226,7 @@ fn every_promise_is_cited() -> Result<(), Failed> {
 }
 
 fn every_group() -> Result<(), Failed> {
-    for group in Group::ALL {
+    for group in ScenarioGroup::ALL {
         let names: Vec<_> = all().into_iter().filter(|s| s.group == group).collect();
         if names.is_empty() {
             return Err(format!("group {group} is empty").into());

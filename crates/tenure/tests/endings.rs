@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Wake, Waker};
 
 use common::{Meddler, World, millis, now, poll_once, secs};
-use tenure::conformance::{Link, Trouble};
+use tenure::conformance::{Fault, Link};
 use tenure::contract::Claim;
 use tenure::time::Tick;
 use tenure::{Closed, Effect, Error, ErrorKind, Event, Loss, MutexGuard, Query, Tenure, Witness};
@@ -165,7 +165,7 @@ fn a_claim_that_the_store_never_got_is_not_waited_for_at_the_end() {
 fn a_claim_that_may_have_arrived_once_is_waited_for_at_the_end() {
     let world = World::new();
     let (link, tenure) = linked(&world);
-    link.trouble_call(0, Trouble::LoseReply);
+    link.trouble_call(0, Fault::LoseReply);
     let mut failed = Box::pin(tenure.mutex("a").unwrap().try_lock());
     assert!(poll_once(failed.as_mut()).is_none());
     assert_eq!(world.census(), (1, 0), "it has arrived");
@@ -186,7 +186,7 @@ fn closing_waits_for_each_of_several_releases() {
     let (link, tenure) = linked(&world);
     let guard = now(tenure.mutex("b").unwrap().lock()).unwrap();
     let _next = waiting(&tenure);
-    link.trouble_call(2, Trouble::HangReply);
+    link.trouble_call(2, Fault::HangReply);
     let mut release = Box::pin(guard.release());
     assert!(poll_once(release.as_mut()).is_none());
     let mut close = Box::pin(tenure.close());
@@ -203,11 +203,11 @@ fn closing_waits_for_a_release_beside_a_claim_that_was_refused_in_the_end() {
     let _holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
     let (link, tenure) = linked(&world);
     let guard = now(tenure.mutex("b").unwrap().lock()).unwrap();
-    link.trouble_call(1, Trouble::HangCall);
+    link.trouble_call(1, Fault::HangCall);
     let mut attempt = Box::pin(tenure.mutex("a").unwrap().try_lock());
     assert!(poll_once(attempt.as_mut()).is_none());
     world.advance(millis(1_500));
-    link.trouble_call(2, Trouble::HangReply);
+    link.trouble_call(2, Fault::HangReply);
     let mut release = Box::pin(guard.release());
     assert!(poll_once(release.as_mut()).is_none());
     let mut answer = None;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use common::{World, millis, now, poll_once, secs};
-use tenure::conformance::{Link, Trouble};
+use tenure::conformance::{Fault, Link};
 use tenure::contract::Claim;
 use tenure::time::Tick;
 use tenure::{ErrorKind, Event, Loss, Owner, Tenure, Witness};
@@ -147,7 +147,7 @@ fn an_exchange_whose_answer_is_under_way_is_no_loss_of_what_it_replaced() {
     let (link, tenure) = linked(&world);
     let reader = now(tenure.rwlock("a").unwrap().read()).unwrap();
     world.advance(secs(9));
-    link.trouble_call(1, Trouble::HangReply);
+    link.trouble_call(1, Fault::HangReply);
     let (old, mut upgrade) = (reader.status(), Box::pin(reader.upgrade()));
     assert!(poll_once(upgrade.as_mut()).is_none(), "exchanged in the store");
     world.advance(millis(1_500));
@@ -206,7 +206,7 @@ fn a_copy_of_a_claim_that_was_refused_is_refused_when_it_arrives_late() {
     let world = World::new();
     let (link, tenure) = linked(&world);
     let holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
-    link.trouble_call(0, Trouble::LateCall);
+    link.trouble_call(0, Fault::LateCall);
     let mut attempt = Box::pin(tenure.mutex("a").unwrap().try_lock());
     let mut answer = poll_once(attempt.as_mut());
     for _ in 0..40 {
@@ -228,8 +228,8 @@ fn a_copy_of_a_claim_that_was_refused_is_refused_when_it_arrives_late() {
 fn a_copy_of_a_claim_that_was_granted_and_released_is_refused_when_it_arrives_late() {
     let world = World::new();
     let (link, tenure) = linked(&world);
-    link.trouble_call(0, Trouble::HangCall);
-    link.trouble_call(1, Trouble::LateCopy);
+    link.trouble_call(0, Fault::HangCall);
+    link.trouble_call(1, Fault::LateCopy);
     let mut lock = Box::pin(tenure.mutex("a").unwrap().lock());
     let mut answer = poll_once(lock.as_mut());
     for _ in 0..40 {
@@ -277,7 +277,7 @@ fn a_max_hold_that_passes_before_the_pick_up_ends_the_grant_without_a_spin() {
 fn finished_work_is_not_undone_by_a_release_that_gets_no_answer() {
     let world = World::new();
     let (link, tenure) = linked(&world);
-    link.trouble_call(1, Trouble::LoseReply);
+    link.trouble_call(1, Fault::LoseReply);
     let output = now(tenure.mutex("a").unwrap().run(|_| async { 42 }));
     assert_eq!(output.unwrap(), 42);
     world.advance(secs(1));

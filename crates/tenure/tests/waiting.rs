@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{World, millis, now, poll_once, secs};
-use tenure::conformance::{Link, Trouble};
+use tenure::conformance::{Fault, Link};
 use tenure::contract::{Engine, Signal, Verdict};
 use tenure::{Error, ErrorKind, MutexGuard, Tenure};
 
@@ -266,7 +266,7 @@ fn a_claim_on_its_way_when_signals_were_missed_asks_again() {
     let link = Link::new(Arc::new(world.store.clone()) as Arc<dyn Engine>);
     let clock = Arc::new(world.clock.clone());
     let tenure = Tenure::builder().clock(clock).open(Arc::clone(&link) as _).unwrap();
-    link.trouble_push(0, Trouble::LosePush);
+    link.trouble_push(0, Fault::LosePush);
     link.hold_replies(true);
     let mut waiting = pin!(tenure.mutex("a").unwrap().lock());
     assert!(poll_once(waiting.as_mut()).is_none(), "it waits for the answer");

@@ -1,4 +1,7 @@
 //! One type name has one meaning in each crate: a second type of the same name is a second meaning.
+//!
+//! What counts are types that other files can name. A type that is private to its file is read
+//! there alone, as a local variable is.
 
 use std::collections::BTreeMap;
 
@@ -41,19 +44,15 @@ fn crate_of(path: &str) -> Option<&str> {
     (!is_test_file(path)).then_some(of)
 }
 
-/// The types that a piece of code defines, with their places: structs, enums, unions, traits, and
-/// aliases outside of traits and implementations.
+/// The types of a piece of code that other files can name, with their places.
 fn defined(code: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut before = "";
     for (at, word) in words(code) {
-        let item = match before {
-            "struct" | "enum" | "trait" => true,
-            // An alias at the left edge; an associated type is indented.
-            "type" => code[..at].rsplit('\n').next().is_some_and(|line| !line.starts_with(' ')),
-            _ => false,
-        };
-        if item {
+        let line = code[..at].rsplit('\n').next().unwrap_or_default();
+        let item = matches!(before, "struct" | "enum" | "trait" | "type");
+        // At the left edge: what is indented belongs to a function, a macro or an implementation.
+        if item && line.starts_with("pub") {
             found.push((at, word));
         }
         before = word;
@@ -67,10 +66,10 @@ mod tests {
 
     #[test]
     fn a_name_of_two_types_is_found_within_a_crate_and_outside_of_tests() {
-        let one = ("crates/a/src/x.rs", "pub struct Same;\nimpl T for Same { type Other = u8; }");
-        let two = ("crates/a/src/y.rs", "enum Same {}\n// struct Other\ntype Alias = u8;");
-        let elsewhere = ("crates/b/src/x.rs", "struct Same;");
-        let test = ("crates/a/src/z.rs", "#[cfg(test)]\nmod tests { struct Alias; }");
+        let one = ("crates/a/src/x.rs", "pub struct Same;\nstruct Private;");
+        let two = ("crates/a/src/y.rs", "pub(super) enum Same {}\n// struct Same\nstruct Private;");
+        let elsewhere = ("crates/b/src/x.rs", "pub struct Same;");
+        let test = ("crates/a/src/z.rs", "#[cfg(test)]\npub mod tests {\npub struct Same; }");
         let found = doubles([one, two, elsewhere, test]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("`Same` is 2 types of a: crates/a/src/x.rs:1"), "{found:?}");

@@ -17,9 +17,9 @@ use super::table::{Place, Seat, Spot, Table};
 use super::trouble::{Waited, failed, millis, timed_out};
 use super::wire::Wire;
 use tenure::contract::{Error, ErrorKind, Verb};
-use tenure::engine::postgres::client::Birth;
 use tenure::engine::postgres::client::ConnectionRuntime;
 use tenure::engine::postgres::client::Connector;
+use tenure::engine::postgres::client::ForkCheck;
 use tenure::limits;
 
 /// How many connections at most, unless told otherwise.
@@ -66,7 +66,7 @@ struct Inner {
     gate: tokio::sync::Mutex<()>,
     latest: Mutex<(u64, Option<Error>)>,
     /// The process that the connections belong to.
-    birth: Birth,
+    birth: ForkCheck,
 }
 
 impl Advisory {
@@ -111,7 +111,7 @@ impl Advisory {
             most: connections.max(2),
             gate: tokio::sync::Mutex::new(()),
             latest: Mutex::new((0, None)),
-            birth: Birth::here(),
+            birth: ForkCheck::here(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::key::{Mode, Number};
 use super::wire::Wire;
-use tenure::engine::postgres::client::Birth;
+use tenure::engine::postgres::client::ForkCheck;
 
 /// The connections and what they have.
 #[derive(Default)]
@@ -102,7 +102,7 @@ impl Table {
     }
 
     fn place(self: &Arc<Self>, wire: &Arc<Wire>, key: Number, mode: Mode, waits: bool) -> Place {
-        let (table, wire, birth) = (Arc::clone(self), Arc::clone(wire), Birth::here());
+        let (table, wire, birth) = (Arc::clone(self), Arc::clone(wire), ForkCheck::here());
         Place { table, wire, key, mode, waits, birth }
     }
 
@@ -118,7 +118,7 @@ pub(super) struct Place {
     pub(super) key: Number,
     pub(super) mode: Mode,
     waits: bool,
-    birth: Birth,
+    birth: ForkCheck,
 }
 
 impl Place {

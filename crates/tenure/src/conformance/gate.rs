@@ -95,10 +95,10 @@ impl Gate {
     /// Plays every order of two calls, each behind a gate of its own. `play` gets the number of the
     /// order and a function that drives both calls to their end in this order. Returns how many
     /// orders there were.
-    pub fn orders(gates: [&Self; 2], mut play: impl FnMut(usize, &mut Order<'_>)) -> usize {
+    pub fn orders(gates: [&Self; 2], mut play: impl FnMut(usize, &mut GateOrder<'_>)) -> usize {
         let mut choices: Vec<bool> = Vec::new();
         for number in 0.. {
-            let mut order = Order { gates, choices, at: 0 };
+            let mut order = GateOrder { gates, choices, at: 0 };
             play(number, &mut order);
             choices = order.choices;
             // The next order differs at the last place where the first call went first.
@@ -114,14 +114,14 @@ impl Gate {
 
 /// One order in which two calls pass their gates.
 #[derive(Debug)]
-pub struct Order<'a> {
+pub struct GateOrder<'a> {
     gates: [&'a Gate; 2],
     /// Whether the second call goes first, for each time that both wait.
     choices: Vec<bool>,
     at: usize,
 }
 
-impl Order<'_> {
+impl GateOrder<'_> {
     /// Drives both calls to their end. The gates are closed meanwhile and open afterwards.
     ///
     /// # Panics

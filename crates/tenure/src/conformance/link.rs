@@ -18,7 +18,7 @@ use crate::contract::{
 
 /// What happens to one call or push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Fault {
     /// The call does not arrive; an error says so.
     LoseCall,
     /// The call arrives; its reply is lost, and an error says so.
@@ -41,7 +41,7 @@ pub enum Trouble {
     DelayPush,
 }
 
-impl Trouble {
+impl Fault {
     /// Everything that can happen to a call.
     pub const CALLS: [Self; 7] = [
         Self::LoseCall,
@@ -74,8 +74,8 @@ pub struct Link {
 
 #[derive(Default)]
 struct Plan {
-    on_calls: Vec<(usize, Trouble)>,
-    on_pushes: Vec<(usize, Trouble)>,
+    on_calls: Vec<(usize, Fault)>,
+    on_pushes: Vec<(usize, Fault)>,
     late: VecDeque<(usize, Copied)>,
 }
 
@@ -125,12 +125,12 @@ impl Link {
     }
 
     /// Lets trouble befall the `nth` call from the beginning, counted from 0.
-    pub fn trouble_call(&self, nth: usize, trouble: Trouble) {
+    pub fn trouble_call(&self, nth: usize, trouble: Fault) {
         self.plan().on_calls.push((nth, trouble));
     }
 
     /// Lets trouble befall the `nth` push from the beginning, counted from 0.
-    pub fn trouble_push(&self, nth: usize, trouble: Trouble) {
+    pub fn trouble_push(&self, nth: usize, trouble: Fault) {
         self.plan().on_pushes.push((nth, trouble));
     }
 
@@ -165,7 +165,7 @@ impl Link {
     }
 
     /// Counts a call, delivers late copies that are due before it, and says what befalls it.
-    async fn count_call(&self) -> Option<Trouble> {
+    async fn count_call(&self) -> Option<Fault> {
         let nth = self.calls.fetch_add(1, Ordering::SeqCst);
         loop {
             let due = {
@@ -217,21 +217,21 @@ impl Link {
                     self.let_through().await;
                     return answer;
                 }
-                Some(Trouble::LoseCall) => {}
-                Some(Trouble::HangCall) => std::future::pending::<()>().await,
-                Some(Trouble::LoseReply) => drop(call().await),
-                Some(Trouble::HangReply) => {
+                Some(Fault::LoseCall) => {}
+                Some(Fault::HangCall) => std::future::pending::<()>().await,
+                Some(Fault::LoseReply) => drop(call().await),
+                Some(Fault::HangReply) => {
                     drop(call().await);
                     std::future::pending::<()>().await;
                 }
-                Some(Trouble::RepeatCall) => {
+                Some(Fault::RepeatCall) => {
                     drop(call().await);
                     return call().await;
                 }
                 Some(trouble) => {
                     let at = self.calls() + 1;
                     self.plan().late.push_back((at, copy()));
-                    if trouble == Trouble::LateCall {
+                    if trouble == Fault::LateCall {
                         std::future::pending::<()>().await;
                     }
                     return call().await;
@@ -351,12 +351,12 @@ impl SignalListener for PushFilter {
         };
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
         match trouble {
-            Some(Trouble::LosePush) => {}
-            Some(Trouble::RepeatPush) => {
+            Some(Fault::LosePush) => {}
+            Some(Fault::RepeatPush) => {
                 listener.on_signal(signal.clone());
                 listener.on_signal(signal);
             }
-            Some(Trouble::DelayPush) => {
+            Some(Fault::DelayPush) => {
                 *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(signal);
             }
             _ => listener.on_signal(signal),

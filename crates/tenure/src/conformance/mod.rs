@@ -44,9 +44,9 @@ mod world;
 pub use embedded::EmbeddedHarness;
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdHarness;
-pub use gate::{Gate, Order};
+pub use gate::{Gate, GateOrder};
 pub use harness::{Absent, Harness, Stage};
-pub use link::{Link, Trouble};
+pub use link::{Fault, Link};
 pub use memory::MemoryHarness;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresHarness;
@@ -56,6 +56,6 @@ pub use raw::{Ask, Raw};
 pub use redis::RedisHarness;
 #[cfg(feature = "redlock")]
 pub use redlock::RedlockHarness;
-pub use registry::{Case, Group, Report, Scenario, Standing, all, cases, check};
+pub use registry::{Applicability, Case, Report, Scenario, ScenarioGroup, all, cases, check};
 pub use waiting::Waiting;
 pub use world::{Actor, World};

@@ -13,7 +13,7 @@ use crate::contract::{Promises, Wake};
 /// What a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Group {
+pub enum ScenarioGroup {
     Exclusion,
     Expiry,
     Fencing,
@@ -32,7 +32,7 @@ pub enum Group {
     Hostile,
 }
 
-impl Group {
+impl ScenarioGroup {
     /// All groups.
     pub const ALL: [Self; 16] = [
         Self::Exclusion,
@@ -54,7 +54,7 @@ impl Group {
     ];
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for ScenarioGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format!("{self:?}").to_lowercase())
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Group {
 #[derive(Clone, Copy)]
 pub struct Scenario {
     /// What it is about.
-    pub group: Group,
+    pub group: ScenarioGroup,
     /// A sentence.
     pub name: &'static str,
     /// The numbers of the promises it checks.
@@ -125,7 +125,7 @@ pub fn all() -> Vec<Scenario> {
 
 /// How a scenario stands with an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Applicability {
     /// It is to be played.
     Due,
     /// The engine does not promise what it needs.
@@ -140,7 +140,7 @@ pub struct Case {
     /// The scenario.
     pub scenario: Scenario,
     /// Whether it is to be played.
-    pub standing: Standing,
+    pub standing: Applicability,
 }
 
 impl Case {
@@ -167,8 +167,11 @@ pub fn cases(harness: &dyn Harness) -> Vec<Case> {
     let case = |scenario: Scenario| {
         let missing = scenario.needs.iter().copied().filter(|need| !need.promised_by(&promises));
         let missing: Vec<Need> = missing.collect();
-        let standing =
-            if missing.is_empty() { Standing::Due } else { Standing::NotPromised(missing) };
+        let standing = if missing.is_empty() {
+            Applicability::Due
+        } else {
+            Applicability::NotPromised(missing)
+        };
         Case { name: format!("{}::{scenario:?}", promises.engine), scenario, standing }
     };
     all().into_iter().map(case).collect()
@@ -186,7 +189,7 @@ pub fn check(harness: &dyn Harness) -> Report {
         return report;
     }
     for case in cases(harness) {
-        if let Standing::NotPromised(_) = case.standing {
+        if let Applicability::NotPromised(_) = case.standing {
             report.not_promised.push(case.name);
             continue;
         }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use servers::eventually;
-use tenure::conformance::audit::{Entry, History, Recorder, Rules, judge};
+use tenure::conformance::audit::{History, HistoryEntry, Recorder, Rules, judge};
 use tenure::contract::ClaimId;
 use tenure::time::{Clock, SystemClock, Tick};
 use tenure::{ErrorKind, MutexGuard, Tenure};
@@ -150,7 +150,7 @@ impl Traffic {
             lives
         });
         let during = |(begin, end): &(Tick, Tick)| {
-            let calm = |entry: &&Entry| {
+            let calm = |entry: &&HistoryEntry| {
                 let (born, died) = lives[&entry.claim];
                 born >= *begin && died <= *end
             };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::conformance::audit::{Entry, History, Recorder, Rules, Verdicts, What, judge};
+use tenure::conformance::audit::{History, HistoryEntry, Recorder, Rules, Verdicts, What, judge};
 use tenure::contract::{Claim, ClaimId};
 
 use tenure::time::{Clock, SystemClock, Tick};
@@ -100,6 +100,6 @@ fn with_its_end(history: &History, killed: Tick) -> History {
     let silent: HashSet<_> = open.difference(&answered).copied().collect();
     entries.retain(|entry| !silent.contains(&entry.claim));
     let ends = open.intersection(&answered);
-    entries.extend(ends.map(|claim| Entry { at: end, claim: *claim, what: What::Released }));
+    entries.extend(ends.map(|claim| HistoryEntry { at: end, claim: *claim, what: What::Released }));
     History::new(entries)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use servers::{PgBouncer, Postgres};
 use tenure::ErrorKind;
 use tenure::block_on;
-use tenure::conformance::{Case, Harness, PostgresHarness, Standing, cases};
+use tenure::conformance::{Applicability, Case, Harness, PostgresHarness, cases};
 use tenure::contract::{Health, Wake};
 
 use crate::host::{Waiter, assert_empty, session};
@@ -61,7 +61,7 @@ fn the_suite_finds_nothing_wrong() {
     let harness = PostgresHarness::behind_pooler(&bouncer.url());
     assert_eq!(harness.promises().wake, Wake::Poll);
     let nightly = std::env::var("TENURE_TEST_SCALE").as_deref() == Ok("nightly");
-    let promised = |case: &Case| !matches!(case.standing, Standing::NotPromised(_));
+    let promised = |case: &Case| !matches!(case.standing, Applicability::NotPromised(_));
     let all: Vec<Case> = cases(&harness).into_iter().filter(promised).collect();
     let chosen: Vec<&Case> = all.iter().step_by(if nightly { 1 } else { SHARE }).collect();
     assert!(chosen.len() >= 20, "{}", chosen.len());

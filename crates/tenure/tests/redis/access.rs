@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use servers::{Client, Redis, eventually};
 use tenure::block_on;
-use tenure::conformance::{Case, Group, RedisHarness, Standing, cases};
+use tenure::conformance::{Applicability, Case, RedisHarness, ScenarioGroup, cases};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
 use tenure::{Namespace, Query, Tenure};
@@ -38,8 +38,8 @@ fn the_suite_passes_as_the_user_of_the_docs_and_needs_every_command_of_it() {
     let (redis, user) = guarded();
     let harness = RedisHarness::new(&redis.url_as(user, "secret"));
     let cases: Vec<Case> =
-        cases(&harness).into_iter().filter(|case| case.standing == Standing::Due).collect();
-    for group in Group::ALL {
+        cases(&harness).into_iter().filter(|case| case.standing == Applicability::Due).collect();
+    for group in ScenarioGroup::ALL {
         let few = cases.iter().filter(|case| case.scenario.group == group).take(EACH);
         for case in few {
             case.play(&harness).unwrap_or_else(|why| panic!("{}: {why}", case.name));

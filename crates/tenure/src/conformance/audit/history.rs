@@ -12,7 +12,7 @@ use crate::time::{Clock, Tick};
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct HistoryEntry {
     /// When, on a clock that all processes of the run share.
     pub at: Tick,
     /// To which claim.
@@ -57,12 +57,12 @@ pub enum What {
 
 /// Everything that happened in a run, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct History(Vec<Entry>);
+pub struct History(Vec<HistoryEntry>);
 
 impl History {
     /// The history of these entries, put in the order of their time.
     #[must_use]
-    pub fn new(mut entries: Vec<Entry>) -> Self {
+    pub fn new(mut entries: Vec<HistoryEntry>) -> Self {
         // Stable: what one recorder saw at one instant stays in its order.
         entries.sort_by_key(|entry| entry.at);
         Self(entries)
@@ -70,7 +70,7 @@ impl History {
 
     /// The entries, by time.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[HistoryEntry] {
         &self.0
     }
 
@@ -85,7 +85,7 @@ impl History {
 #[derive(Debug)]
 pub struct Recorder {
     clock: Arc<dyn Clock>,
-    entries: Mutex<Vec<Entry>>,
+    entries: Mutex<Vec<HistoryEntry>>,
 }
 
 impl Recorder {
@@ -102,7 +102,7 @@ impl Recorder {
         // thread was stopped, would make a rightful use look late.
         let at = self.clock.now();
         let Ok(fence) = held.fence() else { return false };
-        let used = Entry { at, claim: held.claim_id(), what: What::Used(fence) };
+        let used = HistoryEntry { at, claim: held.claim_id(), what: What::Used(fence) };
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(used);
         true
     }
@@ -140,12 +140,12 @@ impl Witness for Recorder {
             Event::Withdrawn => What::Withdrawn,
             Event::WaitsForItself { .. } => return,
         };
-        let entry = Entry { at, claim: claim.id, what };
+        let entry = HistoryEntry { at, claim: claim.id, what };
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for HistoryEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} ", self.at.as_nanos(), self.claim.to_hex())?;
         match &self.what {
@@ -200,7 +200,7 @@ impl FromStr for History {
     }
 }
 
-fn entry(line: &str) -> Option<Entry> {
+fn entry(line: &str) -> Option<HistoryEntry> {
     let words: Vec<&str> = line.split(' ').collect();
     let [at, claim, ref what @ ..] = *words.as_slice() else { return None };
     let what = match *what {
@@ -224,7 +224,7 @@ fn entry(line: &str) -> Option<Entry> {
         ["used", fence] => What::Used(Fence::new(fence.parse().ok()?)),
         _ => return None,
     };
-    Some(Entry { at: tick(at)?, claim: claim.parse().ok()?, what })
+    Some(HistoryEntry { at: tick(at)?, claim: claim.parse().ok()?, what })
 }
 
 fn part(text: &str) -> Option<(Name, Shape, u32)> {

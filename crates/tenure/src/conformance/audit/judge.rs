@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::promises::sentence;
 use super::history::History;
-use super::timeline::{Life, lives};
+use super::timeline::{ClaimLife, lives};
 use crate::contract::{ClaimId, Fence, Name};
 use crate::time::Tick;
 
@@ -90,7 +90,7 @@ pub fn judge(history: &History, rules: &Rules) -> Verdicts {
     let names: BTreeSet<&Name> =
         lives.iter().flat_map(|life| life.parts.iter().map(|(name, _, _)| name)).collect();
     for name in names {
-        let here: Vec<&Life> = lives.iter().filter(|life| life.part(name).is_some()).collect();
+        let here: Vec<&ClaimLife> = lives.iter().filter(|life| life.part(name).is_some()).collect();
         exclusion(name, &here, &mut verdicts);
         fences(name, &here, &mut verdicts);
         if rules.queue {
@@ -109,7 +109,7 @@ pub fn judge(history: &History, rules: &Rules) -> Verdicts {
 
 /// Promise 1: at no instant do those who believe to hold weigh more than the capacity. An owner and
 /// its ancestors count once.
-fn exclusion(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
+fn exclusion(name: &Name, lives: &[&ClaimLife], verdicts: &mut Verdicts) {
     let mut changes: Vec<(Tick, bool, usize)> = Vec::new();
     for (at, life) in lives.iter().enumerate() {
         if let Some((from, _)) = &life.granted
@@ -128,7 +128,7 @@ fn exclusion(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
             continue;
         }
         holding.push(at);
-        let now: Vec<&Life> = holding.iter().map(|at| lives[*at]).collect();
+        let now: Vec<&ClaimLife> = holding.iter().map(|at| lives[*at]).collect();
         let Some((_, shape, _)) = lives[at].part(name) else { continue };
         let weight = weight(name, &now, shape.reentrant());
         if weight > u64::from(shape.capacity()) {
@@ -145,8 +145,9 @@ fn exclusion(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
 
 /// What holders weigh together. Of nested owners only the heaviest counts, of one owner's claims
 /// too; permits of a semaphore add up.
-fn weight(name: &Name, lives: &[&Life], reentrant: bool) -> u64 {
-    let weight_of = |life: &Life| life.part(name).map_or(0, |(_, _, weight)| u64::from(*weight));
+fn weight(name: &Name, lives: &[&ClaimLife], reentrant: bool) -> u64 {
+    let weight_of =
+        |life: &ClaimLife| life.part(name).map_or(0, |(_, _, weight)| u64::from(*weight));
     if !reentrant {
         return lives.iter().map(|life| weight_of(life)).sum();
     }
@@ -166,14 +167,14 @@ fn weight(name: &Name, lives: &[&Life], reentrant: bool) -> u64 {
 
 /// Promise 3: fences of one name strictly grow from holder to holder. Only an owner and its kin may
 /// share one.
-fn fences(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
-    let mut grants: Vec<(Tick, Fence, &Life)> = Vec::new();
+fn fences(name: &Name, lives: &[&ClaimLife], verdicts: &mut Verdicts) {
+    let mut grants: Vec<(Tick, Fence, &ClaimLife)> = Vec::new();
     for life in lives {
         if let (Some((at, _)), Some(fence)) = (&life.granted, life.fence(name)) {
             grants.push((*at, fence, life));
         }
     }
-    let mut owners: HashMap<Fence, &Life> = HashMap::new();
+    let mut owners: HashMap<Fence, &ClaimLife> = HashMap::new();
     for (_, fence, life) in &grants {
         let first = *owners.entry(*fence).or_insert(life);
         if first.id != life.id && !shares_ancestor(first, life) {
@@ -186,7 +187,7 @@ fn fences(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
     learned.sort_by_key(|(at, _, _)| *at);
     grants.sort_by_key(|(_, _, life)| life.sent);
     let mut learned = learned.into_iter().peekable();
-    let mut largest: Option<(Fence, &Life)> = None;
+    let mut largest: Option<(Fence, &ClaimLife)> = None;
     for (_, fence, life) in grants {
         while let Some((_, theirs, earlier)) = learned.next_if(|(at, _, _)| *at < life.sent) {
             if largest.is_none_or(|(fence, _)| fence < theirs) {
@@ -203,21 +204,21 @@ fn fences(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
     }
 }
 
-fn shares_ancestor(one: &Life, two: &Life) -> bool {
+fn shares_ancestor(one: &ClaimLife, two: &ClaimLife) -> bool {
     one.lineage.iter().any(|owner| two.lineage.contains(owner))
 }
 
 /// Promise 2: a claim that was queued before another was sent is served before it. The store's order
 /// is that of its fences.
-fn first_come(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
-    let served = |life: &&&Life| life.fence(name).is_some();
-    let mut line: Vec<&Life> = lives.iter().filter(served).copied().collect();
-    let mut later: Vec<&Life> = line.clone();
+fn first_come(name: &Name, lives: &[&ClaimLife], verdicts: &mut Verdicts) {
+    let served = |life: &&&ClaimLife| life.fence(name).is_some();
+    let mut line: Vec<&ClaimLife> = lives.iter().filter(served).copied().collect();
+    let mut later: Vec<&ClaimLife> = line.clone();
     line.retain(|life| life.queued.is_some());
     line.sort_by_key(|life| life.queued);
     later.sort_by_key(|life| life.sent);
     let mut line = line.into_iter().peekable();
-    let mut last: Option<(Fence, &Life)> = None;
+    let mut last: Option<(Fence, &ClaimLife)> = None;
     for life in later {
         while let Some(earlier) = line.next_if(|earlier| earlier.queued < Some(life.sent)) {
             let fence = earlier.fence(name).unwrap_or(Fence::new(0));
@@ -238,7 +239,7 @@ fn first_come(name: &Name, lives: &[&Life], verdicts: &mut Verdicts) {
 }
 
 /// Whether the claim's owner held something here already when it asked.
-fn upgrades(life: &Life, lives: &[&Life]) -> bool {
+fn upgrades(life: &ClaimLife, lives: &[&ClaimLife]) -> bool {
     lives.iter().any(|other| {
         other.id != life.id
             && other.owner() == life.owner()
@@ -249,7 +250,7 @@ fn upgrades(life: &Life, lives: &[&Life]) -> bool {
 
 /// Promise 8: while a name is certainly free nobody waits for it for long. A claim of unknown fate
 /// may be what holds it.
-fn wake_ups(name: &Name, lives: &[&Life], rules: &Rules, end: Tick, verdicts: &mut Verdicts) {
+fn wake_ups(name: &Name, lives: &[&ClaimLife], rules: &Rules, end: Tick, verdicts: &mut Verdicts) {
     let mut busy: Vec<(Tick, Tick, ClaimId)> = Vec::new();
     for life in lives {
         busy.extend(occupied(life, rules).map(|(from, until)| (from, until, life.id)));
@@ -279,7 +280,7 @@ fn wake_ups(name: &Name, lives: &[&Life], rules: &Rules, end: Tick, verdicts: &m
 
 /// When a claim may have been in the way of others. Its holder learns of a grant a little after the
 /// store made it; and if the link loses things, the store may know a claim for a lease longer.
-fn occupied(life: &Life, rules: &Rules) -> Option<(Tick, Tick)> {
+fn occupied(life: &ClaimLife, rules: &Rules) -> Option<(Tick, Tick)> {
     let lingers = life.last_heard + life.lease;
     let gone = |at: Tick| if rules.lossy || life.lost { lingers } else { at };
     match (life.served, life.gave_up) {
@@ -295,7 +296,7 @@ fn occupied(life: &Life, rules: &Rules) -> Option<(Tick, Tick)> {
 
 /// Promise 4: nothing is done with a lock after its safe-until, or before it is held; and always
 /// with a fence it has.
-fn uses(life: &Life, verdicts: &mut Verdicts) {
+fn uses(life: &ClaimLife, verdicts: &mut Verdicts) {
     for (at, fence) in &life.uses {
         let held = life.granted.as_ref().is_some_and(|(from, _)| from <= at);
         if !held || *at >= life.believed_until {

@@ -8,5 +8,5 @@ mod history;
 mod judge;
 mod timeline;
 
-pub use history::{Entry, History, Recorder, What};
+pub use history::{History, HistoryEntry, Recorder, What};
 pub use judge::{Rules, Verdicts, Violation, judge};

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::history::{Entry, History, What};
+use super::history::{History, HistoryEntry, What};
 use crate::contract::{ClaimId, Fence, Name, OwnerId, Shape};
 use crate::time::Tick;
 
 /// The life of one claim as its side saw it.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct Life {
+pub(super) struct ClaimLife {
     pub(super) id: ClaimId,
     pub(super) lineage: Vec<OwnerId>,
     pub(super) parts: Vec<(Name, Shape, u32)>,
@@ -35,7 +35,7 @@ pub(super) struct Life {
     pub(super) uses: Vec<(Tick, Fence)>,
 }
 
-impl Life {
+impl ClaimLife {
     pub(super) fn owner(&self) -> OwnerId {
         self.lineage[0]
     }
@@ -71,13 +71,13 @@ impl Life {
 }
 
 /// The lives in a history.
-pub(super) fn lives(history: &History) -> Vec<Life> {
-    let mut lives: Vec<Life> = Vec::new();
+pub(super) fn lives(history: &History) -> Vec<ClaimLife> {
+    let mut lives: Vec<ClaimLife> = Vec::new();
     let mut index: HashMap<ClaimId, usize> = HashMap::new();
     for entry in history.entries() {
         if let What::Sent { lineage, parts, lease, waits, replaces } = &entry.what {
             index.insert(entry.claim, lives.len());
-            lives.push(Life {
+            lives.push(ClaimLife {
                 id: entry.claim,
                 lineage: lineage.clone(),
                 parts: parts.clone(),
@@ -102,7 +102,7 @@ pub(super) fn lives(history: &History) -> Vec<Life> {
     lives
 }
 
-fn live(life: &mut Life, entry: &Entry) {
+fn live(life: &mut ClaimLife, entry: &HistoryEntry) {
     life.last_heard = entry.at;
     match &entry.what {
         What::Queued => life.queued = life.queued.or(Some(entry.at)),

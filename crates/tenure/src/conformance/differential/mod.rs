@@ -11,7 +11,7 @@ mod shrink;
 use std::fmt;
 
 pub use play::Difference;
-pub use program::{Program, Step};
+pub use program::{Program, ProgramStep};
 
 use super::harness::Harness;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::program::{Kind, NAMES, PARENTS, PERMITS, Program, SESSIONS, Step};
+use super::program::{AskedShape, NAMES, PARENTS, PERMITS, Program, ProgramStep, SESSIONS};
 use crate::conformance::harness::Harness;
 use crate::conformance::world::{Ask, Raw, World, floor_of, name};
 use crate::contract::{
@@ -80,31 +80,34 @@ impl Duel {
         }
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), String> {
-        let begins = matches!(step, Step::Claim { .. } | Step::Repeat(_) | Step::Renew(_));
+    fn step(&mut self, step: &ProgramStep) -> Result<(), String> {
+        let begins = matches!(
+            step,
+            ProgramStep::Claim { .. } | ProgramStep::Repeat(_) | ProgramStep::Renew(_)
+        );
         if self.at_once && begins {
             // Where each expiry is an event, those of one instant come in any order, and all are
             // right: here no two claims end at one instant.
             self.pass(INSTANT);
         }
         match step {
-            Step::Claim { claim, .. } => {
+            ProgramStep::Claim { claim, .. } => {
                 let made = self.make(step);
                 self.claims.insert(*claim, made);
                 self.claim(*claim)?;
             }
-            Step::Repeat(claim) => self.claim(*claim)?,
-            Step::Renew(claim) => self.renew(*claim)?,
-            Step::Release(claim) => self.release(*claim, false)?,
-            Step::Withdraw(claim) => self.release(*claim, true)?,
-            Step::Evict { claim, name } => self.evict(*claim, *name)?,
-            Step::End(session) => {
+            ProgramStep::Repeat(claim) => self.claim(*claim)?,
+            ProgramStep::Renew(claim) => self.renew(*claim)?,
+            ProgramStep::Release(claim) => self.release(*claim, false)?,
+            ProgramStep::Withdraw(claim) => self.release(*claim, true)?,
+            ProgramStep::Evict { claim, name } => self.evict(*claim, *name)?,
+            ProgramStep::End(session) => {
                 let id = self.raws[*session].session();
                 self.world.stage().end_session(id);
                 self.rules(|ledger, now| ledger.end_session(id, now));
             }
-            Step::Raise(by) => self.raise(*by)?,
-            Step::Pass(time) => self.pass(self.world.lease() * *time / 100),
+            ProgramStep::Raise(by) => self.raise(*by)?,
+            ProgramStep::Pass(time) => self.pass(self.world.lease() * *time / 100),
         }
         self.compare_slots()?;
         self.compare_signals()
@@ -147,8 +150,9 @@ impl Duel {
     }
 
     /// Makes the claim of a `claim` step.
-    fn make(&self, step: &Step) -> Arc<Claim> {
-        let Step::Claim { session, owner, parts, wait, lease, delay, replaces, .. } = step else {
+    fn make(&self, step: &ProgramStep) -> Arc<Claim> {
+        let ProgramStep::Claim { session, owner, parts, wait, lease, delay, replaces, .. } = step
+        else {
             unreachable!("only claims are made")
         };
         let raw = &self.raws[*session];
@@ -378,12 +382,12 @@ impl Duel {
 
 const NAME: [&str; NAMES] = ["a", "b", "c"];
 
-fn part(at: usize, kind: Kind) -> Part {
+fn part(at: usize, kind: AskedShape) -> Part {
     let name = name(NAME[at]);
     match kind {
-        Kind::Read => Part::read(name),
-        Kind::Write => Part::write(name),
-        Kind::Permits(permits) => {
+        AskedShape::Read => Part::read(name),
+        AskedShape::Write => Part::write(name),
+        AskedShape::Permits(permits) => {
             Part::permits(name, permits.clamp(1, PERMITS), PERMITS).expect("permits that fit")
         }
     }

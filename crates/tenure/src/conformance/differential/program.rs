@@ -7,7 +7,7 @@ use crate::contract::Promises;
 
 /// One verb. Claims, owners, sessions and names are numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ProgramStep {
     /// Claims for the first time.
     Claim {
         /// The number of the claim.
@@ -17,7 +17,7 @@ pub enum Step {
         /// Its owner.
         owner: usize,
         /// Names with what is asked for there.
-        parts: Vec<(usize, Kind)>,
+        parts: Vec<(usize, AskedShape)>,
         /// Whether it waits.
         wait: bool,
         /// Its lease, in hundredths of the stage's.
@@ -52,7 +52,7 @@ pub enum Step {
 
 /// What is asked for on a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AskedShape {
     /// A reader's share.
     Read,
     /// A writer's whole.
@@ -72,12 +72,12 @@ pub(super) const PARENTS: [Option<usize>; 5] = [None, None, None, Some(0), Some(
 
 /// A program of verbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program(pub(super) Vec<Step>);
+pub struct Program(pub(super) Vec<ProgramStep>);
 
 impl Program {
     /// The steps.
     #[must_use]
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[ProgramStep] {
         &self.0
     }
 
@@ -98,25 +98,27 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn step(&mut self, shapes: &[u64]) -> Step {
+    fn step(&mut self, shapes: &[u64]) -> ProgramStep {
         let roll = self.dice.roll(100);
         if self.claims == 0 || roll < 40 {
             return self.claim(shapes);
         }
         let claim = self.dice.below(self.claims);
         match roll {
-            40..=47 => Step::Repeat(claim),
-            48..=60 => Step::Renew(claim),
-            61..=78 => Step::Release(claim),
-            79..=83 => Step::Withdraw(claim),
-            84..=86 => Step::Evict { claim, name: self.dice.below(NAMES) },
-            87..=88 => Step::End(self.dice.below(SESSIONS)),
-            89 if self.promises.fence_floor => Step::Raise(self.dice.roll(3) * 1_000_000_000),
-            _ => Step::Pass([10, 30, 30, 60, 110][self.dice.below(5)]),
+            40..=47 => ProgramStep::Repeat(claim),
+            48..=60 => ProgramStep::Renew(claim),
+            61..=78 => ProgramStep::Release(claim),
+            79..=83 => ProgramStep::Withdraw(claim),
+            84..=86 => ProgramStep::Evict { claim, name: self.dice.below(NAMES) },
+            87..=88 => ProgramStep::End(self.dice.below(SESSIONS)),
+            89 if self.promises.fence_floor => {
+                ProgramStep::Raise(self.dice.roll(3) * 1_000_000_000)
+            }
+            _ => ProgramStep::Pass([10, 30, 30, 60, 110][self.dice.below(5)]),
         }
     }
 
-    fn claim(&mut self, shapes: &[u64]) -> Step {
+    fn claim(&mut self, shapes: &[u64]) -> ProgramStep {
         let claim = self.claims;
         self.claims += 1;
         let first = self.dice.below(NAMES);
@@ -127,7 +129,7 @@ impl Maker<'_> {
         }
         let replaces = (claim > 0 && parts.len() == 1 && self.dice.roll(8) == 0)
             .then(|| self.dice.below(claim));
-        Step::Claim {
+        ProgramStep::Claim {
             claim,
             session: self.dice.below(SESSIONS),
             owner: self.dice.below(PARENTS.len()),
@@ -139,21 +141,21 @@ impl Maker<'_> {
         }
     }
 
-    fn kind(&mut self, shape: u64) -> Kind {
+    fn kind(&mut self, shape: u64) -> AskedShape {
         let odd = self.dice.roll(16) == 0;
         let shape = if odd { self.dice.roll(3) } else { shape };
         match shape {
             1 if self.promises.sharing => {
                 if self.dice.roll(3) == 0 {
-                    Kind::Write
+                    AskedShape::Write
                 } else {
-                    Kind::Read
+                    AskedShape::Read
                 }
             }
-            2 if self.promises.counting => {
-                Kind::Permits(1 + u32::try_from(self.dice.below(PERMITS as usize)).unwrap_or(0))
-            }
-            _ => Kind::Write,
+            2 if self.promises.counting => AskedShape::Permits(
+                1 + u32::try_from(self.dice.below(PERMITS as usize)).unwrap_or(0),
+            ),
+            _ => AskedShape::Write,
         }
     }
 }
@@ -175,7 +177,7 @@ impl Dice {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for AskedShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Read => f.write_str("read"),
@@ -185,7 +187,7 @@ impl fmt::Display for Kind {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for ProgramStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Claim { claim, session, owner, parts, wait, lease, delay, replaces } => {
@@ -224,7 +226,7 @@ impl FromStr for Program {
     }
 }
 
-fn step(line: &str) -> Option<Step> {
+fn step(line: &str) -> Option<ProgramStep> {
     let words: Vec<&str> = line.split_whitespace().collect();
     Some(match *words.as_slice() {
         ["claim", claim, session, owner, parts, patience, lease, delay, ref rest @ ..] => {
@@ -234,7 +236,7 @@ fn step(line: &str) -> Option<Step> {
                 _ => return None,
             };
             let owner = number("o", owner).filter(|owner| *owner < PARENTS.len())?;
-            Step::Claim {
+            ProgramStep::Claim {
                 claim: number("c", claim)?,
                 session: number("s", session).filter(|session| *session < SESSIONS)?,
                 owner,
@@ -245,26 +247,26 @@ fn step(line: &str) -> Option<Step> {
                 replaces,
             }
         }
-        ["repeat", claim] => Step::Repeat(number("c", claim)?),
-        ["renew", claim] => Step::Renew(number("c", claim)?),
-        ["release", claim] => Step::Release(number("c", claim)?),
-        ["withdraw", claim] => Step::Withdraw(number("c", claim)?),
+        ["repeat", claim] => ProgramStep::Repeat(number("c", claim)?),
+        ["renew", claim] => ProgramStep::Renew(number("c", claim)?),
+        ["release", claim] => ProgramStep::Release(number("c", claim)?),
+        ["withdraw", claim] => ProgramStep::Withdraw(number("c", claim)?),
         ["evict", claim, name] => {
-            Step::Evict { claim: number("c", claim)?, name: number("n", name)? }
+            ProgramStep::Evict { claim: number("c", claim)?, name: number("n", name)? }
         }
-        ["end", session] => Step::End(number("s", session).filter(|s| *s < SESSIONS)?),
-        ["raise", by] => Step::Raise(by.parse().ok()?),
-        ["pass", time] => Step::Pass(time.parse().ok()?),
+        ["end", session] => ProgramStep::End(number("s", session).filter(|s| *s < SESSIONS)?),
+        ["raise", by] => ProgramStep::Raise(by.parse().ok()?),
+        ["pass", time] => ProgramStep::Pass(time.parse().ok()?),
         _ => return None,
     })
 }
 
-fn part(text: &str) -> Option<(usize, Kind)> {
+fn part(text: &str) -> Option<(usize, AskedShape)> {
     let (name, kind) = text.split_once(':')?;
     let kind = match kind {
-        "read" => Kind::Read,
-        "write" => Kind::Write,
-        permits => Kind::Permits(number("permits", permits)?),
+        "read" => AskedShape::Read,
+        "write" => AskedShape::Write,
+        permits => AskedShape::Permits(number("permits", permits)?),
     };
     Some((number("n", name).filter(|name| *name < NAMES)?, kind))
 }

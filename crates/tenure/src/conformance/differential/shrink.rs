@@ -1,7 +1,7 @@
 //! Makes a program that shows a difference as short as it gets. Knows that steps can be left out.
 
 use super::play::{Difference, play};
-use super::program::{Program, Step};
+use super::program::{Program, ProgramStep};
 use crate::conformance::harness::Harness;
 
 /// The shortest program found that still parts engine and ledger, and where it does.
@@ -36,17 +36,17 @@ fn without(program: &Program, from: usize, count: usize) -> Program {
     for step in kept {
         let mut step = step.clone();
         let known = match &mut step {
-            Step::Claim { claim, replaces, .. } => {
+            ProgramStep::Claim { claim, replaces, .. } => {
                 *replaces = replaces.filter(|old| made.contains(old));
                 made.push(*claim);
                 true
             }
-            Step::Repeat(claim)
-            | Step::Renew(claim)
-            | Step::Release(claim)
-            | Step::Withdraw(claim)
-            | Step::Evict { claim, .. } => made.contains(claim),
-            Step::End(_) | Step::Raise(_) | Step::Pass(_) => true,
+            ProgramStep::Repeat(claim)
+            | ProgramStep::Renew(claim)
+            | ProgramStep::Release(claim)
+            | ProgramStep::Withdraw(claim)
+            | ProgramStep::Evict { claim, .. } => made.contains(claim),
+            ProgramStep::End(_) | ProgramStep::Raise(_) | ProgramStep::Pass(_) => true,
         };
         if known {
             steps.push(step);

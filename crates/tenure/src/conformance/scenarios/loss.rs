@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Trouble, Waiting, World, list, name};
+use super::{Fault, Waiting, World, list, name};
 use crate::contract::{ErrorKind, Evicted, Expect, Loss, Pattern, Put, Query, Signal};
 use crate::primitives::LockStatus;
 use crate::session::Closed;
@@ -82,7 +82,7 @@ fn a_forced_release_tells_its_reason(world: &World) {
 
 fn a_reason_that_was_not_heard_is_told_by_the_next_renewal(world: &World) {
     let actor = world.actor();
-    actor.link.trouble_push(0, Trouble::LosePush);
+    actor.link.trouble_push(0, Fault::LosePush);
     let guard = world.now(actor.tenure.mutex("a").unwrap().lock()).unwrap();
     world.raw().evict(world, "a", guard.fence().unwrap(), "by hand");
     world.pass(world.lease() * 2 / 3);

@@ -25,9 +25,9 @@ mod upgrade;
 mod waiting;
 
 use super::gate::Gate;
-use super::link::Trouble;
+use super::link::Fault;
 use super::raw::{Ask, Raw};
-use super::registry::{Group, Need, Scenario};
+use super::registry::{Need, Scenario, ScenarioGroup};
 use super::waiting::Waiting;
 use super::world::{Actor, World, cells_of, floor_of, name};
 use crate::contract::{Fence, Grant, Lineage, OwnerId};
@@ -78,7 +78,7 @@ fn child_of(parent: &Lineage) -> Lineage {
 macro_rules! list {
     ($group:ident: $($name:ident cites [$($cite:literal),*] needs [$($need:ident),*];)*) => {
         pub(super) const LIST: &[super::Scenario] = &[$(super::Scenario {
-            group: super::Group::$group,
+            group: super::ScenarioGroup::$group,
             name: stringify!($name),
             cites: &[$($cite),*],
             needs: &[$(super::Need::$need),*],

@@ -1,7 +1,7 @@
 //! A store that is away for a while: a wait bridges the outage up to its limit, a try answers at
 //! once, and what is returned in the end tells the cause, the effect and how often it was tried.
 
-use super::{Trouble, Waiting, World, list};
+use super::{Fault, Waiting, World, list};
 use crate::contract::{Effect, ErrorKind};
 
 list! { Waiting:
@@ -67,7 +67,7 @@ fn a_limit_that_passes_during_an_outage_tells_the_cause_and_no_effect(world: &Wo
 fn one_attempt_of_unknown_effect_makes_the_effect_of_all_unknown(world: &World) {
     let actor = world.actor();
     // The store grants it, but the push is lost, and nothing else comes through.
-    actor.link.trouble_call(0, Trouble::HangReply);
+    actor.link.trouble_call(0, Fault::HangReply);
     let mutex = actor.tenure.mutex("a").unwrap().timeout(world.lease());
     let waiting = world.waits(mutex.lock());
     actor.link.cut(true);

@@ -1,6 +1,6 @@
 //! Timing of loss: what a late answer is worth, and what is no loss at all.
 
-use super::{Trouble, World, list};
+use super::{Fault, World, list};
 use crate::contract::ErrorKind;
 
 list! { Loss:
@@ -54,7 +54,7 @@ fn never_both(
 fn a_release_that_gets_no_answer_is_no_loss(world: &World) {
     let actor = world.actor();
     let guard = world.now(actor.tenure.mutex("a").unwrap().lock()).unwrap();
-    actor.link.trouble_call(actor.link.calls(), Trouble::HangReply);
+    actor.link.trouble_call(actor.link.calls(), Fault::HangReply);
     let mut release = world.waits(guard.release());
     for _ in 0..12 {
         world.pass(world.lease() / 10);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Actor, Trouble, Waiting, World, list};
+use super::{Actor, Fault, Waiting, World, list};
 use crate::contract::{Arrival, ClaimId, Effect, Error, ErrorKind, Fence, Grant, Loss, Signal};
 use crate::primitives::{MutexGuard, Owner};
 
@@ -47,7 +47,7 @@ fn a_waiter_is_told_without_any_time_passing(world: &World) {
 
 fn a_lost_push_costs_a_heartbeat_and_no_more(world: &World) {
     let (one, two) = (world.actor(), world.actor());
-    two.link.trouble_push(0, Trouble::LosePush);
+    two.link.trouble_push(0, Fault::LosePush);
     let guard = world.now(one.tenure.mutex("a").unwrap().lock()).unwrap();
     let mut waiting = world.waits(two.tenure.mutex("a").unwrap().lock());
     world.now(guard.release()).unwrap();
@@ -59,7 +59,7 @@ fn a_lost_push_costs_a_heartbeat_and_no_more(world: &World) {
 
 fn a_repeated_push_is_harmless(world: &World) {
     let (one, two) = (world.actor(), world.actor());
-    two.link.trouble_push(0, Trouble::RepeatPush);
+    two.link.trouble_push(0, Fault::RepeatPush);
     let guard = world.now(one.tenure.mutex("a").unwrap().lock()).unwrap();
     let waiting = world.waits(two.tenure.mutex("a").unwrap().lock());
     drop(guard);
@@ -72,7 +72,7 @@ fn a_repeated_push_is_harmless(world: &World) {
 
 fn a_delayed_push_of_an_earlier_arrival_never_becomes_a_grant(world: &World) {
     let (one, two, three) = (world.actor(), world.actor(), world.actor());
-    two.link.trouble_push(0, Trouble::DelayPush);
+    two.link.trouble_push(0, Fault::DelayPush);
     let [a, b] = ["a", "b"].map(|name| world.now(one.tenure.mutex(name).unwrap().lock()).unwrap());
     let [mut for_a, for_b] =
         ["a", "b"].map(|name| world.waits(two.tenure.mutex(name).unwrap().lock()));
@@ -186,7 +186,7 @@ fn dropping_a_guard_gives_the_lock_back(world: &World) {
 }
 
 fn a_lost_release_is_sent_again(world: &World) {
-    for trouble in [Trouble::LoseCall, Trouble::LoseReply] {
+    for trouble in [Fault::LoseCall, Fault::LoseReply] {
         let (actor, name) = (world.actor(), format!("{trouble:?}"));
         let guard = world.now(actor.tenure.mutex(&name).unwrap().lock()).unwrap();
         actor.link.trouble_call(actor.link.calls(), trouble);
@@ -199,7 +199,7 @@ fn a_lost_release_is_sent_again(world: &World) {
 
 fn a_claim_that_arrives_after_its_caller_gave_up_is_refused(world: &World) {
     let actor = world.actor();
-    actor.link.trouble_call(0, Trouble::LateCall);
+    actor.link.trouble_call(0, Fault::LateCall);
     let waiting = world.waits(actor.tenure.mutex("a").unwrap().lock());
     drop(waiting);
     world.until("it is withdrawn", || actor.link.calls() == 2);
@@ -281,7 +281,7 @@ fn a_severed_session_hears_of_it_in_bounded_time(world: &World) {
 }
 
 fn a_store_that_never_answers_is_given_up_in_bounded_time(world: &World) {
-    for trouble in [Trouble::HangCall, Trouble::HangReply] {
+    for trouble in [Fault::HangCall, Fault::HangReply] {
         let actor = world.hasty_actor();
         for nth in 0..50 {
             actor.link.trouble_call(nth, trouble);
@@ -349,9 +349,9 @@ struct Pair {
 }
 
 /// A pair for each trouble with each of the first calls or pushes. They play at the same time.
-fn pairs(world: &World, troubles: &[Trouble], bad: fn(&Pair, usize, Trouble)) -> Vec<Pair> {
+fn pairs(world: &World, troubles: &[Fault], bad: fn(&Pair, usize, Fault)) -> Vec<Pair> {
     let cases = troubles.iter().flat_map(|trouble| (0..6).map(move |nth| (nth, *trouble)));
-    let pair = |(nth, trouble): (usize, Trouble)| {
+    let pair = |(nth, trouble): (usize, Fault)| {
         let about = format!("{trouble:?} at {nth}");
         let (holder, waiter) = (world.actor(), world.actor());
         let pair = Pair { name: format!("{trouble:?}{nth}"), about, holder, waiter };
@@ -420,22 +420,22 @@ fn both_are_served(world: &World, pairs: &[Pair], time: Duration) {
 
 fn trouble_with_any_call_of_a_holder_costs_nobody_the_lock(world: &World) {
     let bad = |pair: &Pair, nth, trouble| pair.holder.link.trouble_call(nth, trouble);
-    both_are_served(world, &pairs(world, &Trouble::CALLS, bad), world.lease() * 5 / 4);
+    both_are_served(world, &pairs(world, &Fault::CALLS, bad), world.lease() * 5 / 4);
 }
 
 fn trouble_with_any_call_of_a_short_hold_costs_nobody_the_lock(world: &World) {
     let bad = |pair: &Pair, nth, trouble| pair.holder.link.trouble_call(nth, trouble);
-    both_are_served(world, &pairs(world, &Trouble::CALLS, bad), Duration::ZERO);
+    both_are_served(world, &pairs(world, &Fault::CALLS, bad), Duration::ZERO);
 }
 
 fn trouble_with_any_call_of_a_waiter_costs_nobody_the_lock(world: &World) {
     let bad = |pair: &Pair, nth, trouble| pair.waiter.link.trouble_call(nth, trouble);
-    both_are_served(world, &pairs(world, &Trouble::CALLS, bad), world.lease() * 5 / 4);
+    both_are_served(world, &pairs(world, &Fault::CALLS, bad), world.lease() * 5 / 4);
 }
 
 fn trouble_with_any_push_costs_nobody_the_lock(world: &World) {
     let bad = |pair: &Pair, nth, trouble| pair.waiter.link.trouble_push(nth, trouble);
-    let pairs = pairs(world, &Trouble::PUSHES, bad);
+    let pairs = pairs(world, &Fault::PUSHES, bad);
     for _ in 0..4 {
         both_are_served(world, &pairs, Duration::ZERO);
     }

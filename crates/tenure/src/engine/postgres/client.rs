@@ -112,11 +112,11 @@ impl ConnectionRuntime {
     }
 }
 
-/// The process in which a value was created.
+/// Tells a process that was forked from the one in which a value was created.
 #[derive(Clone, Copy, Debug)]
-pub struct Birth(process::Birth);
+pub struct ForkCheck(process::Birth);
 
-impl Birth {
+impl ForkCheck {
     /// This process.
     #[must_use]
     pub fn here() -> Self {
