@@ -8,10 +8,10 @@ use redis::Value;
 use tokio::time::timeout;
 
 use super::Quorum;
-use super::node::{Lane, Node, info_text};
+use super::connect::{CLOCK_BOUND, info_text};
+use super::node::{Lane, Node};
 use super::protocol::quorum;
 use super::round::together;
-use super::site::CLOCK_BOUND;
 use crate::contract::{Finding, Health};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::errors::Trouble;
@@ -22,7 +22,7 @@ use crate::time::Clock;
 
 impl Quorum {
     /// Asks every node, and judges the answers.
-    pub(super) async fn ask_the_nodes(&self) -> Vec<Finding> {
+    pub(super) async fn doctor(&self) -> Vec<Finding> {
         let asked = self.nodes.iter().map(|node| {
             let (node, clock) = (Arc::clone(node), Arc::clone(&self.site.clock));
             // On our own thread, which keeps time whatever runs the caller.

@@ -13,10 +13,7 @@ use super::protocol::quorum;
 use super::record::Record;
 use super::round::{Event, Round, together};
 use super::scripts::Calling;
-use crate::contract::{
-    ClaimId, Error, Evicted, Eviction, HolderView, Name, Page, Query, Shape, SlotView, Snapshot,
-    Verb,
-};
+use crate::contract::{ClaimId, Error, Name, Page, Query, Shape, SlotView, Snapshot, Verb};
 use crate::engine::redis::answers::{self, list, text};
 use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
@@ -30,7 +27,7 @@ const TOGETHER: usize = 128;
 const SCAN: &[u8] = b"1000";
 
 impl Quorum {
-    pub(super) async fn look(&self, lane: Lane, query: &Query) -> Result<Snapshot, Error> {
+    pub(super) async fn inspect(&self, lane: Lane, query: &Query) -> Result<Snapshot, Error> {
         let seen = match query {
             Query::Slot(name) => {
                 let slots = self.look_at(lane, std::slice::from_ref(name)).await?;
@@ -188,35 +185,5 @@ impl Quorum {
                 return Ok(found);
             }
         }
-    }
-
-    /// Ends exactly the grant with this fence, at every node that has it.
-    pub(super) async fn evict(&self, lane: Lane, eviction: &Eviction) -> Result<Evicted, Error> {
-        let site = &self.site;
-        let calling = site
-            .calling(&site.scripts().evict, vec![site.keys.lock(&eviction.name)])
-            .with(eviction.fence.get().to_string())
-            .with(eviction.reason.as_bytes())
-            .with(site.remembered())
-            .with(site.keys.channels());
-        let answers = self.ask_all(lane, calling).await.map_err(Error::effect_unknown)?;
-        let nodes = self.nodes.len();
-        let silent = nodes - answers.len();
-        let (mut ended, mut others) = (Vec::new(), Vec::new());
-        for answer in &answers {
-            let strange = || answers::strange(answer);
-            let Some([now, said, record]) = list(answer) else { return Err(strange()) };
-            let now = text(now).and_then(|now| now.parse().ok()).ok_or_else(strange)?;
-            let record = Record::seen(list(record).unwrap_or_default(), now);
-            if text(said) == Some("d") { ended.extend(record) } else { others.extend(record) }
-        }
-        let shown = |records: &[Record], silent| -> Vec<HolderView> {
-            Record::of_majority(records.iter(), silent, nodes).into_iter().collect()
-        };
-        if ended.is_empty() {
-            return Ok(Evicted::NoSuchGrant(shown(&others, silent)));
-        }
-        // What was ended anywhere with this fence was this grant, or what is left of it.
-        Ok(Evicted::Done(shown(&ended, nodes)))
     }
 }

@@ -4,24 +4,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
 use tokio::runtime::Handle;
 
-use super::hints::Hints;
+use super::connect::{Clerk, Site};
 use super::scripts::Calling;
-use super::site::Site;
-use crate::contract::{Error, ErrorKind, Verb};
-use crate::engine::redis::answers::{list, said, strange, text};
-use crate::engine::redis::errors::{Trouble, judged};
+use super::signals::Hints;
+use crate::contract::Error;
+use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
-use crate::engine::redis::reception::Server;
 use crate::engine::redis::url::Location;
-use crate::engine::redis::wire::{Greeter, Home, Outcome, Outgoing, Reply, Wire};
+use crate::engine::redis::wire::{Home, Outcome, Outgoing, Reply, Wire};
 use crate::engine::runtime::Callers;
 use crate::time::Tick;
-
-/// The version of what scripts keep at a node. A plain client knows none like it, and refuses.
-pub(super) const LAYOUT: &str = "quorum-1";
 
 /// Which connection is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +52,7 @@ pub(super) struct State {
 
 impl State {
     /// How much longer the node grants nothing.
-    fn closed_for(&self, now: Tick) -> Option<Duration> {
+    pub(super) fn closed_for(&self, now: Tick) -> Option<Duration> {
         let left = self.closed_until?.since(now);
         (!left.is_zero()).then_some(left)
     }
@@ -135,110 +129,6 @@ impl Node {
             wire.call(&pack(&[b"PING"])).await.map_err(Trouble::into_error)?;
         }
         Ok(())
-    }
-}
-
-/// What one connection to a node says first and hears.
-struct Clerk {
-    at: usize,
-    site: Arc<Site>,
-    hints: Arc<Hints>,
-    /// Only one connection to a node hears what is published.
-    hears: bool,
-}
-
-impl Clerk {
-    fn judge_connect(&self, reply: Value) -> Result<State, Error> {
-        let reply = judged(reply).map_err(|trouble| match trouble.script_message() {
-            Some(message) => said(message),
-            None => trouble.into_error(),
-        })?;
-        let words = list(&reply).ok_or_else(|| strange(&reply))?;
-        let word = |at: usize| words.get(at).and_then(text).ok_or_else(|| strange(&reply));
-        match word(0)? {
-            "ok" => {}
-            "version" => {
-                let what = format!(
-                    "the namespace has layout {} at {}, this engine knows {LAYOUT}",
-                    word(1)?,
-                    self.site.nodes[self.at]
-                );
-                return Err(Error::new(ErrorKind::Unsupported, what).with_help(
-                    "a server is either a store of its own (redis://) or a node of a quorum; use \
-                     another namespace, or one version of Tenure everywhere",
-                ));
-            }
-            "lease" => {
-                let stands = Duration::from_micros(word(1)?.parse().unwrap_or_default());
-                return Err(self.site.other_lease(stands));
-            }
-            _ => return Err(strange(&reply)),
-        }
-        let closed = Duration::from_micros(word(1)?.parse().unwrap_or_default());
-        let closed_until = (!closed.is_zero()).then(|| self.site.clock.now() + closed);
-        let (fresh, run) = (word(2)? == "1", Some(word(3)?.to_owned()));
-        Ok(State { run, fresh, closed_until })
-    }
-
-    fn judge_all(&self, replies: Vec<Value>) -> Result<(), Error> {
-        let mut replies = replies.into_iter();
-        let subscribed = replies.next().ok_or_else(|| strange(&Value::Nil))?;
-        let report = replies.next().ok_or_else(|| strange(&Value::Nil))?;
-        let report = judged(report).map_err(Trouble::into_error)?;
-        let server = Server::new(info_text(&report).ok_or_else(|| strange(&report))?);
-        self.site.check_server(self.at, &server)?;
-        let connect = replies.next().ok_or_else(|| strange(&Value::Nil))?;
-        let state = self.judge_connect(connect)?;
-        let closed = state.closed_for(self.site.clock.now());
-        if let Some(closed) = closed.filter(|_| self.hears) {
-            let node = &self.site.nodes[self.at];
-            tracing::warn!("{node} may have lost its memory; it grants nothing for {closed:?}");
-        }
-        self.site.learn(self.at, state)?;
-        judged(subscribed).map(drop).map_err(|trouble| {
-            let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
-            trouble.into_error().with_help(next)
-        })
-    }
-}
-
-impl Greeter for Clerk {
-    fn greeting(&self) -> Vec<Vec<u8>> {
-        // First of all, so that whoever would change the terms after us knows that we are there.
-        let mut channels = vec![self.site.client()];
-        if self.hears {
-            channels.extend(self.hints.channels(&self.site.keys));
-        }
-        let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
-        words.extend(channels.iter().map(String::as_bytes));
-        // The report before the marks: a server that is refused shall have none.
-        vec![pack(&words), pack(&[b"INFO"]), self.site.connect().packed(true)]
-    }
-
-    fn judge(&self, replies: Vec<Value>) -> Result<(), Error> {
-        self.judge_all(replies).map_err(|error| error.during(Verb::Connect))
-    }
-
-    fn ready(&self, first: bool) {
-        if !first && self.hears {
-            // What was published meanwhile is lost, so everybody who waits asks again.
-            self.hints.missed();
-        }
-    }
-
-    fn lost(&self) {}
-
-    fn message(&self, channel: &[u8], payload: &[u8]) {
-        self.site.active();
-        self.hints.message(&self.site.keys, channel, payload);
-    }
-}
-
-/// A server's report, in either shape that servers give it.
-pub(super) fn info_text(value: &Value) -> Option<&str> {
-    match value {
-        Value::VerbatimString { text, .. } => Some(text),
-        other => text(other),
     }
 }
 

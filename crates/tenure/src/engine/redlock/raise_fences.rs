@@ -7,13 +7,18 @@
 
 use super::Quorum;
 use super::node::Lane;
-use crate::contract::{Error, Fence, Raised};
+use crate::contract::{Error, Fence, Raised, Verb};
 use crate::engine::redis::answers::{strange, text};
 
 impl Quorum {
     /// Raises the numbers of all nodes. Asks how far numbers have got before it changes anything: a
     /// node alone cannot refuse what others have accepted.
     pub(super) async fn raise_fences(&self, lane: Lane, to: Fence) -> Result<Raised, Error> {
+        let raised = self.raise_all(lane, to).await;
+        raised.map_err(|error| error.during(Verb::RaiseFences))
+    }
+
+    async fn raise_all(&self, lane: Lane, to: Fence) -> Result<Raised, Error> {
         let highest = self.lift_floors(lane, Fence::new(0)).await?;
         if to <= highest {
             return Ok(Raised::NotAbove(highest));

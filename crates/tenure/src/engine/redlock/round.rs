@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, WeakUnboundedSender, unbounded_channe
 
 use super::Quorum;
 use super::node::Lane;
-use super::releasing::Again;
+use super::release::Again;
 use super::scripts::Calling;
 use crate::engine::redis::wire::Outcome;
 
@@ -49,7 +49,7 @@ impl Round {
             });
         }
         let said = sender.downgrade();
-        quorum.patience.limit(limit, sender);
+        quorum.deadlines.limit(limit, sender);
         Self { heard: receiver, said }
     }
 
@@ -76,7 +76,7 @@ impl Round {
         }
         let said = sender.downgrade();
         if !limit.is_zero() {
-            quorum.patience.limit(limit, sender);
+            quorum.deadlines.limit(limit, sender);
         }
         Self { heard: receiver, said }
     }
@@ -89,7 +89,7 @@ impl Round {
     /// Waits no longer than this from now on.
     pub(super) fn hurry(&self, quorum: &Quorum, limit: Duration) {
         if let Some(said) = self.said.upgrade() {
-            quorum.patience.limit(limit, said);
+            quorum.deadlines.limit(limit, said);
         }
     }
 }
@@ -111,6 +111,36 @@ pub(super) async fn together<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T>
     })
     .await;
     running.into_iter().filter_map(|(_, output)| output).collect()
+}
+
+/// Runs two futures side by side.
+pub(super) async fn both<A, B>(
+    one: impl Future<Output = A>,
+    other: impl Future<Output = B>,
+) -> (A, B) {
+    let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
+    let (mut first, mut second) = (None, None);
+    std::future::poll_fn(|cx| {
+        use std::task::Poll;
+        if first.is_none()
+            && let Poll::Ready(done) = one.as_mut().poll(cx)
+        {
+            first = Some(done);
+        }
+        if second.is_none()
+            && let Poll::Ready(done) = other.as_mut().poll(cx)
+        {
+            second = Some(done);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (kept, also) => {
+                (first, second) = (kept, also);
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }
 
 #[cfg(test)]

@@ -1,21 +1,37 @@
 //! A claim from its first request to its grant: when it tries, what an attempt comes to, and how it
-//! waits in between. Knows attempts as a whole; `trying.rs` knows what nodes answer.
+//! waits in between. Knows attempts as a whole; `attempt.rs` knows what nodes answer.
 
 use std::sync::Arc;
 
 use super::Quorum;
+use super::attempt::{Came, Taken};
 use super::errors;
-use super::hints::Pause;
 use super::node::Lane;
-use super::renewing::grant;
+use super::renew::{Hold, grant};
 use super::rules::Token;
-use super::trying::{Came, Taken};
+use super::signals::Pause;
 use crate::contract::{
-    Arrival, Claim, ClaimId, Error, Name, Patience as Wish, Queued, Refusal, Verdict,
+    Arrival, Claim, ClaimId, Error, Name, Patience as Wish, Queued, Refusal, Renewed, Verdict,
 };
-use crate::engine::redis::wire::Reply;
 
 impl Quorum {
+    pub(super) async fn claim(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+        errors::unless_plain(claim)?;
+        let lane = self.lane();
+        if let Some(standing) = self.claims.get(claim.id)
+            && let Some(fence) = standing.fence
+        {
+            let reference = claim.to_ref();
+            let hold = Hold { claim: &reference, token: standing.token(), fence };
+            match self.extend(lane, &[hold]).await.pop() {
+                Some(Renewed::Held(grant)) => return Ok(Verdict::Granted(grant)),
+                Some(Renewed::Gone(_)) => {}
+                _ => return Err(self.too_few(0, std::iter::empty())),
+            }
+        }
+        self.advance(lane, claim).await
+    }
+
     /// Makes another attempt for a claim if it is its turn, and says how the claim stands then.
     pub(super) async fn advance(
         self: &Arc<Self>,
@@ -98,27 +114,6 @@ impl Quorum {
     pub(super) fn stop_waiting(&self, name: &Name, claim: ClaimId) {
         if self.hints.leave(name, claim) {
             self.unsubscribe(name);
-        }
-    }
-
-    /// Asks all nodes to publish no longer when the name is free.
-    fn unsubscribe(&self, name: &Name) {
-        let channel = self.site.keys.free(name);
-        for node in &self.nodes {
-            drop(node.wire(self.hearing()).unsubscribe(channel.as_bytes()));
-        }
-        // A waiter that came meanwhile may have subscribed before.
-        if self.hints.is_waited_for(name) {
-            self.subscribe(name);
-        }
-    }
-
-    /// Asks all nodes to publish when the name is free.
-    fn subscribe(&self, name: &Name) {
-        let channel = self.site.keys.free(name);
-        for node in &self.nodes {
-            let wire = node.wire(self.hearing());
-            wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
         }
     }
 }

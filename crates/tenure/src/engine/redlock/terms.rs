@@ -10,42 +10,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Callers;
+use super::Quorum;
 use super::node::Lane;
 use super::protocol::quorum;
 use super::round::together;
-use super::site::Site;
-use super::url::Set;
-use super::{Own, Quorum};
+
 use crate::contract::{Error, Page, Query};
 use crate::engine::redis::change_terms::Said;
 use crate::engine::redis::errors::Trouble;
 use crate::engine::{Terms, max_lease};
 
 impl Quorum {
-    /// Connects, and changes the longest lease of the namespace where it may.
-    pub(super) async fn connect(set: &Set, terms: &Terms, staged: bool) -> Result<Self, Error> {
-        let site = || Site::new(set, terms, staged);
-        let own = Own::start("tenure-redlock")?;
-        let found = if staged { None } else { Callers::find(&own).await };
-        let connected = Self::open(set, site(), own, found);
-        let refused = match connected.greet(set.new).await {
-            Ok(()) => return Ok(connected),
-            Err(error) => error,
-        };
-        let Some(stands) = connected.site.stands() else { return Err(refused) };
-        drop(connected);
-        let own = Own::start("tenure-redlock")?;
-        let looks = Self::open(set, site().only_looks(stands), own, None);
-        looks.change_terms(terms, stands).await?;
-        let own = Own::start("tenure-redlock")?;
-        let found = if staged { None } else { Callers::find(&own).await };
-        let connected = Self::open(set, site(), own, found);
-        connected.greet(set.new).await?;
-        Ok(connected)
-    }
-
-    async fn change_terms(self, terms: &Terms, stands: Duration) -> Result<(), Error> {
+    pub(super) async fn change_terms(self, terms: &Terms, stands: Duration) -> Result<(), Error> {
         self.greet(false).await?;
         let refuse = |because: &str| max_lease::refused(stands, terms.max_lease, because);
         let asked = vec![Some(String::new()); self.nodes.len()];
@@ -59,7 +35,7 @@ impl Quorum {
         }
         let mut page = Page::default();
         loop {
-            let seen = Box::pin(self.look(Lane::Back, &Query::Page(page.clone()))).await?;
+            let seen = Box::pin(self.inspect(Lane::Back, &Query::Page(page.clone()))).await?;
             if let Some(claims) = max_lease::claimed(&seen) {
                 return Err(refuse(&claims));
             }

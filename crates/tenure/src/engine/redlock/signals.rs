@@ -9,11 +9,13 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::Quorum;
+use super::attempt::Taken;
 use super::keys::Keys;
 use super::queue::{Admission, Departure, Notice, Queue, pause_alone};
-use super::trying::Taken;
 use crate::contract::{Claim, ClaimId, IdMap, Name, SessionId, SignalListener};
 use crate::engine::redis::answers::signal;
+use crate::engine::redis::wire::Reply;
 use crate::time::{Clock, Tick};
 
 /// The waiters of this process, and the listeners of its sessions.
@@ -205,4 +207,37 @@ fn ear_of(
 /// The pause of a waiter. The first that pauses subscribes.
 fn subscribing(queue: &mut Queue, length: Option<Duration>) -> Pause {
     Pause { length, subscribe: !std::mem::replace(&mut queue.subscribed, true) }
+}
+
+impl Quorum {
+    /// Sends a session's signals to this listener, and subscribes to the session's channel.
+    pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        self.hints.listen(session, listener);
+        let channel = self.site.keys.channel(session);
+        for node in &self.nodes {
+            let wire = node.wire(self.hearing());
+            wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
+        }
+    }
+
+    /// Asks all nodes to publish no longer when the name is free.
+    pub(super) fn unsubscribe(&self, name: &Name) {
+        let channel = self.site.keys.free(name);
+        for node in &self.nodes {
+            drop(node.wire(self.hearing()).unsubscribe(channel.as_bytes()));
+        }
+        // A waiter that came meanwhile may have subscribed before.
+        if self.hints.is_waited_for(name) {
+            self.subscribe(name);
+        }
+    }
+
+    /// Asks all nodes to publish when the name is free.
+    pub(super) fn subscribe(&self, name: &Name) {
+        let channel = self.site.keys.free(name);
+        for node in &self.nodes {
+            let wire = node.wire(self.hearing());
+            wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
+        }
+    }
 }

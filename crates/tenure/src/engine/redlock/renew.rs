@@ -6,12 +6,12 @@ use std::sync::Arc;
 use redis::Value;
 
 use super::Quorum;
+use super::connect::Site;
 use super::node::Lane;
 use super::protocol::quorum;
-use super::round::{Event, Round};
+use super::round::{Event, Round, both, together};
 use super::rules::Token;
-use super::site::Site;
-use crate::contract::{Arrival, ClaimRef, Fence, Grant, Loss, Renewed};
+use crate::contract::{Arrival, ClaimRef, Fence, Grant, Loss, Renewed, Verdict};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::codec::reason;
 
@@ -30,6 +30,62 @@ pub(super) fn grant(token: Token, fence: u64) -> Grant {
 }
 
 impl Quorum {
+    pub(super) async fn renew(self: &Arc<Self>, batch: &[ClaimRef]) -> Vec<Renewed> {
+        let lane = self.lane();
+        let mut answers: Vec<Option<Renewed>> = vec![None; batch.len()];
+        let (mut holds, mut places, mut apart) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, claim) in batch.iter().enumerate() {
+            match self.claims.get(claim.id) {
+                Some(standing) if standing.fence.is_some() => {
+                    let (token, fence) = (standing.token(), standing.fence.unwrap_or_default());
+                    holds.push(Hold { claim, token, fence });
+                    places.push(at);
+                }
+                _ => apart.push(at),
+            }
+        }
+        // Side by side: who waits must not hold up who holds.
+        let extended = self.extend(lane, &holds);
+        let others = apart.iter().map(|at| self.renew_apart(lane, &batch[*at])).collect();
+        let (extended, others) = both(extended, together(others)).await;
+        for (at, answer) in places.into_iter().zip(extended).chain(apart.into_iter().zip(others)) {
+            if let Renewed::Gone(_) = &answer {
+                self.claims.end(batch[at].id);
+                self.stop_waiting(batch[at].parts.first_name(), batch[at].id);
+            }
+            answers[at] = Some(answer);
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or_else(silence)).collect()
+    }
+
+    /// Renews what is not extended with the others: what waits asks again; what this client does
+    /// not know is looked for.
+    async fn renew_apart(self: &Arc<Self>, lane: Lane, claim: &ClaimRef) -> Renewed {
+        let Some(standing) = self.claims.get(claim.id) else {
+            return self.renew_stranger(lane, claim).await;
+        };
+        match self.advance(lane, &standing.claim).await {
+            Ok(Verdict::Granted(grant)) => Renewed::Held(grant),
+            Ok(Verdict::Queued(queued)) => Renewed::Waiting(queued),
+            Ok(Verdict::Refused(_)) => Renewed::Gone(Loss::Forgotten),
+            Err(error) => Renewed::Unanswered(error.without_help()),
+        }
+    }
+
+    /// Renews a claim that another process made.
+    async fn renew_stranger(&self, lane: Lane, claim: &ClaimRef) -> Renewed {
+        let name = claim.parts.first_name();
+        match self.standing_of(lane, name, claim.id).await {
+            Ok(Some((attempt, fence))) => {
+                let token = Token { claim: claim.id, attempt };
+                let hold = Hold { claim, token, fence };
+                self.extend(lane, &[hold]).await.pop().unwrap_or_else(silence)
+            }
+            Ok(None) => Renewed::Gone(Loss::Forgotten),
+            Err(error) => Renewed::Unanswered(error.without_help()),
+        }
+    }
+
     /// Extends holds at all nodes. One answer for each, in their order.
     pub(super) async fn extend(&self, lane: Lane, holds: &[Hold<'_>]) -> Vec<Renewed> {
         let Some(shortest) = holds.iter().map(|hold| hold.claim.lease).min() else {
@@ -63,6 +119,11 @@ impl Quorum {
         let answer = |(hold, tally): (&Hold<'_>, Tally)| tally.answer(hold, nodes);
         holds.iter().zip(tallies).map(answer).collect()
     }
+}
+
+/// Nothing was said at all.
+fn silence() -> Renewed {
+    Renewed::Unanswered("too few nodes answered".to_owned())
 }
 
 /// What nodes said to the extension of one hold.

@@ -17,7 +17,7 @@ use crate::time::{Clock, SystemClock, Tick};
 
 /// Tells rounds when their time is up.
 #[derive(Debug)]
-pub(super) struct Patience(Arc<Shared>);
+pub(super) struct Deadlines(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -25,7 +25,7 @@ struct Shared {
     bell: Notify,
 }
 
-impl Patience {
+impl Deadlines {
     /// Keeps the time on this runtime, for as long as the runtime lives.
     pub(super) fn start(home: &Handle) -> Self {
         let shared = Arc::<Shared>::default();
@@ -111,13 +111,13 @@ mod tests {
 
     #[tokio::test]
     async fn rounds_are_told_in_the_order_of_their_limits() {
-        let patience = Patience::start(&Handle::current());
+        let deadlines = Deadlines::start(&Handle::current());
         let (late, mut hears_late) = unbounded_channel();
         let (early, mut hears_early) = unbounded_channel();
-        patience.limit(Duration::from_millis(40), late);
-        patience.limit(Duration::from_millis(1), early);
+        deadlines.limit(Duration::from_millis(40), late);
+        deadlines.limit(Duration::from_millis(1), early);
         assert!(matches!(hears_early.recv().await, Some(Event::TimeIsUp)));
         assert!(matches!(hears_late.recv().await, Some(Event::TimeIsUp)));
-        assert!(patience.0.rounds.lock().unwrap().is_empty());
+        assert!(deadlines.0.rounds.lock().unwrap().is_empty());
     }
 }

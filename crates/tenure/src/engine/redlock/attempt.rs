@@ -7,13 +7,13 @@ use std::time::Duration;
 use redis::Value;
 
 use super::Quorum;
+use super::connect::Site;
 use super::node::Lane;
 use super::protocol::{Attempt, Step, Vote, quorum};
 use super::record::Record;
 use super::round::{Event, Round};
 use super::rules::Token;
 use super::scripts::Calling;
-use super::site::Site;
 use crate::contract::{Claim, Effect, Error, ErrorKind, HolderView, OwnerId, SessionId};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::codec::push_about;
