@@ -23,15 +23,15 @@ pub(super) struct SlotRow<'a> {
     pub(super) closed_until: Tick,
     pub(super) last_fence: u64,
     pub(super) groups: Vec<Group>,
-    pub(super) holds: HoldsRow,
-    pub(super) line: LineHead,
+    pub(super) holds: HoldersRow,
+    pub(super) line: QueueHead,
     /// The tickets of a short line.
     pub(super) short: SmallVec<[&'a [u8]; 4]>,
 }
 
 /// What a slot's row says of its line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LineHead {
+pub(super) struct QueueHead {
     /// Under which number its rows stand; 0 for a short line.
     pub(super) id: u64,
     /// How many wait.
@@ -41,16 +41,16 @@ pub(super) struct LineHead {
 }
 
 /// The holders, as a slot's row has them.
-pub(super) enum HoldsRow {
+pub(super) enum HoldersRow {
     /// A few: all of them.
     Few(Holds),
     /// Many: they stand in rows of their own.
-    Many(HoldsHead),
+    Many(HoldersHead),
 }
 
 /// What a slot's row says of holders that stand in rows of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct HoldsHead {
+pub(super) struct HoldersHead {
     /// Under which number their rows stand.
     pub(super) id: u64,
     pub(super) len: u32,
@@ -66,8 +66,8 @@ pub(super) fn write_slot<'a>(
     writer: &mut Writer,
     (shape, closed_until, last_fence): (Shape, Tick, u64),
     groups: &[Group],
-    holds: Result<&Holds, HoldsHead>,
-    line: LineHead,
+    holds: Result<&Holds, HoldersHead>,
+    line: QueueHead,
     short: impl Iterator<Item = &'a [u8]>,
 ) {
     write_shape(writer, shape);
@@ -137,16 +137,16 @@ fn read_next_hold(reader: &mut Reader<'_>) -> Read<Hold> {
     })
 }
 
-fn read_holds(reader: &mut Reader<'_>, additive: bool) -> Read<HoldsRow> {
+fn read_holds(reader: &mut Reader<'_>, additive: bool) -> Read<HoldersRow> {
     match reader.u8()? {
         0 => {
             let mut holds = Holds::new(additive);
             for _ in 0..reader.count(limits::HOLDERS)? {
                 holds.insert(read_next_hold(reader)?);
             }
-            Ok(HoldsRow::Few(holds))
+            Ok(HoldersRow::Few(holds))
         }
-        1 => Ok(HoldsRow::Many(HoldsHead {
+        1 => Ok(HoldersRow::Many(HoldersHead {
             id: reader.u64()?,
             len: reader.u32()?,
             next: reader.u64()?,
@@ -162,7 +162,7 @@ pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow<'_>> {
     let shape = read_shape(&mut reader)?;
     let closed_until = reader.tick()?;
     let last_fence = reader.u64()?;
-    let line = LineHead { id: reader.u64()?, len: reader.u32()?, ahead: reader.u32()? };
+    let line = QueueHead { id: reader.u64()?, len: reader.u32()?, ahead: reader.u32()? };
     let mut groups = Vec::new();
     for _ in 0..reader.count(limits::HOLDERS)? {
         groups.push(Group {

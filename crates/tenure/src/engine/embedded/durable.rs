@@ -20,15 +20,15 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak
 
 use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 
+use super::directory::{self, StoreDirectory, cannot, cannot_without};
 use super::errors::stuck;
 use super::files::{is_damage, until_closed};
-use super::guard::{Guard, Room};
-use super::place::{self, Root, cannot, cannot_without};
+use super::gate::{Environment, Gate};
 use super::store::WAIT;
-use super::txn::{Table, Trouble, Txn};
+use super::txn::{Table, Txn, TxnError};
 use crate::contract::{Error, ErrorKind};
 
-/// Address space for the environment; the file is only as large as what is in it.
+/// StoreAddress space for the environment; the file is only as large as what is in it.
 const MAP: usize = 4 << 30;
 
 /// What a disk must have room for beside cells.
@@ -39,7 +39,7 @@ const MADE: &str = "made";
 
 /// The synced environment.
 pub(super) struct Durable {
-    root: Root,
+    root: StoreDirectory,
     path: PathBuf,
     /// `None` once its files are gone: the path may be needed for others.
     env: RwLock<Option<Env<WithoutTls>>>,
@@ -52,7 +52,7 @@ pub(super) struct Durable {
 static OPEN: LazyLock<Mutex<HashMap<PathBuf, Weak<Durable>>>> = LazyLock::new(Mutex::default);
 
 impl Durable {
-    pub(super) fn at(root: &Root) -> Result<Arc<Self>, Error> {
+    pub(super) fn at(root: &StoreDirectory) -> Result<Arc<Self>, Error> {
         let path = root.durable();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, durable| durable.strong_count() > 0);
@@ -62,7 +62,7 @@ impl Durable {
             }
             *durable.env.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        place::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
+        directory::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
         check_not_emptied(&path)?;
         let durable = match open_env(&path).and_then(|opened| Ok(remember(&path).map(|()| opened)?))
         {
@@ -71,7 +71,7 @@ impl Durable {
                 let env = RwLock::new(Some(env));
                 Self { root: root.clone(), path: path.clone(), env, table, inode }
             }
-            Err(error) => return Err(failed(root, &path, Trouble::Store(error))),
+            Err(error) => return Err(failed(root, &path, TxnError::Store(error))),
         };
         let durable = Arc::new(durable);
         open.insert(path, Arc::downgrade(&durable));
@@ -81,13 +81,13 @@ impl Durable {
     /// One synced transaction. Blocks the thread: for the gate, and for the disk.
     pub(super) fn write<T>(
         &self,
-        guard: &Guard,
+        gate: &Gate,
         step: impl FnOnce(&Txn<'_>) -> T,
     ) -> Result<T, Error> {
-        let _inside = guard.enter(Room::Durable, WAIT).map_err(stuck)?;
+        let _inside = gate.enter(Environment::Durable, WAIT).map_err(stuck)?;
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.gone())?;
-        let txn = env.write_txn().map_err(|error| self.failed(Trouble::Store(error)))?;
+        let txn = env.write_txn().map_err(|error| self.failed(TxnError::Store(error)))?;
         let txn = Txn::new(txn, self.table);
         let answer = step(&txn);
         txn.commit().map_err(|trouble| self.failed(trouble))?;
@@ -102,17 +102,17 @@ impl Durable {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.gone())?;
         let seen = env.read_txn().and_then(|txn| look(&txn, self.table));
-        seen.map_err(|error| self.failed(Trouble::Store(error)))
+        seen.map_err(|error| self.failed(TxnError::Store(error)))
     }
 
     /// Up to where fences are reserved.
-    pub(super) fn reserved(&self, guard: &Guard) -> Result<u64, Error> {
-        self.write(guard, read_reserved)
+    pub(super) fn reserved(&self, gate: &Gate) -> Result<u64, Error> {
+        self.write(gate, read_reserved)
     }
 
     /// Reserves fences up to `until`, and says up to where they are reserved now.
-    pub(super) fn reserve(&self, guard: &Guard, until: u64) -> Result<u64, Error> {
-        self.write(guard, |txn| {
+    pub(super) fn reserve(&self, gate: &Gate, until: u64) -> Result<u64, Error> {
+        self.write(gate, |txn| {
             let reserved = read_reserved(txn).max(until);
             txn.put(b"F", &reserved.to_le_bytes());
             reserved
@@ -128,7 +128,7 @@ impl Durable {
         Error::new(ErrorKind::Closed, what).with_help("connect again")
     }
 
-    fn failed(&self, trouble: Trouble) -> Error {
+    fn failed(&self, trouble: TxnError) -> Error {
         failed(&self.root, &self.path, trouble)
     }
 }
@@ -141,7 +141,7 @@ fn remember(path: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     std::fs::File::open(path.join("data.mdb"))?.sync_all()?;
-    place::private(&mark).map(drop)
+    directory::private(&mark).map(drop)
 }
 
 /// Refuses an environment that has lost everything in it.
@@ -181,18 +181,18 @@ fn read_reserved(txn: &Txn<'_>) -> u64 {
     txn.get(b"F", "the reserve of fences", read).unwrap_or(0)
 }
 
-fn failed(root: &Root, path: &Path, trouble: Trouble) -> Error {
+fn failed(root: &StoreDirectory, path: &Path, trouble: TxnError) -> Error {
     let what = match trouble {
-        Trouble::Damaged(what) => format!("{what} cannot be read"),
-        Trouble::Store(error) if is_damage(&error) => error.to_string(),
-        Trouble::Store(heed::Error::Mdb(MdbError::MapFull)) => {
+        TxnError::Damaged(what) => format!("{what} cannot be read"),
+        TxnError::Store(error) if is_damage(&error) => error.to_string(),
+        TxnError::Store(heed::Error::Mdb(MdbError::MapFull)) => {
             return Error::new(ErrorKind::Limit, "the store has no room for more cells")
                 .with_help("remove cells, or give them a time to live");
         }
-        Trouble::Store(heed::Error::Io(error)) => {
+        TxnError::Store(heed::Error::Io(error)) => {
             return cannot_without("write", path, error, LEAST_ROOM);
         }
-        Trouble::Store(error) => {
+        TxnError::Store(error) => {
             let what = format!("{} failed: {error}", path.display());
             return Error::new(ErrorKind::Unavailable, what).caused_by(error);
         }
@@ -220,7 +220,7 @@ fn open_env(path: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
     if std::fs::metadata(path.join("data.mdb"))?.len() < whole {
         return Err(heed::Error::Mdb(MdbError::Corrupted));
     }
-    // Readers that were killed would keep old pages for ever.
+    // Readers that were killed would keep old rows for ever.
     env.clear_stale_readers()?;
     // The nameless table is always there, so that nothing has to be written to open it.
     let txn = env.read_txn()?;

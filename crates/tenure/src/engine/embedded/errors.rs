@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::guard::Busy;
+use super::gate::GateBusy;
 use crate::contract::{Error, ErrorKind};
 
 /// Others use the store, and we cannot.
@@ -13,7 +13,7 @@ pub(super) fn foreign(what: &str) -> Error {
 }
 
 /// Somebody stands in the gate and does not move.
-pub(super) fn stuck(busy: Busy) -> Error {
+pub(super) fn stuck(busy: GateBusy) -> Error {
     let what = match busy.pid {
         None => "another process has been inside the store too long".to_owned(),
         Some(pid) => {

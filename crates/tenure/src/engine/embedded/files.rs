@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::guard::Guard;
-use super::place::{self, Root, SetUp, cannot, cannot_without};
+use super::directory::{self, SetupLock, StoreDirectory, cannot, cannot_without};
+use super::gate::Gate;
 use super::store::WAIT;
 use super::txn::Table;
 use crate::contract::{Error, ErrorKind};
@@ -46,7 +46,7 @@ pub(super) fn is_damage(error: &heed::Error) -> bool {
 }
 
 /// Moves a damaged file set away, and says what was found and where it is now.
-pub(super) fn set_aside(root: &Root, damaged: &Path, what: &str) -> Error {
+pub(super) fn set_aside(root: &StoreDirectory, damaged: &Path, what: &str) -> Error {
     let place = match root.set_aside(damaged) {
         Ok(aside) => format!("set aside as {}", aside.display()),
         Err(error) => format!("could not be set aside: {error}"),
@@ -56,7 +56,11 @@ pub(super) fn set_aside(root: &Root, damaged: &Path, what: &str) -> Error {
 }
 
 /// Makes a file set beside its place and moves it there when it is whole.
-pub(super) fn make(root: &Root, file_set: &Path, _alone: &SetUp) -> Result<(), Error> {
+pub(super) fn make(
+    root: &StoreDirectory,
+    file_set: &Path,
+    _alone: &SetupLock,
+) -> Result<(), Error> {
     let draft = root.path().join(format!("new-{}", std::process::id()));
     let made = make_in(&draft).and_then(|()| {
         fs::rename(&draft, file_set).map_err(|error| cannot("make", file_set, error))
@@ -70,17 +74,17 @@ pub(super) fn make(root: &Root, file_set: &Path, _alone: &SetUp) -> Result<(), E
 fn make_in(draft: &Path) -> Result<(), Error> {
     let failed = |error: io::Error| cannot_without("make", draft, error, NEW_STORE);
     let _ = fs::remove_dir_all(draft);
-    place::private_directory(&draft.join("locks")).map_err(failed)?;
-    place::private_directory(&draft.join("sessions")).map_err(failed)?;
-    let namespace = place::pid_namespace()?;
-    place::private(&draft.join("about"))
+    directory::private_directory(&draft.join("locks")).map_err(failed)?;
+    directory::private_directory(&draft.join("sessions")).map_err(failed)?;
+    let namespace = directory::pid_namespace()?;
+    directory::private(&draft.join("about"))
         .and_then(|mut file| file.write_all(namespace.to_string().as_bytes()))
         .map_err(failed)?;
-    place::private(&draft.join("users")).map_err(failed)?;
-    let page = place::private(&draft.join("guard")).map_err(failed)?;
-    let guard = Guard::open(&page, true).map_err(failed)?;
+    directory::private(&draft.join("users")).map_err(failed)?;
+    let page = directory::private(&draft.join("guard")).map_err(failed)?;
+    let gate = Gate::open(&page, true).map_err(failed)?;
     let path = draft.join("locks/data.mdb");
-    let data = place::private(&path).map_err(failed)?;
+    let data = directory::private(&path).map_err(failed)?;
     fallocate(&data, FallocateFlags::empty(), 0, FIRST_MAP as u64)
         .map_err(|error| failed(error.into()))?;
     // An empty file is what LMDB makes a new environment in; the blocks stay reserved.
@@ -93,7 +97,7 @@ fn make_in(draft: &Path) -> Result<(), Error> {
     fallocate(&data, FallocateFlags::empty(), 0, FIRST_MAP as u64)
         .map_err(|error| failed(error.into()))?;
     env.prepare_for_closing().wait();
-    guard.counters().map_size.store(FIRST_MAP as u64, Ordering::Release);
+    gate.counters().map_size.store(FIRST_MAP as u64, Ordering::Release);
     Ok(())
 }
 
@@ -123,12 +127,12 @@ pub(super) fn until_closed(path: &Path) {
 
 /// The robust mutex that guards a file set does not hold across pid namespaces.
 pub(super) fn check_namespace(file_set: &Path) -> Result<(), Error> {
-    let ours = place::pid_namespace()?;
+    let ours = directory::pid_namespace()?;
     let theirs = fs::read_to_string(file_set.join("about"));
     if theirs.is_ok_and(|text| text.trim() == ours.to_string()) {
         return Ok(());
     }
-    if !place::in_use(file_set) {
+    if !directory::in_use(file_set) {
         // Nobody is left there: the file set can be made anew for us.
         return fs::remove_dir_all(file_set).map_err(|error| cannot("remove", file_set, error));
     }

@@ -19,7 +19,7 @@ use crate::limits;
 
 /// The sign of life of one session. Lets go when dropped.
 #[derive(Debug)]
-pub(super) struct Alive {
+pub(super) struct LivenessLock {
     /// Never read: the lock is on it.
     _file: File,
     path: PathBuf,
@@ -27,18 +27,18 @@ pub(super) struct Alive {
 
 /// What can be seen of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pulse {
+pub(super) enum Liveness {
     /// This process keeps it alive, as far as it can be named here.
-    Beats(Option<Pid>),
+    Alive(Option<Pid>),
     /// It died: its file is there, and nobody keeps it alive any more.
-    Stopped,
+    Dead,
     /// There is no trace of it: it left in order, or its death was dealt with.
     Absent,
 }
 
-impl Alive {
+impl LivenessLock {
     /// Gives a sign of life for the session in this directory.
-    pub(super) fn announce(directory: &Path, session: SessionId) -> io::Result<Self> {
+    pub(super) fn acquire(directory: &Path, session: SessionId) -> io::Result<Self> {
         let path = file_of(directory, session);
         let draft = path.with_extension("new");
         let file =
@@ -71,9 +71,9 @@ pub(super) fn clear_old(directory: &Path) {
         let Some(session) = name.to_str().and_then(|name| name.parse::<SessionId>().ok()) else {
             continue;
         };
-        if old && matches!(pulse(directory, session), Ok(Pulse::Stopped)) {
+        if old && matches!(pulse(directory, session), Ok(Liveness::Dead)) {
             let _ = std::fs::remove_file(entry.path());
-            let _ = std::fs::remove_file(directory.join(super::post::file_name(session)));
+            let _ = std::fs::remove_file(directory.join(super::datagrams::file_name(session)));
         }
     }
 }
@@ -84,21 +84,21 @@ pub(super) fn file_of(directory: &Path, session: SessionId) -> PathBuf {
 }
 
 /// Looks for the sign of life of a session of another process.
-pub(super) fn pulse(directory: &Path, session: SessionId) -> io::Result<Pulse> {
+pub(super) fn pulse(directory: &Path, session: SessionId) -> io::Result<Liveness> {
     match File::open(file_of(directory, session)) {
         Ok(file) => pulse_of(&file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Pulse::Absent),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Liveness::Absent),
         Err(error) => Err(error),
     }
 }
 
 /// Whether anybody holds a record lock on this file.
-pub(super) fn pulse_of(file: &File) -> io::Result<Pulse> {
+pub(super) fn pulse_of(file: &File) -> io::Result<Liveness> {
     // "Could I have it for myself?" is answered with who is in the way.
     let mine = Flock::from(FlockType::WriteLock);
     match fcntl_getlk(file, &mine)? {
-        Some(held) => Ok(Pulse::Beats(held.pid)),
-        None => Ok(Pulse::Stopped),
+        Some(held) => Ok(Liveness::Alive(held.pid)),
+        None => Ok(Liveness::Dead),
     }
 }
 
@@ -110,8 +110,8 @@ mod tests {
     fn a_session_leaves_no_trace_or_a_file_that_nobody_holds() {
         let directory = tempfile::tempdir().unwrap();
         let session = SessionId::new();
-        assert_eq!(pulse(directory.path(), session).unwrap(), Pulse::Absent);
+        assert_eq!(pulse(directory.path(), session).unwrap(), Liveness::Absent);
         std::fs::write(file_of(directory.path(), session), "").unwrap();
-        assert_eq!(pulse(directory.path(), session).unwrap(), Pulse::Stopped);
+        assert_eq!(pulse(directory.path(), session).unwrap(), Liveness::Dead);
     }
 }

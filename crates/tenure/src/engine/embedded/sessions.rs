@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
-use super::Scope;
+use super::StepScope;
 use super::codec::{self, Damaged, Writer};
+use super::datagrams::{self, DatagramSender, SendOutcome, SessionSocket};
 use super::errors::forked;
-use super::helper::Helper;
-use super::liveness::{self, Alive, Pulse};
-use super::lookout::{self, Desk, Order};
-use super::post::{self, Letterbox, Postman, Sent};
-use super::shelf::Pages;
-use super::store::{Address, Appetite, Store, WAIT};
+use super::event_loop::{self, EventLoopHandle, LoopRequest};
+use super::liveness::{self, Liveness, LivenessLock};
+use super::slots::SlotRows;
+use super::store::{StepKind, Store, StoreAddress, WAIT};
+use super::worker::Worker;
 use crate::contract::{Error, IdMap, InlineWait, LocalSessions, SessionId, Signal, SignalListener};
 use crate::ledger::Ledger;
 use crate::time::{Clock, SystemClock};
@@ -26,33 +26,33 @@ const ENDED: usize = 64;
 const WATCHED: usize = 1_024;
 
 /// One process must not open an environment twice, nor look at the signs of its own life.
-static OPEN: LazyLock<Mutex<HashMap<Address, Weak<Sessions>>>> = LazyLock::new(Mutex::default);
+static OPEN: LazyLock<Mutex<HashMap<StoreAddress, Weak<Sessions>>>> = LazyLock::new(Mutex::default);
 
 /// The sessions of this process in one store.
 pub(super) struct Sessions {
     store: Arc<Store>,
     directory: PathBuf,
-    postman: Postman,
-    own: RwLock<IdMap<SessionId, Own>>,
+    sender: DatagramSender,
+    own: RwLock<IdMap<SessionId, LocalSession>>,
     watched: Mutex<HashSet<SessionId>>,
-    desk: Arc<Desk>,
+    handle: Arc<EventLoopHandle>,
     started: OnceLock<()>,
-    helper: Helper,
-    disk_helper: Helper,
+    worker: Worker,
+    disk_worker: Worker,
 }
 
-struct Own {
+struct LocalSession {
     listener: Weak<dyn SignalListener>,
-    alive: Alive,
-    letters: Arc<Letterbox>,
+    alive: LivenessLock,
+    letters: Arc<SessionSocket>,
     /// What it is to the lookout.
     token: u64,
-    watch: Arc<Attendance>,
+    watch: Arc<SocketReaders>,
 }
 
 /// Who listens at a letterbox: the lookout, or callers that are blocked anyway.
 #[derive(Default)]
-struct Attendance {
+struct SocketReaders {
     /// A caller waits at the letterbox now.
     attended: AtomicBool,
     /// The lookout does not listen: callers come again and again, and it would be woken in vain.
@@ -65,7 +65,7 @@ struct Attendance {
 
 impl Sessions {
     /// The sessions in the store at this address; opened if this process has not done so yet.
-    pub(super) fn at(address: &Address) -> Result<Arc<Self>, Error> {
+    pub(super) fn at(address: &StoreAddress) -> Result<Arc<Self>, Error> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, sessions| sessions.strong_count() > 0);
         let sessions = open.get(address).and_then(Weak::upgrade);
@@ -88,15 +88,15 @@ impl Sessions {
     fn new(store: Arc<Store>) -> io::Result<Arc<Self>> {
         let directory = store.sessions();
         Ok(Arc::new(Self {
-            postman: Postman::new(&directory)?,
+            sender: DatagramSender::new(&directory)?,
             store,
             directory,
             own: RwLock::default(),
             watched: Mutex::default(),
-            desk: Desk::new()?,
+            handle: EventLoopHandle::new()?,
             started: OnceLock::new(),
-            helper: Helper::default(),
-            disk_helper: Helper::default(),
+            worker: Worker::default(),
+            disk_worker: Worker::default(),
         }))
     }
 
@@ -105,21 +105,21 @@ impl Sessions {
     }
 
     /// For steps that find the gate busy.
-    pub(super) fn helper(&self) -> &Helper {
-        &self.helper
+    pub(super) fn worker(&self) -> &Worker {
+        &self.worker
     }
 
     /// For steps that wait for the disk.
-    pub(super) fn disk_helper(&self) -> &Helper {
-        &self.disk_helper
+    pub(super) fn disk_worker(&self) -> &Worker {
+        &self.disk_worker
     }
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    pub(super) fn postman(&self) -> &Postman {
-        &self.postman
+    pub(super) fn sender(&self) -> &DatagramSender {
+        &self.sender
     }
 
     /// A session of this process begins: it gives a sign of life and can be written to.
@@ -128,17 +128,17 @@ impl Sessions {
         session: SessionId,
         listener: Weak<dyn SignalListener>,
     ) -> io::Result<()> {
-        let letters = self.postman.letterbox(&self.directory, session)?;
-        let token = self.desk.token();
-        self.desk.add(letters.socket(), token)?;
+        let letters = self.sender.bind(&self.directory, session)?;
+        let token = self.handle.token();
+        self.handle.add(letters.socket(), token)?;
         let (letters, watch) = (Arc::new(letters), Arc::default());
         // In one: whoever looks at a sign of our own life lets go of it.
         let mut own = self.own_mut();
-        let alive = Alive::announce(&self.directory, session)?;
-        own.insert(session, Own { listener, alive, letters, token, watch });
+        let alive = LivenessLock::acquire(&self.directory, session)?;
+        own.insert(session, LocalSession { listener, alive, letters, token, watch });
         drop(own);
         if self.started.get().is_none() {
-            lookout::start(Arc::clone(&self.desk), Arc::downgrade(self))?;
+            event_loop::start(Arc::clone(&self.handle), Arc::downgrade(self))?;
             let _ = self.started.set(());
         }
         Ok(())
@@ -150,7 +150,7 @@ impl Sessions {
         if let Some(own) = own
             && !self.store.inherited()
         {
-            self.desk.remove(own.letters.socket());
+            self.handle.remove(own.letters.socket());
             own.letters.nudge(codec::NUDGE);
             own.letters.take_down();
             own.alive.farewell();
@@ -210,13 +210,13 @@ impl Sessions {
         left
     }
 
-    fn listen_again(&self, own: &Own) {
+    fn listen_again(&self, own: &LocalSession) {
         own.watch.left.store(false, Ordering::SeqCst);
-        self.desk.leave_to_others(own.letters.socket(), own.token, false);
+        self.handle.leave_to_others(own.letters.socket(), own.token, false);
     }
 
     /// Tells each session its signal: those of this process at once, the others by letter.
-    pub(super) fn tell(&self, signals: Vec<(SessionId, Signal)>, scope: &Scope) {
+    pub(super) fn tell(&self, signals: Vec<(SessionId, Signal)>, scope: &StepScope) {
         for (session, signal) in signals {
             let own = self.own();
             let listener = own.get(&session).map(|own| own.listener.upgrade());
@@ -242,26 +242,28 @@ impl Sessions {
         self.tell_all(&Signal::Resync);
     }
 
-    fn write_to(&self, session: SessionId, signal: &Signal, scope: &Scope) {
+    fn write_to(&self, session: SessionId, signal: &Signal, scope: &StepScope) {
         let mut writer = Writer::default();
         if codec::write_signal(&mut writer, signal).is_none() {
             return;
         }
-        match self.postman.send(session, writer.bytes()) {
-            Sent::Delivered => {}
-            Sent::Full => self.desk.order(Order::Deliver(session, writer.bytes().to_vec())),
+        match self.sender.send(session, writer.bytes()) {
+            SendOutcome::Delivered => {}
+            SendOutcome::Full => {
+                self.handle.order(LoopRequest::Deliver(session, writer.bytes().to_vec()));
+            }
             // It was granted a lock and is not there: the next in line should not wait for it.
-            Sent::Nobody => self.watch(&[session], scope),
+            SendOutcome::NoReceiver => self.watch(&[session], scope),
         }
     }
 
     /// Notices when one of these sessions is over. Cheap for those that are watched already.
-    pub(super) fn watch(&self, in_the_way: &[SessionId], scope: &Scope) {
+    pub(super) fn watch(&self, in_the_way: &[SessionId], scope: &StepScope) {
         let mut watched = self.watched();
         for session in in_the_way {
             if watched.len() < WATCHED && !watched.contains(session) && !self.is_own(*session) {
                 watched.insert(*session);
-                self.desk.order(Order::Watch(*session, scope.clone()));
+                self.handle.order(LoopRequest::Watch(*session, scope.clone()));
             }
         }
     }
@@ -280,11 +282,11 @@ impl Sessions {
             Ok(others) => {
                 for session in others {
                     match liveness::pulse(&self.directory, session) {
-                        Ok(Pulse::Beats(Some(pid))) => {
+                        Ok(Liveness::Alive(Some(pid))) => {
                             living.push(format!("process {}", pid.as_raw_nonzero()));
                         }
-                        Ok(Pulse::Beats(None)) => living.push("a process".to_owned()),
-                        Ok(Pulse::Stopped | Pulse::Absent) => {}
+                        Ok(Liveness::Alive(None)) => living.push("a process".to_owned()),
+                        Ok(Liveness::Dead | Liveness::Absent) => {}
                         Err(error) => living.push(format!("session {session:?} ({error})")),
                     }
                 }
@@ -305,31 +307,31 @@ impl Sessions {
     pub(super) fn is_dead(&self, session: SessionId) -> bool {
         let own = self.own();
         !own.contains_key(&session)
-            && matches!(liveness::pulse(&self.directory, session), Ok(Pulse::Stopped))
+            && matches!(liveness::pulse(&self.directory, session), Ok(Liveness::Dead))
     }
 
-    /// The same on the helper's thread: the lookout must not stand before the gate.
-    pub(super) fn end_dead_soon(self: &Arc<Self>, session: SessionId, scope: Scope) {
+    /// The same on the worker's thread: the lookout must not stand before the gate.
+    pub(super) fn end_dead_soon(self: &Arc<Self>, session: SessionId, scope: StepScope) {
         let sessions = Arc::clone(self);
-        self.helper.later(move || sessions.end_dead(session, &scope));
+        self.worker.later(move || sessions.end_dead(session, &scope));
     }
 
     /// Ends what a dead session held and waited for, and lets the next ones in. Blocks for as long
     /// as the gate does.
-    pub(super) fn end_dead(&self, session: SessionId, scope: &Scope) {
+    pub(super) fn end_dead(&self, session: SessionId, scope: &StepScope) {
         let file = liveness::file_of(&self.directory, session);
         let began = SystemClock.now();
         let mut after = None;
         // A few slots at a time: the others have to get in between, and a full store has no room
         // for a large step.
         loop {
-            let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| {
+            let step = |ledger: &mut Ledger<SlotRows<'_, '_>>, now| {
                 let names = ledger.shelf().names_after(after.as_ref(), ENDED);
                 ledger.end_session_in(&names, session, now);
                 (names.len() == ENDED).then(|| names.last().cloned()).flatten()
             };
             let clock = &*scope.clock;
-            match self.store.step(scope.namespace, clock, Appetite::Gives, WAIT, step) {
+            match self.store.step(scope.namespace, clock, StepKind::FreesSpace, WAIT, step) {
                 Ok((last, signals)) => {
                     self.tell(signals, scope);
                     // Everybody who waits notices a death; the first one deals with it.
@@ -349,16 +351,16 @@ impl Sessions {
             }
         }
         let _ = std::fs::remove_file(&file);
-        let _ = std::fs::remove_file(self.directory.join(post::file_name(session)));
+        let _ = std::fs::remove_file(self.directory.join(datagrams::file_name(session)));
         // Others stand in the way now, who may not be watched yet.
         self.resync();
     }
 
-    fn own(&self) -> std::sync::RwLockReadGuard<'_, IdMap<SessionId, Own>> {
+    fn own(&self) -> std::sync::RwLockReadGuard<'_, IdMap<SessionId, LocalSession>> {
         self.own.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn own_mut(&self) -> std::sync::RwLockWriteGuard<'_, IdMap<SessionId, Own>> {
+    fn own_mut(&self) -> std::sync::RwLockWriteGuard<'_, IdMap<SessionId, LocalSession>> {
         self.own.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -389,11 +391,11 @@ impl InlineWait for Sessions {
         }
         watch.busy.store(true, Ordering::SeqCst);
         if !watch.left.swap(true, Ordering::SeqCst) {
-            self.desk.leave_to_others(letters.socket(), mine.token, true);
-            self.desk.order(Order::TakeBack);
+            self.handle.leave_to_others(letters.socket(), mine.token, true);
+            self.handle.order(LoopRequest::TakeBack);
         }
         drop(own);
-        let leaving = Leaving(&watch.attended);
+        let leaving = InlineReadGuard(&watch.attended);
         if wanted()
             && let Some(signal) = letters.wait(codec::read_signal)
         {
@@ -416,9 +418,9 @@ impl InlineWait for Sessions {
 }
 
 /// Says that nobody attends any more, also after a panic.
-struct Leaving<'a>(&'a AtomicBool);
+struct InlineReadGuard<'a>(&'a AtomicBool);
 
-impl Drop for Leaving<'_> {
+impl Drop for InlineReadGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }
@@ -433,7 +435,7 @@ fn hear(listener: Option<Arc<dyn SignalListener>>, signal: Result<Signal, Damage
 
 impl Drop for Sessions {
     fn drop(&mut self) {
-        self.desk.order(Order::Stop);
+        self.handle.order(LoopRequest::Stop);
         let own = std::mem::take(&mut *self.own_mut());
         if self.store.inherited() {
             // The files are the parent's.
@@ -455,5 +457,5 @@ impl std::fmt::Debug for Sessions {
 /// Why a session could not begin.
 pub(super) fn cannot_join(error: &io::Error, directory: &Path) -> Error {
     let error = io::Error::new(error.kind(), error.to_string());
-    super::place::cannot("begin a session in", directory, error)
+    super::directory::cannot("begin a session in", directory, error)
 }

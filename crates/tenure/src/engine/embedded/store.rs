@@ -11,14 +11,14 @@ use std::time::Duration;
 use heed::{Env, MdbError, WithoutTls};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fcntl_lock};
 
+use super::directory::{self, SetupLock, StoreDirectory, cannot, cannot_without};
 use super::durable::Durable;
 use super::errors::{foreign, forked, stuck};
 use super::files::{Refused, check_namespace, is_damage, make, open_env, refused, set_aside};
-use super::guard::{Busy, Guard, Inside, Room};
+use super::gate::{Environment, Gate, GateBusy, GateGuard};
 use super::liveness;
-use super::place::{self, Root, SetUp, cannot, cannot_without};
-use super::shelf::Pages;
-use super::txn::{Table, Trouble, Txn};
+use super::slots::SlotRows;
+use super::txn::{Table, Txn, TxnError};
 use crate::contract::{Error, ErrorKind, SessionId, Signal};
 use crate::ledger::seam::Mint;
 use crate::ledger::{Ledger, Now};
@@ -46,7 +46,7 @@ pub(super) const WAIT: Duration = Duration::from_secs(1);
 
 /// The lock environment.
 pub(super) struct Store {
-    root: Root,
+    root: StoreDirectory,
     file_set: PathBuf,
     /// Never read: the record lock on it says that the file set is in use. Closed before the
     /// environment, because closing it would also let go of the lock of whoever opens next.
@@ -54,7 +54,7 @@ pub(super) struct Store {
     /// `None` once the store is gone: its path may be needed for another.
     env: RwLock<Option<Env<WithoutTls>>>,
     table: Table,
-    guard: Guard,
+    gate: Gate,
     data: File,
     /// Which file that is, to notice when the path leads to another one.
     inode: (u64, u64),
@@ -72,24 +72,24 @@ pub(super) struct Store {
 
 /// Which store, for which boot of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address {
-    pub(super) root: Root,
+pub(super) struct StoreAddress {
+    pub(super) root: StoreDirectory,
     pub(super) boot: String,
 }
 
 /// Whether a step takes something new, which a full disk may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Appetite {
-    Takes,
-    Gives,
+pub(super) enum StepKind {
+    MayGrow,
+    FreesSpace,
 }
 
 /// What a step came to, and whom to tell.
-pub(super) type Done<T> = (T, Vec<(SessionId, Signal)>);
+pub(super) type StepOutcome<T> = (T, Vec<(SessionId, Signal)>);
 
 impl Store {
     /// Opens the store at this address, and makes it if it is not there yet. Once per process.
-    pub(super) fn open(address: &Address) -> Result<Self, Error> {
+    pub(super) fn open(address: &StoreAddress) -> Result<Self, Error> {
         let root = &address.root;
         let alone = root.set_up()?;
         root.clear_old(&address.boot, &alone);
@@ -110,17 +110,17 @@ impl Store {
             }
             Err(Refused::Plainly(error)) => Err(error),
             // What others work in is not damaged: it was made by another build.
-            Err(Refused::Damaged(what)) if place::in_use(&file_set) => Err(foreign(&what)),
+            Err(Refused::Damaged(what)) if directory::in_use(&file_set) => Err(foreign(&what)),
             Err(Refused::Damaged(what)) => Err(set_aside(root, &file_set, &what)),
         }
     }
 
-    fn open_files(root: &Root, file_set: &Path) -> Result<Self, Refused> {
+    fn open_files(root: &StoreDirectory, file_set: &Path) -> Result<Self, Refused> {
         let page = file_set.join("guard");
         let file = File::options().read(true).write(true).open(&page);
         let file =
             file.map_err(|error| Refused::Damaged(format!("{}: {error}", page.display())))?;
-        let guard = Guard::open(&file, false).map_err(|error| match error.kind() {
+        let gate = Gate::open(&file, false).map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidData => Refused::Damaged(format!("guard page: {error}")),
             _ => Refused::Plainly(cannot("map", &page, error)),
         })?;
@@ -130,17 +130,17 @@ impl Store {
             data.map_err(|error| Refused::Damaged(format!("{}: {error}", path.display())))?;
         let about =
             data.metadata().map_err(|error| Refused::Plainly(cannot("read", &path, error)))?;
-        let map = guard.counters().map_size.load(Ordering::Acquire);
+        let map = gate.counters().map_size.load(Ordering::Acquire);
         if about.len() < map || map < LEAST_MAP {
             return Err(Refused::Damaged(format!("{} was cut short", path.display())));
         }
         let env = {
             // Opening takes LMDB's writer lock, which has no time limit: through the gate, then.
-            let inside = guard.enter(Room::Locks, WAIT);
+            let inside = gate.enter(Environment::Locks, WAIT);
             // The kernel frees the gate of whoever died in it: if nobody is there at all, what
             // stands in the page is no mutex.
             let _inside = inside.map_err(|busy| {
-                if place::in_use(file_set) {
+                if directory::in_use(file_set) {
                     Refused::Plainly(stuck(busy))
                 } else {
                     Refused::Damaged("guard page: the gate is shut, with nobody inside".into())
@@ -149,7 +149,7 @@ impl Store {
             open_env(&file_set.join("locks"), usize::try_from(map).unwrap_or(LAST_MAP))
         };
         let (env, table) = env.map_err(|error| refused(error, &path))?;
-        let users = place::private(&file_set.join("users"))
+        let users = directory::private(&file_set.join("users"))
             .and_then(|file| {
                 Ok(fcntl_lock(&file, FlockOperation::NonBlockingLockShared).map(|()| file)?)
             })
@@ -160,7 +160,7 @@ impl Store {
             _users: users,
             env: RwLock::new(Some(env)),
             table,
-            guard,
+            gate,
             data,
             inode: (about.dev(), about.ino()),
             durable: OnceLock::new(),
@@ -215,8 +215,8 @@ impl Store {
         Ok(self.durable.get_or_init(|| durable))
     }
 
-    pub(super) fn guard(&self) -> &Guard {
-        &self.guard
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// One atomic step, if the gate is free; `None` if it is not.
@@ -224,13 +224,13 @@ impl Store {
         &self,
         namespace: u32,
         clock: &dyn Clock,
-        appetite: Appetite,
-        step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
-    ) -> Result<Option<Done<T>>, Error> {
+        kind: StepKind,
+        step: impl FnMut(&mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<Option<StepOutcome<T>>, Error> {
         self.usable()?;
-        match self.guard.try_enter(Room::Locks) {
-            Ok(inside) => self.run(&inside, namespace, clock, appetite, step).map(Some),
-            Err(Busy { .. }) => Ok(None),
+        match self.gate.try_enter(Environment::Locks) {
+            Ok(inside) => self.run(&inside, namespace, clock, kind, step).map(Some),
+            Err(GateBusy { .. }) => Ok(None),
         }
     }
 
@@ -239,23 +239,23 @@ impl Store {
         &self,
         namespace: u32,
         clock: &dyn Clock,
-        appetite: Appetite,
+        kind: StepKind,
         limit: Duration,
-        step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
-    ) -> Result<Done<T>, Error> {
+        step: impl FnMut(&mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<StepOutcome<T>, Error> {
         self.usable()?;
-        match self.guard.enter(Room::Locks, limit) {
-            Ok(inside) => self.run(&inside, namespace, clock, appetite, step),
+        match self.gate.enter(Environment::Locks, limit) {
+            Ok(inside) => self.run(&inside, namespace, clock, kind, step),
             Err(busy) => Err(stuck(busy)),
         }
     }
 
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn stop_inside(&self) -> Result<(), Error> {
-        let inside = self.guard.enter(Room::Locks, WAIT).map_err(stuck)?;
+        let inside = self.gate.enter(Environment::Locks, WAIT).map_err(stuck)?;
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.lost())?;
-        let txn = env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
+        let txn = env.write_txn().map_err(|error| self.trouble(TxnError::Store(error)))?;
         inside.stop();
         drop(txn);
         Ok(())
@@ -284,24 +284,24 @@ impl Store {
 
     fn run<T>(
         &self,
-        inside: &Inside<'_>,
+        inside: &GateGuard<'_>,
         namespace: u32,
         clock: &dyn Clock,
-        appetite: Appetite,
-        mut step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
-    ) -> Result<Done<T>, Error> {
+        kind: StepKind,
+        mut step: impl FnMut(&mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<StepOutcome<T>, Error> {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.lost())?;
         // Read inside the gate, so that time never goes back from one step to the next.
         let mut tick = clock.now();
         self.still_there(tick)?;
         self.follow_map(env, inside)?;
-        if appetite == Appetite::Takes {
+        if kind == StepKind::MayGrow {
             self.keep_spare(env, inside)?;
         }
-        let counters = self.guard.counters();
+        let counters = self.gate.counters();
         loop {
-            let txn = env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
+            let txn = env.write_txn().map_err(|error| self.trouble(TxnError::Store(error)))?;
             let txn = Txn::new(txn, self.table);
             let now = Now { tick, wall_micros: clock.wall_micros() };
             let mint = Mint {
@@ -309,17 +309,17 @@ impl Store {
                 arrivals: counters.arrivals.load(Ordering::Relaxed),
                 ..Mint::default()
             };
-            let mut ledger = Ledger::over(Pages::new(&txn, counters, namespace), mint);
+            let mut ledger = Ledger::over(SlotRows::new(&txn, counters, namespace), mint);
             let answer = step(&mut ledger, now);
-            let (mut pages, mint, signals) = ledger.into_parts();
-            pages.flush();
-            drop(pages);
+            let (mut rows, mint, signals) = ledger.into_parts();
+            rows.flush();
+            drop(rows);
             counters.floor.fetch_max(mint.floor, Ordering::Relaxed);
             counters.arrivals.fetch_max(mint.arrivals, Ordering::Relaxed);
             self.check_reserve(mint.top)?;
             match txn.commit() {
                 Ok(()) => return Ok((answer, signals)),
-                Err(Trouble::Store(heed::Error::Mdb(MdbError::MapFull))) => {
+                Err(TxnError::Store(heed::Error::Mdb(MdbError::MapFull))) => {
                     self.grow(env, inside)?;
                     tick = clock.now();
                 }
@@ -331,7 +331,7 @@ impl Store {
     /// Whether the files are still where others look for them. Asked often enough that nobody goes
     /// on for long in a store that was replaced, even if nobody tells.
     fn still_there(&self, now: Tick) -> Result<(), Error> {
-        if self.guard.counters().closed.load(Ordering::Acquire) != 0 {
+        if self.gate.counters().closed.load(Ordering::Acquire) != 0 {
             let _ = self.gone.set("the store was found damaged and set aside".to_owned());
             return Err(self.lost());
         }
@@ -346,7 +346,7 @@ impl Store {
 
     /// No fence is given out that is not reserved.
     fn check_reserve(&self, top: u64) -> Result<(), Error> {
-        let reserved = self.guard.counters().reserved.load(Ordering::Acquire);
+        let reserved = self.gate.counters().reserved.load(Ordering::Acquire);
         if top > reserved {
             return self.reserve(top);
         }
@@ -373,32 +373,32 @@ impl Store {
 
     /// Reserves fences further ahead, before they are needed.
     pub(super) fn reserve_ahead(&self) -> Result<(), Error> {
-        self.reserve(self.guard.counters().reserved.load(Ordering::Acquire))
+        self.reserve(self.gate.counters().reserved.load(Ordering::Acquire))
     }
 
     /// Reserves fences past `fence`, durably: whatever happens to the lock files, later fences are
     /// larger than all that were given out.
     pub(super) fn reserve(&self, fence: u64) -> Result<(), Error> {
-        let reserved = self.durable()?.reserve(&self.guard, fence.saturating_add(AHEAD))?;
-        self.guard.counters().reserved.fetch_max(reserved, Ordering::AcqRel);
+        let reserved = self.durable()?.reserve(&self.gate, fence.saturating_add(AHEAD))?;
+        self.gate.counters().reserved.fetch_max(reserved, Ordering::AcqRel);
         Ok(())
     }
 
     /// A new file set begins above everything that earlier ones may have given out.
-    fn first_reserve(&self, _alone: &SetUp) -> Result<(), Error> {
-        let counters = self.guard.counters();
+    fn first_reserve(&self, _alone: &SetupLock) -> Result<(), Error> {
+        let counters = self.gate.counters();
         if counters.reserved.load(Ordering::Acquire) != 0 {
             return Ok(());
         }
-        let floor = self.durable()?.reserved(&self.guard)?;
+        let floor = self.durable()?.reserved(&self.gate)?;
         counters.floor.fetch_max(floor, Ordering::AcqRel);
         let wall = crate::time::SystemClock.wall_micros().min(limits::FENCE / 2);
         self.reserve(floor.max(wall))
     }
 
     /// Another process may have made the map larger.
-    fn follow_map(&self, env: &Env<WithoutTls>, _inside: &Inside<'_>) -> Result<(), Error> {
-        let wanted = self.guard.counters().map_size.load(Ordering::Acquire);
+    fn follow_map(&self, env: &Env<WithoutTls>, _inside: &GateGuard<'_>) -> Result<(), Error> {
+        let wanted = self.gate.counters().map_size.load(Ordering::Acquire);
         let wanted = usize::try_from(wanted).unwrap_or(LAST_MAP);
         if env.info().map_size < wanted {
             self.resize(env, wanted)?;
@@ -406,13 +406,13 @@ impl Store {
         Ok(())
     }
 
-    fn keep_spare(&self, env: &Env<WithoutTls>, inside: &Inside<'_>) -> Result<(), Error> {
+    fn keep_spare(&self, env: &Env<WithoutTls>, inside: &GateGuard<'_>) -> Result<(), Error> {
         let info = env.info();
         if (info.last_page_number + 1) * rustix::param::page_size() + SPARE <= info.map_size {
             return Ok(());
         }
         let Err(full) = self.grow(env, inside) else { return Ok(()) };
-        // Pages that were used once may be free again.
+        // SlotRows that were used once may be free again.
         let used = env.non_free_pages_size().ok().and_then(|size| usize::try_from(size).ok());
         if used.is_some_and(|used| used + SPARE <= info.map_size) {
             return Ok(());
@@ -421,7 +421,7 @@ impl Store {
         Err(full)
     }
 
-    fn grow(&self, env: &Env<WithoutTls>, _inside: &Inside<'_>) -> Result<(), Error> {
+    fn grow(&self, env: &Env<WithoutTls>, _inside: &GateGuard<'_>) -> Result<(), Error> {
         let wanted = env.info().map_size * 2;
         if wanted > LAST_MAP {
             let what = "the store is as large as it may become";
@@ -438,7 +438,7 @@ impl Store {
             return Err(cannot_without("enlarge", &self.file_set, error.into(), &needs));
         }
         self.resize(env, wanted)?;
-        self.guard.counters().map_size.fetch_max(wanted as u64, Ordering::AcqRel);
+        self.gate.counters().map_size.fetch_max(wanted as u64, Ordering::AcqRel);
         Ok(())
     }
 
@@ -455,11 +455,11 @@ impl Store {
     }
 
     /// What a step's trouble means. Damage is set aside, which ends every lock of the file set.
-    fn trouble(&self, trouble: Trouble) -> Error {
+    fn trouble(&self, trouble: TxnError) -> Error {
         let what = match trouble {
-            Trouble::Damaged(what) => format!("{what} cannot be read"),
-            Trouble::Store(error) if is_damage(&error) => error.to_string(),
-            Trouble::Store(error) => {
+            TxnError::Damaged(what) => format!("{what} cannot be read"),
+            TxnError::Store(error) if is_damage(&error) => error.to_string(),
+            TxnError::Store(error) => {
                 let what = format!("the embedded store failed: {error}");
                 return Error::new(ErrorKind::Unavailable, what)
                     .with_help("see whether the disk is full or failing")
@@ -467,7 +467,7 @@ impl Store {
             }
         };
         // Those who are inside next must not go on in files that nobody else will find.
-        self.guard.counters().closed.store(1, Ordering::Release);
+        self.gate.counters().closed.store(1, Ordering::Release);
         let error = set_aside(&self.root, &self.file_set, &what);
         let _ = self.gone.set(error.to_string());
         error

@@ -6,8 +6,8 @@ use crate::contract::Error;
 impl EmbeddedEngine {
     /// Waits until what this process has begun in the store is done: for tests.
     pub fn settle(&self) {
-        self.sessions.helper().settle();
-        self.sessions.disk_helper().settle();
+        self.sessions.worker().settle();
+        self.sessions.disk_worker().settle();
     }
 
     /// Stops this process inside a transaction, as a SIGSTOP at a bad moment would: for tests.

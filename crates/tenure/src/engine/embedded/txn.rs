@@ -20,7 +20,7 @@ pub(super) type Key = SmallVec<[u8; 64]>;
 
 /// What a step ran into.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum TxnError {
     /// A row that is not ours.
     Damaged(&'static str),
     /// LMDB's own trouble, a full map among it.
@@ -31,7 +31,7 @@ pub(super) enum Trouble {
 pub(super) struct Txn<'e> {
     rows: RefCell<RwTxn<'e>>,
     table: Table,
-    trouble: Cell<Option<Trouble>>,
+    trouble: Cell<Option<TxnError>>,
 }
 
 impl<'e> Txn<'e> {
@@ -40,10 +40,10 @@ impl<'e> Txn<'e> {
     }
 
     /// Makes it so, unless the step ran into trouble: then nothing happened.
-    pub(super) fn commit(self) -> Result<(), Trouble> {
+    pub(super) fn commit(self) -> Result<(), TxnError> {
         match self.trouble.into_inner() {
             Some(trouble) => Err(trouble),
-            None => self.rows.into_inner().commit().map_err(Trouble::Store),
+            None => self.rows.into_inner().commit().map_err(TxnError::Store),
         }
     }
 
@@ -139,7 +139,7 @@ impl<'e> Txn<'e> {
     /// Keeps the trouble, and gives nothing.
     pub(super) fn checked<T>(&self, what: &'static str, read: Result<T, Damaged>) -> Option<T> {
         if read.is_err() {
-            self.keep(Trouble::Damaged(what));
+            self.keep(TxnError::Damaged(what));
         }
         read.ok()
     }
@@ -167,12 +167,12 @@ impl<'e> Txn<'e> {
     }
 
     fn failed<T>(&self, error: heed::Error) -> Option<T> {
-        self.keep(Trouble::Store(error));
+        self.keep(TxnError::Store(error));
         None
     }
 
     /// The first trouble is what counts; the rest follows from it.
-    fn keep(&self, trouble: Trouble) {
+    fn keep(&self, trouble: TxnError) {
         let first = self.trouble.take();
         self.trouble.set(Some(first.unwrap_or(trouble)));
     }

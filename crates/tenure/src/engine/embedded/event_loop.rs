@@ -16,9 +16,9 @@ use rustix::fs::inotify;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
-use super::Scope;
-use super::liveness::{self, Pulse};
-use super::post::Sent;
+use super::StepScope;
+use super::datagrams::SendOutcome;
+use super::liveness::{self, Liveness};
 use super::sessions::Sessions;
 use crate::contract::{IdMap, Loss, SessionId, Signal};
 use crate::time::{Clock, SystemClock, Tick};
@@ -44,9 +44,9 @@ const PLACE: u64 = 1;
 const FIRST: u64 = 2;
 
 /// What others ask of the thread.
-pub(super) enum Order {
+pub(super) enum LoopRequest {
     /// Notice when this session of another process is over.
-    Watch(SessionId, Scope),
+    Watch(SessionId, StepScope),
     /// Deliver this when the receiver's box has room again.
     Deliver(SessionId, Vec<u8>),
     /// Callers read a letterbox themselves: take it back when they stop.
@@ -57,14 +57,14 @@ pub(super) enum Order {
 
 /// How orders reach the thread.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct EventLoopHandle {
     epoll: OwnedFd,
     bell: OwnedFd,
-    orders: Mutex<Vec<Order>>,
+    orders: Mutex<Vec<LoopRequest>>,
     tokens: AtomicU64,
 }
 
-impl std::fmt::Debug for Order {
+impl std::fmt::Debug for LoopRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Watch(..) => "Watch",
@@ -75,13 +75,13 @@ impl std::fmt::Debug for Order {
     }
 }
 
-impl Desk {
+impl EventLoopHandle {
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let desk = Self { epoll, bell, orders: Mutex::default(), tokens: AtomicU64::new(FIRST) };
-        desk.add(&desk.bell, BELL)?;
-        Ok(Arc::new(desk))
+        let handle = Self { epoll, bell, orders: Mutex::default(), tokens: AtomicU64::new(FIRST) };
+        handle.add(&handle.bell, BELL)?;
+        Ok(Arc::new(handle))
     }
 
     /// A number that stands for something the thread listens to.
@@ -106,17 +106,17 @@ impl Desk {
         let _ = epoll::modify(&self.epoll, what, epoll::EventData::new_u64(token), flags);
     }
 
-    pub(super) fn order(&self, order: Order) {
+    pub(super) fn order(&self, order: LoopRequest) {
         self.lock().push(order);
         // Fails only if the counter is full, and then the bell is ringing already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Order>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<LoopRequest>> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Vec<Order> {
+    fn take(&self) -> Vec<LoopRequest> {
         let mut count = [0_u8; 8];
         let _ = rustix::io::read(&self.bell, &mut count);
         std::mem::take(&mut *self.lock())
@@ -124,9 +124,9 @@ impl Desk {
 }
 
 /// Starts the thread.
-pub(super) fn start(desk: Arc<Desk>, sessions: Weak<Sessions>) -> io::Result<()> {
-    let lookout = Lookout {
-        desk,
+pub(super) fn start(handle: Arc<EventLoopHandle>, sessions: Weak<Sessions>) -> io::Result<()> {
+    let lookout = EventLoop {
+        handle,
         sessions,
         place: None,
         settles_at: Some(SystemClock.now() + SETTLED),
@@ -139,14 +139,14 @@ pub(super) fn start(desk: Arc<Desk>, sessions: Weak<Sessions>) -> io::Result<()>
     Ok(())
 }
 
-struct Lookout {
-    desk: Arc<Desk>,
+struct EventLoop {
+    handle: Arc<EventLoopHandle>,
     sessions: Weak<Sessions>,
     /// Tells when files of the store are removed.
     place: Option<OwnedFd>,
     /// When the process has lived long enough to watch them.
     settles_at: Option<Tick>,
-    watches: HashMap<u64, Watch>,
+    watches: HashMap<u64, ProcessWatch>,
     late: IdMap<SessionId, VecDeque<Vec<u8>>>,
     /// Some letterbox is left to callers; when that was last looked at.
     left: Option<Tick>,
@@ -154,14 +154,14 @@ struct Lookout {
     prune_at: usize,
 }
 
-struct Watch {
+struct ProcessWatch {
     session: SessionId,
-    scope: Scope,
+    scope: StepScope,
     /// Readable when the process is over.
     process: OwnedFd,
 }
 
-impl Lookout {
+impl EventLoop {
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         loop {
@@ -171,7 +171,7 @@ impl Lookout {
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
-            let _ = epoll::wait(&self.desk.epoll, buffer, timeout.as_ref());
+            let _ = epoll::wait(&self.handle.epoll, buffer, timeout.as_ref());
             let Some(sessions) = self.sessions.upgrade() else { return };
             let ready: Vec<u64> = events.drain(..).map(|event| event.data.u64()).collect();
             self.take_back(&sessions);
@@ -208,7 +208,7 @@ impl Lookout {
         self.settles_at = None;
         match watch_place(sessions) {
             Ok(place) => {
-                let _ = self.desk.add(&place, PLACE);
+                let _ = self.handle.add(&place, PLACE);
                 self.place = Some(place);
             }
             // Every step looks for itself now and then; it only takes longer.
@@ -220,12 +220,12 @@ impl Lookout {
 
     /// Does what was asked. Whether to go on.
     fn obey(&mut self, sessions: &Arc<Sessions>) -> bool {
-        for order in self.desk.take() {
+        for order in self.handle.take() {
             match order {
-                Order::Stop => return false,
-                Order::TakeBack => self.left = Some(SystemClock.now()),
-                Order::Watch(session, scope) => self.watch(sessions, session, scope),
-                Order::Deliver(session, letter) => {
+                LoopRequest::Stop => return false,
+                LoopRequest::TakeBack => self.left = Some(SystemClock.now()),
+                LoopRequest::Watch(session, scope) => self.watch(sessions, session, scope),
+                LoopRequest::Deliver(session, letter) => {
                     let late = self.late.entry(session).or_default();
                     if late.len() < LETTERS {
                         late.push_back(letter);
@@ -237,35 +237,35 @@ impl Lookout {
     }
 
     fn event(&mut self, sessions: &Arc<Sessions>, token: u64) {
-        let Some(Watch { session, scope, process }) = self.watches.remove(&token) else {
+        let Some(ProcessWatch { session, scope, process }) = self.watches.remove(&token) else {
             sessions.read_letters_of(token);
             return;
         };
-        self.desk.remove(&process);
+        self.handle.remove(&process);
         // Somebody else may keep it alive now: a guardian of its children.
         self.watch(sessions, session, scope);
     }
 
     /// Watches the process that keeps the session alive, or ends the session if nobody does.
-    fn watch(&mut self, sessions: &Arc<Sessions>, session: SessionId, scope: Scope) {
+    fn watch(&mut self, sessions: &Arc<Sessions>, session: SessionId, scope: StepScope) {
         if sessions.is_own(session) {
             return;
         }
         match watch_process(sessions, session) {
-            Ok(Kept::By(process)) => {
-                let token = self.desk.token();
-                if self.desk.add(&process, token).is_ok() {
-                    self.watches.insert(token, Watch { session, scope, process });
+            Ok(WatchOutcome::Watching(process)) => {
+                let token = self.handle.token();
+                if self.handle.add(&process, token).is_ok() {
+                    self.watches.insert(token, ProcessWatch { session, scope, process });
                     self.prune(sessions);
                 } else {
                     sessions.forget_watch(session);
                 }
             }
-            Ok(Kept::ByNobody) => {
+            Ok(WatchOutcome::Dead) => {
                 sessions.forget_watch(session);
                 sessions.end_dead_soon(session, scope);
             }
-            Ok(Kept::NoTrace) => {
+            Ok(WatchOutcome::Absent) => {
                 sessions.forget_watch(session);
                 // Somebody else dealt with its end. If it was killed after it had let go and
                 // before it could write, the letter it owes may be one to us.
@@ -284,12 +284,12 @@ impl Lookout {
         if self.watches.len() < self.prune_at {
             return;
         }
-        let desk = &self.desk;
+        let handle = &self.handle;
         self.watches.retain(|_, watch| {
             let pulse = liveness::pulse(sessions.directory(), watch.session);
-            let left = matches!(pulse, Ok(Pulse::Absent));
+            let left = matches!(pulse, Ok(Liveness::Absent));
             if left {
-                desk.remove(&watch.process);
+                handle.remove(&watch.process);
                 sessions.forget_watch(watch.session);
             }
             !left
@@ -319,10 +319,10 @@ impl Lookout {
     fn deliver_late(&mut self, sessions: &Sessions) {
         self.late.retain(|session, letters| {
             while let Some(letter) = letters.front() {
-                match sessions.postman().send(*session, letter) {
-                    Sent::Full => return true,
-                    Sent::Delivered => letters.pop_front(),
-                    Sent::Nobody => return false,
+                match sessions.sender().send(*session, letter) {
+                    SendOutcome::Full => return true,
+                    SendOutcome::Delivered => letters.pop_front(),
+                    SendOutcome::NoReceiver => return false,
                 };
             }
             false
@@ -331,20 +331,20 @@ impl Lookout {
 }
 
 /// What keeps a session alive.
-enum Kept {
+enum WatchOutcome {
     /// A process, with a descriptor that tells of its end.
-    By(OwnedFd),
-    ByNobody,
-    NoTrace,
+    Watching(OwnedFd),
+    Dead,
+    Absent,
 }
 
-fn watch_process(sessions: &Sessions, session: SessionId) -> io::Result<Kept> {
+fn watch_process(sessions: &Sessions, session: SessionId) -> io::Result<WatchOutcome> {
     let directory = sessions.directory();
     for _ in 0..LOOKS {
         let pid = match liveness::pulse(directory, session)? {
-            Pulse::Beats(pid) => pid,
-            Pulse::Stopped => return Ok(Kept::ByNobody),
-            Pulse::Absent => return Ok(Kept::NoTrace),
+            Liveness::Alive(pid) => pid,
+            Liveness::Dead => return Ok(WatchOutcome::Dead),
+            Liveness::Absent => return Ok(WatchOutcome::Absent),
         };
         let pid = pid.ok_or(io::ErrorKind::NotFound)?;
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -354,14 +354,14 @@ fn watch_process(sessions: &Sessions, session: SessionId) -> io::Result<Kept> {
         };
         // The number may have passed to another process before we opened it: look again.
         if still_kept_by(sessions, session, pid)? {
-            return Ok(Kept::By(process));
+            return Ok(WatchOutcome::Watching(process));
         }
     }
     Err(io::ErrorKind::NotFound.into())
 }
 
 fn still_kept_by(sessions: &Sessions, session: SessionId, pid: Pid) -> io::Result<bool> {
-    Ok(liveness::pulse(sessions.directory(), session)? == Pulse::Beats(Some(pid)))
+    Ok(liveness::pulse(sessions.directory(), session)? == Liveness::Alive(Some(pid)))
 }
 
 /// Tells when the files of the store are removed or moved away.

@@ -13,26 +13,26 @@
 //!
 //! How many there are and what they weigh together stands in the slot's row.
 
-use super::codec::{self, Damaged, HoldsHead, Writer};
-use super::txn::{Key, Txn};
+use super::super::codec::{self, Damaged, HoldersHead, Writer};
+use super::super::txn::{Key, Txn};
 use crate::contract::{ClaimId, Fence, OwnerId};
 use crate::ledger::seam::Hold;
 use crate::time::Tick;
 
 /// Many holders.
-pub(super) struct LongHolds<'t, 'e> {
+pub(super) struct LongHolders<'t, 'e> {
     txn: &'t Txn<'e>,
-    head: HoldsHead,
+    head: HoldersHead,
     /// The weights of one owner's claims add up.
     additive: bool,
 }
 
-impl<'t, 'e> LongHolds<'t, 'e> {
-    pub(super) fn new(txn: &'t Txn<'e>, head: HoldsHead, additive: bool) -> Self {
+impl<'t, 'e> LongHolders<'t, 'e> {
+    pub(super) fn new(txn: &'t Txn<'e>, head: HoldersHead, additive: bool) -> Self {
         Self { txn, head, additive }
     }
 
-    pub(super) fn head(&self) -> HoldsHead {
+    pub(super) fn head(&self) -> HoldersHead {
         self.head
     }
 

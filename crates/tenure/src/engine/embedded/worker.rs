@@ -17,12 +17,12 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Runs jobs one after the other on a thread of its own, which starts with the first job and ends
 /// with this value.
 #[derive(Debug, Default)]
-pub(super) struct Helper {
+pub(super) struct Worker {
     /// With the process that the thread is in.
     jobs: Mutex<Option<(Sender<Job>, Birth)>>,
 }
 
-impl Helper {
+impl Worker {
     /// Runs the job, unless its caller has stopped waiting by then.
     pub(super) async fn run<T: Send + 'static>(
         &self,
@@ -78,7 +78,7 @@ fn start() -> Result<Sender<Job>, Error> {
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     };
-    let started = thread::Builder::new().name("tenure-helper".to_owned()).spawn(work);
+    let started = thread::Builder::new().name("tenure-worker".to_owned()).spawn(work);
     started.map(|_| sender).map_err(|error| {
         Error::new(ErrorKind::Unavailable, "cannot start a thread for the embedded store")
             .with_help("raise the limit on threads")
@@ -87,7 +87,7 @@ fn start() -> Result<Sender<Job>, Error> {
 }
 
 fn ended() -> Error {
-    Error::new(ErrorKind::Unavailable, "the embedded store's helper thread has ended")
+    Error::new(ErrorKind::Unavailable, "the embedded store's worker thread has ended")
         .effect_unknown()
         .with_help("connect again")
 }

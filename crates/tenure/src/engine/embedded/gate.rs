@@ -39,13 +39,13 @@ const SIZE: usize = 4096;
 const TRIES: u32 = 64;
 const PAUSE: u32 = 8;
 
-/// How long a caller stands at a busy gate itself before it leaves the waiting to a helper: less
+/// How long a caller stands at a busy gate itself before it leaves the waiting to a worker: less
 /// than it costs to wake one.
 const LINGER: Duration = Duration::from_micros(100);
 
 /// What is behind the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Environment {
     /// The lock environment.
     Locks,
     /// The synced environment.
@@ -53,11 +53,11 @@ pub(super) enum Room {
 }
 
 #[repr(C)]
-struct Page {
+struct SharedPage {
     /// Written last: a page without it was never finished.
     magic: AtomicU64,
     counters: Counters,
-    gates: [Gate; 2],
+    mutexes: [GateMutex; 2],
 }
 
 /// Numbers that all processes of the store share, and that only grow.
@@ -79,34 +79,34 @@ pub(super) struct Counters {
 }
 
 #[repr(C)]
-struct Gate {
+struct GateMutex {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     /// The process inside, for people; 0 if nobody is.
     holder: AtomicU32,
 }
 
-const _: () = assert!(size_of::<Page>() <= SIZE);
+const _: () = assert!(size_of::<SharedPage>() <= SIZE);
 
 /// The mapped page.
-pub(super) struct Guard {
-    page: NonNull<Page>,
+pub(super) struct Gate {
+    page: NonNull<SharedPage>,
     pid: u32,
 }
 
 // SAFETY: the page is shared memory that outlives the value; all its fields are atomics or mutexes
 // made to be used by several processes, hence also by several threads.
-unsafe impl Send for Guard {}
+unsafe impl Send for Gate {}
 // SAFETY: as above.
-unsafe impl Sync for Guard {}
+unsafe impl Sync for Gate {}
 
 /// Nobody came in: somebody else stands in the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Busy {
+pub(super) struct GateBusy {
     /// The process inside, as far as it is known.
     pub(super) pid: Option<u32>,
 }
 
-impl Guard {
+impl Gate {
     /// Maps the page of this file, and makes it first if `fresh`. Only one process at a time may
     /// call this for a file.
     pub(super) fn open(file: &File, fresh: bool) -> io::Result<Self> {
@@ -120,15 +120,15 @@ impl Guard {
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let at =
             unsafe { mmap(std::ptr::null_mut(), SIZE, flags, MapFlags::SHARED, file.as_fd(), 0) }?;
-        let page = NonNull::new(at.cast::<Page>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let guard = Self { page, pid: std::process::id() };
+        let page = NonNull::new(at.cast::<SharedPage>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let gate = Self { page, pid: std::process::id() };
         if fresh {
-            guard.page().gates.iter().try_for_each(Gate::make)?;
-            guard.page().magic.store(MAGIC, Ordering::Release);
-        } else if guard.page().magic.load(Ordering::Acquire) != MAGIC {
+            gate.page().mutexes.iter().try_for_each(GateMutex::make)?;
+            gate.page().magic.store(MAGIC, Ordering::Release);
+        } else if gate.page().magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the page is not ours"));
         }
-        Ok(guard)
+        Ok(gate)
     }
 
     pub(super) fn counters(&self) -> &Counters {
@@ -136,7 +136,7 @@ impl Guard {
     }
 
     /// Comes in if nobody is inside, or will be out in a moment.
-    pub(super) fn try_enter(&self, room: Room) -> Result<Inside<'_>, Busy> {
+    pub(super) fn try_enter(&self, room: Environment) -> Result<GateGuard<'_>, GateBusy> {
         let gate = self.gate(room);
         for _ in 0..TRIES {
             if let Some(inside) = gate.try_lock(self.pid) {
@@ -150,7 +150,11 @@ impl Guard {
     }
 
     /// Waits for at most this long. Blocks the thread.
-    pub(super) fn enter(&self, room: Room, limit: Duration) -> Result<Inside<'_>, Busy> {
+    pub(super) fn enter(
+        &self,
+        room: Environment,
+        limit: Duration,
+    ) -> Result<GateGuard<'_>, GateBusy> {
         let gate = self.gate(room);
         match gate.try_lock(self.pid) {
             Some(inside) => Ok(inside),
@@ -158,35 +162,35 @@ impl Guard {
         }
     }
 
-    fn gate(&self, room: Room) -> &Gate {
-        &self.page().gates[room as usize]
+    fn gate(&self, room: Environment) -> &GateMutex {
+        &self.page().mutexes[room as usize]
     }
 
-    fn page(&self) -> &Page {
+    fn page(&self) -> &SharedPage {
         // SAFETY: mapped for as long as the value lives, large enough by the check in `open`, and
         // aligned because mappings start at a page of the machine. Every bit pattern is a valid
-        // `Page`; what changes under us are atomics and cells.
+        // `SharedPage`; what changes under us are atomics and cells.
         unsafe { self.page.as_ref() }
     }
 }
 
-impl Drop for Guard {
+impl Drop for Gate {
     fn drop(&mut self) {
         // SAFETY: our own mapping, and nobody borrows from it any more.
         let _ = unsafe { munmap(self.page.as_ptr().cast(), SIZE) };
     }
 }
 
-impl std::fmt::Debug for Guard {
+impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guard").field("counters", self.counters()).finish_non_exhaustive()
+        f.debug_struct("Gate").field("counters", self.counters()).finish_non_exhaustive()
     }
 }
 
-impl Gate {
+impl GateMutex {
     /// Makes the mutex: for several processes, and released by the kernel when its owner dies.
     fn make(&self) -> io::Result<()> {
-        // SAFETY: nobody else uses this page yet (see `Guard::open`), and zeroed attributes are
+        // SAFETY: nobody else uses this page yet (see `Gate::open`), and zeroed attributes are
         // initialised before use and destroyed after it.
         unsafe {
             let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();
@@ -200,19 +204,19 @@ impl Gate {
         }
     }
 
-    fn try_lock(&self, pid: u32) -> Option<Inside<'_>> {
+    fn try_lock(&self, pid: u32) -> Option<GateGuard<'_>> {
         // SAFETY: the mutex was made before the page got its magic number.
         let answer = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) };
         self.entered(answer, pid)
     }
 
-    fn lock_within(&self, pid: u32, limit: Duration) -> Option<Inside<'_>> {
+    fn lock_within(&self, pid: u32, limit: Duration) -> Option<GateGuard<'_>> {
         // SAFETY: as in `try_lock`; the instant is a plain value.
         let answer = unsafe { lock_until(self.mutex.get(), limit) };
         self.entered(answer, pid)
     }
 
-    fn entered(&self, answer: libc::c_int, pid: u32) -> Option<Inside<'_>> {
+    fn entered(&self, answer: libc::c_int, pid: u32) -> Option<GateGuard<'_>> {
         match answer {
             0 => {}
             // Its owner died inside. What it left half done was a transaction, which LMDB drops.
@@ -223,23 +227,23 @@ impl Gate {
             _ => return None,
         }
         self.holder.store(pid, Ordering::Relaxed);
-        Some(Inside { gate: self, _thread: PhantomData })
+        Some(GateGuard { gate: self, _thread: PhantomData })
     }
 
-    fn busy(&self) -> Busy {
+    fn busy(&self) -> GateBusy {
         let pid = self.holder.load(Ordering::Relaxed);
-        Busy { pid: (pid != 0).then_some(pid) }
+        GateBusy { pid: (pid != 0).then_some(pid) }
     }
 }
 
 /// Whoever has this is alone inside. Stays on its thread.
-pub(super) struct Inside<'a> {
-    gate: &'a Gate,
+pub(super) struct GateGuard<'a> {
+    gate: &'a GateMutex,
     _thread: PhantomData<*const ()>,
 }
 
 #[cfg(any(test, feature = "test-util"))]
-impl Inside<'_> {
+impl GateGuard<'_> {
     /// Stops this process while it is inside.
     #[allow(clippy::unused_self, reason = "only whoever is inside may stop there")]
     pub(super) fn stop(&self) {
@@ -248,10 +252,10 @@ impl Inside<'_> {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         self.gate.holder.store(0, Ordering::Relaxed);
-        // SAFETY: this thread locked it, and `Inside` cannot leave the thread.
+        // SAFETY: this thread locked it, and `GateGuard` cannot leave the thread.
         unsafe { libc::pthread_mutex_unlock(self.gate.mutex.get()) };
     }
 }
@@ -297,47 +301,47 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(10);
 
-    fn page() -> (File, Guard) {
+    fn page() -> (File, Gate) {
         let file = tempfile::tempfile().unwrap();
-        let guard = Guard::open(&file, true).unwrap();
-        (file, guard)
+        let gate = Gate::open(&file, true).unwrap();
+        (file, gate)
     }
 
     #[test]
     fn the_gate_keeps_a_second_process_out_and_names_the_first() {
         let (file, one) = page();
         // As another process maps it.
-        let other = Guard::open(&file, false).unwrap();
-        let inside = one.try_enter(Room::Locks).expect("it is empty");
+        let other = Gate::open(&file, false).unwrap();
+        let inside = one.try_enter(Environment::Locks).expect("it is empty");
         let busy = std::thread::scope(|scope| {
             let tries = || {
-                let tried = other.try_enter(Room::Locks).err();
-                assert!(other.try_enter(Room::Durable).is_ok(), "another room");
-                (tried, other.enter(Room::Locks, SOON).err())
+                let tried = other.try_enter(Environment::Locks).err();
+                assert!(other.try_enter(Environment::Durable).is_ok(), "another room");
+                (tried, other.enter(Environment::Locks, SOON).err())
             };
             scope.spawn(tries).join().unwrap()
         });
-        let by_us = Some(Busy { pid: Some(std::process::id()) });
+        let by_us = Some(GateBusy { pid: Some(std::process::id()) });
         assert_eq!(busy, (by_us, by_us));
         drop(inside);
-        assert!(other.enter(Room::Locks, SOON).is_ok());
+        assert!(other.enter(Environment::Locks, SOON).is_ok());
     }
 
     #[test]
     fn the_gate_of_a_thread_that_ended_inside_opens_again() {
-        let (_file, guard) = page();
+        let (_file, gate) = page();
         std::thread::scope(|scope| {
-            let dies = || std::mem::forget(guard.try_enter(Room::Locks).expect("empty"));
+            let dies = || std::mem::forget(gate.try_enter(Environment::Locks).expect("empty"));
             scope.spawn(dies).join().unwrap();
         });
-        drop(guard.try_enter(Room::Locks).expect("the kernel has let go of it"));
-        assert!(guard.enter(Room::Locks, SOON).is_ok(), "and it is whole again");
+        drop(gate.try_enter(Environment::Locks).expect("the kernel has let go of it"));
+        assert!(gate.enter(Environment::Locks, SOON).is_ok(), "and it is whole again");
     }
 
     #[test]
     fn a_page_that_was_never_finished_is_refused() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(SIZE as u64).unwrap();
-        assert_eq!(Guard::open(&file, false).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(Gate::open(&file, false).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -9,9 +9,9 @@
 //! B line ahead?0:1 block   -> how many tickets have an arrival in this block of numbers
 //! ```
 
-use super::codec::{self, Damaged, LineHead, Writer};
-use super::line::Seen;
-use super::txn::{Key, Txn};
+use super::super::codec::{self, Damaged, QueueHead, Writer};
+use super::super::txn::{Key, Txn};
+use super::RowRef;
 use crate::contract::{Arrival, ClaimId, OwnerId};
 use crate::ledger::seam::Ticket;
 use crate::time::Tick;
@@ -21,17 +21,17 @@ use crate::time::Tick;
 const BLOCK: u64 = if cfg!(feature = "seeded-bugs") { 4 } else { 256 };
 
 /// A long line in the store.
-pub(super) struct LongLine<'t, 'e> {
+pub(super) struct LongQueue<'t, 'e> {
     txn: &'t Txn<'e>,
-    head: LineHead,
+    head: QueueHead,
 }
 
-impl<'t, 'e> LongLine<'t, 'e> {
-    pub(super) fn new(txn: &'t Txn<'e>, head: LineHead) -> Self {
+impl<'t, 'e> LongQueue<'t, 'e> {
+    pub(super) fn new(txn: &'t Txn<'e>, head: QueueHead) -> Self {
         Self { txn, head }
     }
 
-    pub(super) fn head(&self) -> LineHead {
+    pub(super) fn head(&self) -> QueueHead {
         self.head
     }
 
@@ -119,7 +119,7 @@ impl<'t, 'e> LongLine<'t, 'e> {
     }
 
     /// The tickets under keys that begin with `prefix`, in order.
-    fn walk(&self, prefix: Key) -> impl Iterator<Item = Seen<'_>> {
+    fn walk(&self, prefix: Key) -> impl Iterator<Item = RowRef<'_>> {
         let mut at: Option<Key> = None;
         std::iter::from_fn(move || {
             let read = |key: &[u8], value: &[u8]| (Key::from(key), codec::read_ticket(value));
@@ -128,7 +128,7 @@ impl<'t, 'e> LongLine<'t, 'e> {
                 Some(at) => self.txn.after(at, &prefix, read)?,
             };
             at = Some(key);
-            self.txn.checked("a ticket", ticket).map(Seen::read)
+            self.txn.checked("a ticket", ticket).map(RowRef::decoded)
         })
     }
 
@@ -151,22 +151,22 @@ impl<'t, 'e> LongLine<'t, 'e> {
         self.txn.put(&self.expiry_key(ticket.expires, ticket.arrival), &id);
     }
 
-    pub(super) fn get(&self, id: ClaimId) -> Option<Seen<'_>> {
-        self.find(id).map(Seen::read)
+    pub(super) fn get(&self, id: ClaimId) -> Option<RowRef<'_>> {
+        self.find(id).map(RowRef::decoded)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = RowRef<'_>> {
         // Those ahead sort before the others.
         let any = (self.head.len > 0).then(|| self.walk(self.key(b'L')));
         any.into_iter().flatten()
     }
 
-    pub(super) fn ahead(&self) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn ahead(&self) -> impl Iterator<Item = RowRef<'_>> {
         let any = (self.head.ahead > 0).then(|| self.walk(self.class_key(true)));
         any.into_iter().flatten()
     }
 
-    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = RowRef<'_>> {
         let prefix = (self.head.len > 0).then(|| self.owner_key(owner));
         let mut at: Option<Key> = None;
         std::iter::from_fn(move || {
@@ -177,18 +177,18 @@ impl<'t, 'e> LongLine<'t, 'e> {
                 Some(at) => self.txn.after(at, prefix, read)?,
             };
             at = Some(key);
-            self.find(self.txn.checked("a ticket's owner", id)?).map(Seen::read)
+            self.find(self.txn.checked("a ticket's owner", id)?).map(RowRef::decoded)
         })
     }
 
-    pub(super) fn before(&self, id: ClaimId) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn before(&self, id: ClaimId) -> impl Iterator<Item = RowRef<'_>> {
         let prefix = self.key(b'L');
         let mut at = self.seat(id).map(|(ahead, arrival)| self.order_key(ahead, arrival));
         std::iter::from_fn(move || {
             let read = |key: &[u8], value: &[u8]| (Key::from(key), codec::read_ticket(value));
             let (key, ticket) = self.txn.before(at.as_ref()?, &prefix, read)?;
             at = Some(key);
-            self.txn.checked("a ticket", ticket).map(Seen::read)
+            self.txn.checked("a ticket", ticket).map(RowRef::decoded)
         })
     }
 
@@ -264,7 +264,7 @@ impl<'t, 'e> LongLine<'t, 'e> {
     }
 
     pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
-        let kin: Vec<Ticket> = self.kin_of(owner).map(Seen::into_ticket).collect();
+        let kin: Vec<Ticket> = self.kin_of(owner).map(RowRef::into_ticket).collect();
         for mut ticket in kin {
             let was_ahead = ticket.ahead();
             let old_key = self.order_key(was_ahead, ticket.arrival);

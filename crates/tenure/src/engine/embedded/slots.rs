@@ -7,54 +7,54 @@
 //! U namespace until claim  -> nothing        tombstones by the end of their time
 //! ```
 //!
-//! Names stand in their keys as they are, so that pages of them come in order.
+//! Names stand in their keys as they are, so that rows of them come in order.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::codec::{self, Writer};
-use super::guard::Counters;
-use super::holders::HeldBy;
-use super::line::Rows;
+use super::gate::Counters;
+use super::holders::StoredHolders;
+use super::queue::StoredQueue;
 use super::txn::{Key, Txn};
 use crate::contract::{ClaimId, Name, Namespace, Shape};
 use crate::ledger::seam::{Shelf, Slot, Tomb};
 use crate::time::Tick;
 
 /// How many slots a step keeps before it writes them back.
-const KEPT: usize = 64;
+const CACHED: usize = 64;
 /// How many old tombstones are cleared away for each new one.
 const CLEARED: usize = 2;
 
 /// The slots of one namespace within one transaction.
-pub(super) struct Pages<'t, 'e> {
+pub(super) struct SlotRows<'t, 'e> {
     txn: &'t Txn<'e>,
     counters: &'t Counters,
     namespace: u32,
-    kept: Vec<Kept<'t, 'e>>,
+    cached: Vec<CachedSlot<'t, 'e>>,
     /// Where the latest slot stands: nearly every look is for the same one again.
     latest: usize,
 }
 
-struct Kept<'t, 'e> {
+struct CachedSlot<'t, 'e> {
     name: Name,
-    slot: Option<Box<Slot<Rows<'t, 'e>, HeldBy<'t, 'e>>>>,
+    slot: Option<Box<Slot<StoredQueue<'t, 'e>, StoredHolders<'t, 'e>>>>,
     /// It has a row.
     stored: bool,
     changed: bool,
 }
 
-impl<'t, 'e> Pages<'t, 'e> {
+impl<'t, 'e> SlotRows<'t, 'e> {
     pub(super) fn new(txn: &'t Txn<'e>, counters: &'t Counters, namespace: u32) -> Self {
-        Self { txn, counters, namespace, kept: Vec::new(), latest: 0 }
+        Self { txn, counters, namespace, cached: Vec::new(), latest: 0 }
     }
 
     /// Writes back what has changed.
     pub(super) fn flush(&mut self) {
-        for kept in std::mem::take(&mut self.kept) {
-            let key = self.slot_key(&kept.name);
-            match kept.slot {
-                _ if !kept.changed => {}
+        for cached in std::mem::take(&mut self.cached) {
+            let key = self.slot_key(&cached.name);
+            match cached.slot {
+                _ if !cached.changed => {}
                 Some(slot) => {
                     // A slot with one holder fits on the stack.
                     let waiting: usize = slot.line.short().map(|ticket| ticket.len() + 4).sum();
@@ -64,13 +64,13 @@ impl<'t, 'e> Pages<'t, 'e> {
                     let short = slot.line.short();
                     let holds = slot.holds.row();
                     codec::write_slot(&mut writer, head, &slot.groups, holds, line, short);
-                    if kept.stored {
+                    if cached.stored {
                         self.txn.put_if_new(&key, writer.bytes());
                     } else {
                         self.txn.put(&key, writer.bytes());
                     }
                 }
-                None if kept.stored => self.txn.delete(&key),
+                None if cached.stored => self.txn.delete(&key),
                 None => {}
             }
         }
@@ -158,17 +158,17 @@ impl<'t, 'e> Pages<'t, 'e> {
     }
 
     /// The slot of this name, read if this step has not yet looked at it.
-    fn keep(&mut self, name: &Name) -> &mut Kept<'t, 'e> {
-        let latest = self.kept.get(self.latest).is_some_and(|kept| kept.name == *name);
+    fn keep(&mut self, name: &Name) -> &mut CachedSlot<'t, 'e> {
+        let latest = self.cached.get(self.latest).is_some_and(|cached| cached.name == *name);
         if !latest {
-            let found = self.kept.iter().position(|kept| kept.name == *name);
+            let found = self.cached.iter().position(|cached| cached.name == *name);
             self.latest = found.unwrap_or_else(|| self.load(name));
         }
-        &mut self.kept[self.latest]
+        &mut self.cached[self.latest]
     }
 
     fn load(&mut self, name: &Name) -> usize {
-        if self.kept.len() >= KEPT {
+        if self.cached.len() >= CACHED {
             self.flush();
         }
         let (txn, counters) = (self.txn, self.counters);
@@ -176,16 +176,16 @@ impl<'t, 'e> Pages<'t, 'e> {
             let row = codec::read_slot(bytes)?;
             Ok(Box::new(Slot {
                 shape: row.shape,
-                holds: HeldBy::new(txn, counters, row.holds, !row.shape.reentrant()),
-                line: Rows::new(txn, counters, row.line, &row.short),
+                holds: StoredHolders::new(txn, counters, row.holds, !row.shape.reentrant()),
+                line: StoredQueue::new(txn, counters, row.line, &row.short),
                 closed_until: row.closed_until,
                 last_fence: row.last_fence,
                 groups: row.groups,
             }))
         });
         let stored = slot.is_some();
-        self.kept.push(Kept { name: name.clone(), slot, stored, changed: false });
-        self.kept.len() - 1
+        self.cached.push(CachedSlot { name: name.clone(), slot, stored, changed: false });
+        self.cached.len() - 1
     }
 
     /// Clears away tombstones whose time is over, a few at a time.
@@ -215,14 +215,14 @@ impl<'t, 'e> Pages<'t, 'e> {
     }
 }
 
-impl<'t, 'e> Shelf for Pages<'t, 'e> {
-    type Line = Rows<'t, 'e>;
-    type Holds = HeldBy<'t, 'e>;
+impl<'t, 'e> Shelf for SlotRows<'t, 'e> {
+    type Line = StoredQueue<'t, 'e>;
+    type Holds = StoredHolders<'t, 'e>;
 
     fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line, Self::Holds>> {
-        let kept = self.keep(name);
-        kept.changed |= kept.slot.is_some();
-        kept.slot.as_deref_mut()
+        let cached = self.keep(name);
+        cached.changed |= cached.slot.is_some();
+        cached.slot.as_deref_mut()
     }
 
     fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line, Self::Holds>> {
@@ -231,21 +231,21 @@ impl<'t, 'e> Shelf for Pages<'t, 'e> {
 
     fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line, Self::Holds> {
         let (txn, counters) = (self.txn, self.counters);
-        let kept = self.keep(name);
-        kept.changed = true;
+        let cached = self.keep(name);
+        cached.changed = true;
         let empty = || {
-            let holds = HeldBy::empty(txn, counters);
-            Box::new(Slot::new(shape, Rows::empty(txn, counters), holds))
+            let holds = StoredHolders::empty(txn, counters);
+            Box::new(Slot::new(shape, StoredQueue::empty(txn, counters), holds))
         };
-        let slot = kept.slot.get_or_insert_with(empty);
+        let slot = cached.slot.get_or_insert_with(empty);
         slot.take_shape(shape);
         slot
     }
 
     fn forget(&mut self, name: &Name) -> u64 {
-        let kept = self.keep(name);
-        kept.changed = true;
-        kept.slot.take().map_or(0, |slot| slot.last_fence)
+        let cached = self.keep(name);
+        cached.changed = true;
+        cached.slot.take().map_or(0, |slot| slot.last_fence)
     }
 
     fn names(&mut self) -> Vec<Name> {

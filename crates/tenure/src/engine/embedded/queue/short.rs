@@ -4,14 +4,14 @@
 use std::cell::OnceCell;
 use std::ops::Range;
 
-use super::codec::{self, TicketFacts, Writer};
-use super::txn::Txn;
+use super::super::codec::{self, TicketFacts, Writer};
+use super::super::txn::Txn;
 use crate::contract::{ClaimId, OwnerId, SessionId};
 use crate::ledger::seam::Ticket;
 use crate::time::Tick;
 
 /// A short line.
-pub(super) struct ShortLine<'t, 'e> {
+pub(super) struct ShortQueue<'t, 'e> {
     txn: &'t Txn<'e>,
     /// The row that was read, copied once: the store may move it when it writes.
     row: Vec<u8>,
@@ -33,7 +33,7 @@ enum Stands {
     Here(Vec<u8>),
 }
 
-impl<'t, 'e> ShortLine<'t, 'e> {
+impl<'t, 'e> ShortQueue<'t, 'e> {
     pub(super) fn new(txn: &'t Txn<'e>) -> Self {
         Self { txn, row: Vec::new(), seats: Vec::new() }
     }

@@ -20,7 +20,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::liveness::{self, Pulse};
+use super::liveness::{self, Liveness};
 use crate::contract::{Error, ErrorKind};
 use crate::sync::random_bytes;
 
@@ -33,9 +33,9 @@ const SETUP_STEP: Duration = Duration::from_micros(500);
 
 /// A store's place, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Root(PathBuf);
+pub(super) struct StoreDirectory(PathBuf);
 
-impl Root {
+impl StoreDirectory {
     /// The place a URL names; the user's own if it names none. Made if it is not there yet.
     pub(super) fn of(path: Option<&Path>) -> Result<Self, Error> {
         let path = match path {
@@ -64,7 +64,7 @@ impl Root {
     }
 
     /// Keeps everybody else from opening or making a file set until it is dropped.
-    pub(super) fn set_up(&self) -> Result<SetUp, Error> {
+    pub(super) fn set_up(&self) -> Result<SetupLock, Error> {
         let path = self.0.join("setup.lock");
         let mut file = private(&path).map_err(|error| cannot("open", &path, error))?;
         let mut tries = 0;
@@ -85,7 +85,7 @@ impl Root {
         // For whoever waits for us; nothing depends on it.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = write!(file, "{}", std::process::id());
-        let set_up = SetUp { lock: file };
+        let set_up = SetupLock { lock: file };
         self.check_format()?;
         Ok(set_up)
     }
@@ -122,7 +122,7 @@ impl Root {
     }
 
     /// Removes the file sets of other boots, unless somebody lives in one after all.
-    pub(super) fn clear_old(&self, boot: &str, _alone: &SetUp) {
+    pub(super) fn clear_old(&self, boot: &str, _alone: &SetupLock) {
         let Ok(entries) = fs::read_dir(&self.0) else { return };
         let current = self.file_set(boot);
         for entry in entries.flatten() {
@@ -147,11 +147,11 @@ impl Root {
 
 /// Whoever has this is alone in opening the store.
 #[derive(Debug)]
-pub(super) struct SetUp {
+pub(super) struct SetupLock {
     lock: File,
 }
 
-impl Drop for SetUp {
+impl Drop for SetupLock {
     fn drop(&mut self) {
         // Not by closing alone: a child that was forked meanwhile has the descriptor too.
         let _ = self.lock.unlock();
@@ -161,7 +161,7 @@ impl Drop for SetUp {
 /// Whether any process has this file set open.
 pub(super) fn in_use(file_set: &Path) -> bool {
     let users = File::open(file_set.join("users"));
-    users.is_ok_and(|file| matches!(liveness::pulse_of(&file), Ok(Pulse::Beats(_))))
+    users.is_ok_and(|file| matches!(liveness::pulse_of(&file), Ok(Liveness::Alive(_))))
 }
 
 /// Opens or makes a file that only this user can read.
@@ -315,12 +315,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for mode in [0o777, 0o770, 0o702] {
             fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
-            let error = Root::of(Some(directory.path())).unwrap_err();
+            let error = StoreDirectory::of(Some(directory.path())).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{mode:o}");
             assert!(error.to_string().contains("can be written by others"), "{error}");
         }
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Root::of(Some(directory.path())).unwrap();
+        StoreDirectory::of(Some(directory.path())).unwrap();
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
         } else {
             Path::new("/etc")
         };
-        let error = Root::of(Some(path)).unwrap_err();
+        let error = StoreDirectory::of(Some(path)).unwrap_err();
         assert!(error.to_string().contains("belongs to user"), "{error}");
     }
 
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_and_left_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let root = Root::of(Some(directory.path())).unwrap();
+        let root = StoreDirectory::of(Some(directory.path())).unwrap();
         fs::write(directory.path().join("format"), "7\n").unwrap();
         let error = root.set_up().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);

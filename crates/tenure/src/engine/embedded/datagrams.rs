@@ -31,7 +31,7 @@ const LOOK_UP: Duration = Duration::from_millis(500);
 
 /// Sends letters to the sessions of one store.
 #[derive(Debug)]
-pub(super) struct Postman {
+pub(super) struct DatagramSender {
     directory: File,
     /// Sockets that are connected already: finding a path takes longer than sending.
     ways: Mutex<HashMap<SessionId, Arc<OwnedFd>>>,
@@ -39,25 +39,25 @@ pub(super) struct Postman {
 
 /// What became of a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     /// It is in the receiver's box.
     Delivered,
     /// The box is full; try again soon.
     Full,
     /// There is nobody to receive it.
-    Nobody,
+    NoReceiver,
 }
 
 /// The box of one session.
 #[derive(Debug)]
-pub(super) struct Letterbox {
+pub(super) struct SessionSocket {
     socket: OwnedFd,
     /// Leads to the box, whatever becomes of its path.
     inner: OwnedFd,
     path: PathBuf,
 }
 
-impl Postman {
+impl DatagramSender {
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
@@ -66,14 +66,14 @@ impl Postman {
         Ok(Self { directory, ways: Mutex::default() })
     }
 
-    pub(super) fn send(&self, to: SessionId, letter: &[u8]) -> Sent {
-        let Ok(way) = self.way(to) else { return Sent::Nobody };
+    pub(super) fn send(&self, to: SessionId, letter: &[u8]) -> SendOutcome {
+        let Ok(way) = self.way(to) else { return SendOutcome::NoReceiver };
         match send(&way, letter, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(_) => Sent::Delivered,
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Sent::Full,
+            Ok(_) => SendOutcome::Delivered,
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => SendOutcome::Full,
             Err(_) => {
                 self.ways().remove(&to);
-                Sent::Nobody
+                SendOutcome::NoReceiver
             }
         }
     }
@@ -97,7 +97,7 @@ impl Postman {
     }
 
     /// Puts up the box of a session of this process.
-    pub(super) fn letterbox(&self, directory: &Path, session: SessionId) -> io::Result<Letterbox> {
+    pub(super) fn bind(&self, directory: &Path, session: SessionId) -> io::Result<SessionSocket> {
         let socket = socket()?;
         let path = directory.join(file_name(session));
         bind(&socket, &self.address(session)?)?;
@@ -105,7 +105,7 @@ impl Postman {
         let inner = self::socket()?;
         connect(&inner, &self.address(session)?)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_UP))?;
-        Ok(Letterbox { socket, inner, path })
+        Ok(SessionSocket { socket, inner, path })
     }
 
     fn address(&self, session: SessionId) -> io::Result<SocketAddrUnix> {
@@ -115,7 +115,7 @@ impl Postman {
     }
 }
 
-impl Letterbox {
+impl SessionSocket {
     pub(super) fn socket(&self) -> &OwnedFd {
         &self.socket
     }

@@ -1,0 +1,54 @@
+//! The claim verb.
+
+use std::sync::Arc;
+
+use super::slots::SlotRows;
+use super::store::StepKind;
+use super::{EmbeddedEngine, WATCHED, lock};
+use crate::contract::{Claim, Error, Refusal, Verb, Verdict};
+use crate::ledger::Ledger;
+
+impl EmbeddedEngine {
+    pub(super) async fn claim_part(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+        let verdict = self.claim_now(claim).await;
+        verdict.map_err(|error| error.during(Verb::Claim).on(claim.parts.first_name()))
+    }
+
+    /// A try that found the lock with a dead process is tried once more.
+    async fn claim_now(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+        if let Some(session) = claim.session
+            && let Some(error) = lock(&self.failed).get(&session)
+        {
+            return Err(error.clone());
+        }
+        let verdict = match self.claim_once(claim).await {
+            // A full store may be full of what the dead have left behind.
+            Err(_) if self.sessions.store().was_full() && self.make_room().await => {
+                self.claim_once(claim).await?
+            }
+            answer => answer?,
+        };
+        let Verdict::Refused(Refusal::Held { by, .. }) = &verdict else { return Ok(verdict) };
+        if self.end_dead(by.iter().filter_map(|holder| holder.session)).await {
+            return self.claim_once(claim).await;
+        }
+        Ok(verdict)
+    }
+
+    async fn claim_once(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+        let verb = |claim: &Arc<Claim>, ledger: &mut Ledger<SlotRows<'_, '_>>, now| {
+            let verdict = ledger.claim(claim, now);
+            let in_the_way = match verdict {
+                Verdict::Queued(_) => ledger.in_the_way(claim.id, &claim.parts, WATCHED),
+                _ => Vec::new(),
+            };
+            (verdict, in_the_way)
+        };
+        let (verdict, in_the_way) = self.step(StepKind::MayGrow, claim, verb).await?;
+        self.sessions.watch(&in_the_way, &self.scope);
+        if self.sessions.store().sweeps() {
+            self.sweep();
+        }
+        Ok(verdict)
+    }
+}

@@ -1,0 +1,78 @@
+//! One verb as one step of the store.
+
+use std::sync::Arc;
+
+use super::EmbeddedEngine;
+use super::slots::SlotRows;
+use super::store::{StepKind, StepOutcome, WAIT};
+use crate::contract::Error;
+use crate::ledger::{Ledger, Now};
+use crate::time::{Clock, SystemClock};
+
+impl EmbeddedEngine {
+    /// One verb: on this thread if the gate is free, else on a worker's.
+    pub(super) async fn step<A, T>(
+        &self,
+        kind: StepKind,
+        given: &A,
+        verb: fn(&A, &mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<T, Error>
+    where
+        A: ToOwned + ?Sized + 'static,
+        A::Owned: Send + 'static,
+        T: Send + 'static,
+    {
+        let (namespace, clock) = (self.scope.namespace, &*self.scope.clock);
+        let store = self.sessions.store();
+        let done =
+            store.try_step(namespace, clock, kind, |ledger, now| verb(given, ledger, now))?;
+        let answer = match done {
+            Some((answer, signals)) => {
+                if !signals.is_empty() {
+                    self.sessions.tell(signals, &self.scope);
+                }
+                answer
+            }
+            None => self.step_later(kind, given.to_owned(), verb).await?,
+        };
+        if store.wants_reserve() {
+            let sessions = Arc::clone(&self.sessions);
+            self.sessions.disk_worker().later(move || {
+                if let Err(error) = sessions.store().reserve_ahead() {
+                    tracing::warn!(%error, "cannot reserve fences ahead");
+                }
+            });
+        }
+        Ok(answer)
+    }
+
+    async fn step_later<A, O, T>(
+        &self,
+        kind: StepKind,
+        given: O,
+        verb: fn(&A, &mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<T, Error>
+    where
+        A: ?Sized + 'static,
+        O: std::borrow::Borrow<A> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
+        let asked = SystemClock.now();
+        let job = move || {
+            // The time in the queue counts: whoever waits behind a stuck gate waits once, not in
+            // turn.
+            let left = WAIT.saturating_sub(SystemClock.now().since(asked));
+            let step =
+                |ledger: &mut Ledger<SlotRows<'_, '_>>, now| verb(given.borrow(), ledger, now);
+            let clock = &*scope.clock;
+            let done: Result<StepOutcome<T>, Error> =
+                sessions.store().step(scope.namespace, clock, kind, left, step);
+            let (answer, signals) = done?;
+            // Told here: the caller may have gone away, the step has been made all the same.
+            sessions.tell(signals, &scope);
+            Ok(answer)
+        };
+        self.sessions.worker().run(job).await
+    }
+}
