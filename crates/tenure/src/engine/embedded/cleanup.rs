@@ -20,7 +20,7 @@ impl EmbeddedEngine {
         let (namespace, clock) = (self.scope.namespace, &*self.scope.clock);
         let step = |ledger: &mut Ledger<SlotRows<'_, '_>>, now| ledger.end_session(session, now);
         let done = self.sessions.store().step(namespace, clock, StepKind::FreesSpace, WAIT, step);
-        done.map(|((), signals)| self.sessions.tell(signals, &self.scope))
+        done.map(|((), signals)| self.sessions.deliver(signals, &self.scope))
     }
 
     /// Ends those of these sessions that are dead. Whether there were any.
@@ -49,7 +49,7 @@ impl EmbeddedEngine {
     pub(super) fn sweep(&self) {
         let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
         let swept = Arc::clone(&self.swept);
-        self.sessions.worker().later(move || {
+        self.sessions.worker().spawn(move || {
             let mut after = lock(&swept);
             let clock = &*scope.clock;
             let step = |ledger: &mut Ledger<SlotRows<'_, '_>>, now| {
@@ -63,7 +63,7 @@ impl EmbeddedEngine {
             {
                 *after = last;
                 drop(after);
-                sessions.tell(signals, &scope);
+                sessions.deliver(signals, &scope);
             }
         });
     }

@@ -391,10 +391,10 @@ fn read_shape(reader: &mut Reader<'_>) -> Read<Shape> {
     }
 }
 
-/// A letter that says nothing: it only ends a wait.
-pub(super) const NUDGE: &[u8] = &[0];
+/// A datagram that carries no signal: it interrupts a blocking receive.
+pub(super) const INTERRUPT: &[u8] = &[0];
 
-/// Signals as they travel. `None` for those that only this process makes.
+/// Encodes a signal as a datagram. `None` for signals that never leave a process.
 pub(super) fn write_signal(writer: &mut Writer, signal: &Signal) -> Option<()> {
     match signal {
         Signal::Granted { claim, grant } => {

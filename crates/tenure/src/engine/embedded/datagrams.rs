@@ -1,5 +1,9 @@
-//! Letters between processes: each session has a socket of its own, and whoever grants it a lock
-//! writes to it. Knows sockets and bytes, not what a letter says.
+//! Signals between processes as datagrams: each session binds a Unix socket of its own, and the
+//! process that grants it a lock sends to that socket. Bytes only: `codec` gives them a meaning.
+//!
+//! Sends never block. A receive buffer that is full is reported to the caller, which retries; a
+//! socket without a receiver means that the session has ended. A lost datagram costs time, not a
+//! lock: the receiver reads its state with the next renewal.
 //!
 //! Sockets are reached through the descriptor of their directory, because the path of a socket may
 //! have no more than 107 bytes.
@@ -22,38 +26,38 @@ use rustix::net::{
 
 use crate::contract::SessionId;
 
-/// Longest letter: a grant of a full set, or an eviction with its reason.
-const LETTER: usize = 2048;
-/// How many receivers are remembered.
-const WAYS: usize = 128;
-/// How long a wait for a letter takes at most: nothing should depend on it.
-const LOOK_UP: Duration = Duration::from_millis(500);
+/// The longest datagram: a grant of a full set, or an eviction with its reason.
+const MAX_DATAGRAM: usize = 2048;
+/// How many connected sockets are cached.
+const MAX_CONNECTED: usize = 128;
+/// The timeout of a blocking receive. A backstop: an interrupt ends the wait earlier.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Sends letters to the sessions of one store.
+/// Sends datagrams to the sessions of one store.
 #[derive(Debug)]
 pub(super) struct DatagramSender {
     directory: File,
-    /// Sockets that are connected already: finding a path takes longer than sending.
-    ways: Mutex<HashMap<SessionId, Arc<OwnedFd>>>,
+    /// A connected socket per receiver: a lookup of the path takes longer than a send.
+    connected: Mutex<HashMap<SessionId, Arc<OwnedFd>>>,
 }
 
-/// What became of a letter.
+/// The result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendOutcome {
-    /// It is in the receiver's box.
+    /// The datagram is in the receiver's buffer.
     Delivered,
-    /// The box is full; try again soon.
+    /// The receiver's buffer is full; retry soon.
     Full,
-    /// There is nobody to receive it.
+    /// No socket is bound there: the session has ended.
     NoReceiver,
 }
 
-/// The box of one session.
+/// The socket that a session of this process is bound to.
 #[derive(Debug)]
 pub(super) struct SessionSocket {
     socket: OwnedFd,
-    /// Leads to the box, whatever becomes of its path.
-    inner: OwnedFd,
+    /// Connected to `socket`, even after its path was removed.
+    loopback: OwnedFd,
     path: PathBuf,
 }
 
@@ -61,51 +65,52 @@ impl DatagramSender {
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY;
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
-        // Neither reading nor writing: the descriptor only stands for the directory.
+        // `O_PATH`: the descriptor only names the directory.
         let directory = File::options().read(true).custom_flags(flags).open(directory)?;
-        Ok(Self { directory, ways: Mutex::default() })
+        Ok(Self { directory, connected: Mutex::default() })
     }
 
-    pub(super) fn send(&self, to: SessionId, letter: &[u8]) -> SendOutcome {
-        let Ok(way) = self.way(to) else { return SendOutcome::NoReceiver };
-        match send(&way, letter, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    /// Sends a datagram to a session of another process, without blocking.
+    pub(super) fn send(&self, to: SessionId, datagram: &[u8]) -> SendOutcome {
+        let Ok(socket) = self.connect(to) else { return SendOutcome::NoReceiver };
+        match send(&socket, datagram, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => SendOutcome::Delivered,
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => SendOutcome::Full,
             Err(_) => {
-                self.ways().remove(&to);
+                self.connected().remove(&to);
                 SendOutcome::NoReceiver
             }
         }
     }
 
-    fn way(&self, to: SessionId) -> io::Result<Arc<OwnedFd>> {
-        if let Some(way) = self.ways().get(&to) {
-            return Ok(Arc::clone(way));
+    fn connect(&self, to: SessionId) -> io::Result<Arc<OwnedFd>> {
+        if let Some(socket) = self.connected().get(&to) {
+            return Ok(Arc::clone(socket));
         }
-        let way = Arc::new(socket()?);
-        connect(&way, &self.address(to)?)?;
-        let mut ways = self.ways();
-        if ways.len() >= WAYS {
-            ways.clear();
+        let socket = Arc::new(socket()?);
+        connect(&socket, &self.address(to)?)?;
+        let mut connected = self.connected();
+        if connected.len() >= MAX_CONNECTED {
+            connected.clear();
         }
-        ways.insert(to, Arc::clone(&way));
-        Ok(way)
+        connected.insert(to, Arc::clone(&socket));
+        Ok(socket)
     }
 
-    fn ways(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OwnedFd>>> {
-        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connected(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OwnedFd>>> {
+        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts up the box of a session of this process.
+    /// Binds the socket of a session of this process.
     pub(super) fn bind(&self, directory: &Path, session: SessionId) -> io::Result<SessionSocket> {
         let socket = socket()?;
         let path = directory.join(file_name(session));
         bind(&socket, &self.address(session)?)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let inner = self::socket()?;
-        connect(&inner, &self.address(session)?)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(LOOK_UP))?;
-        Ok(SessionSocket { socket, inner, path })
+        let loopback = self::socket()?;
+        connect(&loopback, &self.address(session)?)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(RECEIVE_TIMEOUT))?;
+        Ok(SessionSocket { socket, loopback, path })
     }
 
     fn address(&self, session: SessionId) -> io::Result<SocketAddrUnix> {
@@ -116,35 +121,38 @@ impl DatagramSender {
 }
 
 impl SessionSocket {
-    pub(super) fn socket(&self) -> &OwnedFd {
+    pub(super) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Ends the wait of whoever waits for a letter. A full box does so by itself.
-    pub(super) fn nudge(&self, letter: &[u8]) {
-        let _ = send(&self.inner, letter, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    /// Sends a datagram to this socket, to end a blocking receive. A full buffer ends it anyway.
+    pub(super) fn interrupt(&self, datagram: &[u8]) {
+        let _ = send(&self.loopback, datagram, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Waits for a letter on this thread, but not for ever.
+    /// Receives one datagram, blocking the thread for [`RECEIVE_TIMEOUT`] at most.
     pub(super) fn wait<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        let mut letter = [0_u8; LETTER];
-        let (count, _) = recv(&self.socket, letter.as_mut_slice(), RecvFlags::empty()).ok()?;
-        Some(read(&letter[..count.min(LETTER)]))
+        self.receive(RecvFlags::empty(), read)
     }
 
-    /// Takes one letter out, if there is one.
+    /// Receives one datagram if there is one.
     pub(super) fn take<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        let mut letter = [0_u8; LETTER];
-        let (count, _) = recv(&self.socket, letter.as_mut_slice(), RecvFlags::DONTWAIT).ok()?;
-        Some(read(&letter[..count.min(LETTER)]))
+        self.receive(RecvFlags::DONTWAIT, read)
     }
 
-    pub(super) fn take_down(&self) {
+    fn receive<T>(&self, flags: RecvFlags, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let mut buffer = [0_u8; MAX_DATAGRAM];
+        let (count, _) = recv(&self.socket, buffer.as_mut_slice(), flags).ok()?;
+        Some(read(&buffer[..count.min(MAX_DATAGRAM)]))
+    }
+
+    /// Removes the socket's file, so that senders find no receiver.
+    pub(super) fn unlink(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// The file of a session's socket.
+/// The file name of a session's socket.
 pub(super) fn file_name(session: SessionId) -> String {
     format!("{}.socket", session.to_hex())
 }

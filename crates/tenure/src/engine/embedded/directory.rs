@@ -161,7 +161,7 @@ impl Drop for SetupLock {
 /// Whether any process has this file set open.
 pub(super) fn in_use(file_set: &Path) -> bool {
     let users = File::open(file_set.join("users"));
-    users.is_ok_and(|file| matches!(liveness::pulse_of(&file), Ok(Liveness::Alive(_))))
+    users.is_ok_and(|file| matches!(liveness::check_file(&file), Ok(Liveness::Alive(_))))
 }
 
 /// Opens or makes a file that only this user can read.

@@ -1,5 +1,15 @@
-//! The thread that listens for this process: letters for its sessions, the death of processes in
-//! its way, the disappearance of the store. Knows descriptors, not rules.
+//! The event loop: one thread per process and store that waits, by `epoll`, for datagrams to the
+//! process's sessions, for the end of watched processes, and for changes of the store's directory.
+//!
+//! Other threads send it [`LoopRequest`]s through an [`EventLoopHandle`] and wake it with an
+//! eventfd. The loop never blocks on the gate: whatever needs a step of the store is queued for the
+//! worker thread. A listener that panics ends the delivery of one event, not the loop.
+//!
+//! **Watching a process.** A session's liveness file names the pid that holds the lock on it; a
+//! pidfd becomes readable when that process ends. The pid may pass to another process between the
+//! two calls, so the liveness file is read again after the pidfd was opened. When the process ends,
+//! the session is checked again: another process may keep it alive, such as a guardian of its
+//! children.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,44 +33,47 @@ use super::sessions::Sessions;
 use crate::contract::{IdMap, Loss, SessionId, Signal};
 use crate::time::{Clock, SystemClock, Tick};
 
-/// How soon a letter is tried again whose receiver's box was full.
-const AGAIN: Duration = Duration::from_millis(5);
-/// How many letters may wait for one receiver: it reads its state again when it wakes.
-const LETTERS: usize = 4_096;
+/// The pause before a datagram is sent again to a receiver whose buffer was full.
+const SEND_RETRY: Duration = Duration::from_millis(5);
+/// How many datagrams are kept for one receiver. More are dropped: the receiver reads its state
+/// with the next renewal.
+const MAX_UNSENT: usize = 4_096;
 
-/// How long a letterbox that callers have left stays without anybody who listens.
-const TAKE_BACK: Duration = Duration::from_millis(20);
+/// How often sockets whose polling is paused are checked.
+const RESUME_CHECK: Duration = Duration::from_millis(20);
 
 /// How long a process lives before it watches the files of its store. To close such a watch takes
 /// the kernel 8 ms, most of the life of a short command.
-const SETTLED: Duration = Duration::from_millis(200);
-/// How many watches are nothing to worry about.
+const FILE_WATCH_DELAY: Duration = Duration::from_millis(200);
+/// Below so many watches none is checked for a session that has left.
 const PRUNE_FROM: usize = 64;
-/// How often a process is looked for that seems to keep a session alive and is not there.
-const LOOKS: u32 = 8;
+/// How often the holder of a liveness file is looked up whose process is gone.
+const LOOKUPS: u32 = 8;
 
-const BELL: u64 = 0;
-const PLACE: u64 = 1;
-const FIRST: u64 = 2;
+/// The token of the eventfd.
+const WAKE: u64 = 0;
+/// The token of the inotify descriptor.
+const FILES: u64 = 1;
+const FIRST_TOKEN: u64 = 2;
 
-/// What others ask of the thread.
+/// What other threads ask of the event loop.
 pub(super) enum LoopRequest {
-    /// Notice when this session of another process is over.
+    /// End this session of another process when its process has died.
     Watch(SessionId, StepScope),
-    /// Deliver this when the receiver's box has room again.
-    Deliver(SessionId, Vec<u8>),
-    /// Callers read a letterbox themselves: take it back when they stop.
-    TakeBack,
-    /// The store is closed here.
+    /// Send this datagram when the receiver's buffer has space again.
+    Send(SessionId, Vec<u8>),
+    /// A socket is paused for an inline reader: check when to resume.
+    ResumeUnused,
+    /// The store is closed in this process.
     Stop,
 }
 
-/// How orders reach the thread.
+/// Sends requests to the event loop, and changes what it polls.
 #[derive(Debug)]
 pub(super) struct EventLoopHandle {
     epoll: OwnedFd,
-    bell: OwnedFd,
-    orders: Mutex<Vec<LoopRequest>>,
+    wake: OwnedFd,
+    requests: Mutex<Vec<LoopRequest>>,
     tokens: AtomicU64,
 }
 
@@ -68,8 +81,8 @@ impl std::fmt::Debug for LoopRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Watch(..) => "Watch",
-            Self::Deliver(..) => "Deliver",
-            Self::TakeBack => "TakeBack",
+            Self::Send(..) => "Send",
+            Self::ResumeUnused => "ResumeUnused",
             Self::Stop => "Stop",
         })
     }
@@ -78,86 +91,89 @@ impl std::fmt::Debug for LoopRequest {
 impl EventLoopHandle {
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let handle = Self { epoll, bell, orders: Mutex::default(), tokens: AtomicU64::new(FIRST) };
-        handle.add(&handle.bell, BELL)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let tokens = AtomicU64::new(FIRST_TOKEN);
+        let handle = Self { epoll, wake, requests: Mutex::default(), tokens };
+        handle.add(&handle.wake, WAKE)?;
         Ok(Arc::new(handle))
     }
 
-    /// A number that stands for something the thread listens to.
+    /// Returns a new token for a descriptor.
     pub(super) fn token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Listens to this from now on.
-    pub(super) fn add(&self, what: &OwnedFd, token: u64) -> io::Result<()> {
+    /// Polls this descriptor from now on.
+    pub(super) fn add(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token);
-        Ok(epoll::add(&self.epoll, what, data, epoll::EventFlags::IN)?)
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// No longer listens to this. A child that was forked meanwhile may have it open still.
-    pub(super) fn remove(&self, what: &OwnedFd) {
-        let _ = epoll::delete(&self.epoll, what);
+    /// Stops polling this descriptor. Closing it is not enough: a child that was forked meanwhile
+    /// may have it open.
+    pub(super) fn remove(&self, fd: &OwnedFd) {
+        let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Leaves it to somebody else to listen to this, or takes it back.
-    pub(super) fn leave_to_others(&self, what: &OwnedFd, token: u64, leave: bool) {
-        let flags = if leave { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
-        let _ = epoll::modify(&self.epoll, what, epoll::EventData::new_u64(token), flags);
+    /// Resumes (`poll`) or pauses the polling of a socket.
+    pub(super) fn poll_socket(&self, fd: &OwnedFd, token: u64, poll: bool) {
+        let flags = if poll { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), flags);
     }
 
-    pub(super) fn order(&self, order: LoopRequest) {
-        self.lock().push(order);
-        // Fails only if the counter is full, and then the bell is ringing already.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    pub(super) fn request(&self, request: LoopRequest) {
+        self.lock().push(request);
+        // Fails only if the counter is full, and then the loop is being woken already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<LoopRequest>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self) -> Vec<LoopRequest> {
         let mut count = [0_u8; 8];
-        let _ = rustix::io::read(&self.bell, &mut count);
+        let _ = rustix::io::read(&self.wake, &mut count);
         std::mem::take(&mut *self.lock())
     }
 }
 
 /// Starts the thread.
 pub(super) fn start(handle: Arc<EventLoopHandle>, sessions: Weak<Sessions>) -> io::Result<()> {
-    let lookout = EventLoop {
+    let event_loop = EventLoop {
         handle,
         sessions,
-        place: None,
-        settles_at: Some(SystemClock.now() + SETTLED),
+        files: None,
+        watch_files_at: Some(SystemClock.now() + FILE_WATCH_DELAY),
         watches: HashMap::new(),
-        late: IdMap::default(),
-        left: None,
+        unsent: IdMap::default(),
+        resume_checked: None,
         prune_at: PRUNE_FROM,
     };
-    thread::Builder::new().name("tenure-lookout".to_owned()).spawn(move || lookout.run())?;
+    thread::Builder::new().name("tenure-events".to_owned()).spawn(move || event_loop.run())?;
     Ok(())
 }
 
 struct EventLoop {
     handle: Arc<EventLoopHandle>,
     sessions: Weak<Sessions>,
-    /// Tells when files of the store are removed.
-    place: Option<OwnedFd>,
+    /// The inotify descriptor for the files of the store.
+    files: Option<OwnedFd>,
     /// When the process has lived long enough to watch them.
-    settles_at: Option<Tick>,
+    watch_files_at: Option<Tick>,
     watches: HashMap<u64, ProcessWatch>,
-    late: IdMap<SessionId, VecDeque<Vec<u8>>>,
-    /// Some letterbox is left to callers; when that was last looked at.
-    left: Option<Tick>,
-    /// How many watches there may be before the next look for those that are over.
+    /// Datagrams for receivers whose buffer was full, in order.
+    unsent: IdMap<SessionId, VecDeque<Vec<u8>>>,
+    /// Some socket is paused; when that was checked last.
+    resume_checked: Option<Tick>,
+    /// How many watches there may be before they are checked for sessions that have left.
     prune_at: usize,
 }
 
 struct ProcessWatch {
     session: SessionId,
     scope: StepScope,
-    /// Readable when the process is over.
+    /// Readable when the process has ended.
     process: OwnedFd,
 }
 
@@ -165,70 +181,70 @@ impl EventLoop {
     fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         loop {
-            let late = (!self.late.is_empty()).then_some(AGAIN);
-            let timeout = late.or(self.left.map(|_| TAKE_BACK));
-            let timeout = timeout.or(self.settles_at.map(|_| SETTLED));
+            let retry = (!self.unsent.is_empty()).then_some(SEND_RETRY);
+            let timeout = retry.or(self.resume_checked.map(|_| RESUME_CHECK));
+            let timeout = timeout.or(self.watch_files_at.map(|_| FILE_WATCH_DELAY));
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
             let _ = epoll::wait(&self.handle.epoll, buffer, timeout.as_ref());
             let Some(sessions) = self.sessions.upgrade() else { return };
             let ready: Vec<u64> = events.drain(..).map(|event| event.data.u64()).collect();
-            self.take_back(&sessions);
-            if self.settles_at.is_some_and(|at| SystemClock.now() >= at) {
-                self.settle(&sessions);
+            self.resume_unused(&sessions);
+            if self.watch_files_at.is_some_and(|at| SystemClock.now() >= at) {
+                self.watch_files(&sessions);
             }
             // A listener that panics must not end the delivery of signals to the other sessions.
-            let done = catch_unwind(AssertUnwindSafe(|| self.attend_to(&sessions, &ready)));
+            let done = catch_unwind(AssertUnwindSafe(|| self.dispatch(&sessions, &ready)));
             if let Ok(false) = done {
                 return;
             }
         }
     }
 
-    /// Deals with what has happened. Whether to go on.
-    fn attend_to(&mut self, sessions: &Arc<Sessions>, ready: &[u64]) -> bool {
+    /// Handles the descriptors that are ready. Returns whether to go on.
+    fn dispatch(&mut self, sessions: &Arc<Sessions>, ready: &[u64]) -> bool {
         for token in ready {
             match *token {
-                BELL => {
-                    if !self.obey(sessions) {
+                WAKE => {
+                    if !self.handle_requests(sessions) {
                         return false;
                     }
                 }
-                PLACE => self.look_at_place(sessions),
+                FILES => self.check_files(sessions),
                 token => self.event(sessions, token),
             }
         }
-        self.deliver_late(sessions);
+        self.send_unsent(sessions);
         true
     }
 
-    /// Watches the files of the store from now on, and looks whether they are still there.
-    fn settle(&mut self, sessions: &Sessions) {
-        self.settles_at = None;
-        match watch_place(sessions) {
-            Ok(place) => {
-                let _ = self.handle.add(&place, PLACE);
-                self.place = Some(place);
+    /// Begins to watch the files of the store, and checks that they are still there.
+    fn watch_files(&mut self, sessions: &Sessions) {
+        self.watch_files_at = None;
+        match inotify_files(sessions) {
+            Ok(files) => {
+                let _ = self.handle.add(&files, FILES);
+                self.files = Some(files);
             }
-            // Every step looks for itself now and then; it only takes longer.
+            // Every step checks the files now and then; it only takes longer.
             Err(error) => tracing::warn!(%error, "cannot watch the store's directory"),
         }
-        // They may have gone before, which is also why they cannot be watched.
-        self.look_at_place(sessions);
+        // They may have been removed before, which is also why they cannot be watched.
+        self.check_files(sessions);
     }
 
-    /// Does what was asked. Whether to go on.
-    fn obey(&mut self, sessions: &Arc<Sessions>) -> bool {
-        for order in self.handle.take() {
-            match order {
+    /// Handles all requests. Returns whether to go on.
+    fn handle_requests(&mut self, sessions: &Arc<Sessions>) -> bool {
+        for request in self.handle.take() {
+            match request {
                 LoopRequest::Stop => return false,
-                LoopRequest::TakeBack => self.left = Some(SystemClock.now()),
+                LoopRequest::ResumeUnused => self.resume_checked = Some(SystemClock.now()),
                 LoopRequest::Watch(session, scope) => self.watch(sessions, session, scope),
-                LoopRequest::Deliver(session, letter) => {
-                    let late = self.late.entry(session).or_default();
-                    if late.len() < LETTERS {
-                        late.push_back(letter);
+                LoopRequest::Send(session, datagram) => {
+                    let unsent = self.unsent.entry(session).or_default();
+                    if unsent.len() < MAX_UNSENT {
+                        unsent.push_back(datagram);
                     }
                 }
             }
@@ -238,17 +254,17 @@ impl EventLoop {
 
     fn event(&mut self, sessions: &Arc<Sessions>, token: u64) {
         let Some(ProcessWatch { session, scope, process }) = self.watches.remove(&token) else {
-            sessions.read_letters_of(token);
+            sessions.receive(token);
             return;
         };
         self.handle.remove(&process);
-        // Somebody else may keep it alive now: a guardian of its children.
+        // Another process may keep the session alive now.
         self.watch(sessions, session, scope);
     }
 
-    /// Watches the process that keeps the session alive, or ends the session if nobody does.
+    /// Watches the process that keeps the session alive, or ends the session if it is dead.
     fn watch(&mut self, sessions: &Arc<Sessions>, session: SessionId, scope: StepScope) {
-        if sessions.is_own(session) {
+        if sessions.is_local(session) {
             return;
         }
         match watch_process(sessions, session) {
@@ -263,15 +279,15 @@ impl EventLoop {
             }
             Ok(WatchOutcome::Dead) => {
                 sessions.forget_watch(session);
-                sessions.end_dead_soon(session, scope);
+                sessions.end_dead_later(session, scope);
             }
             Ok(WatchOutcome::Absent) => {
                 sessions.forget_watch(session);
-                // Somebody else dealt with its end. If it was killed after it had let go and
-                // before it could write, the letter it owes may be one to us.
+                // The session has ended. If its process was killed between its last release and
+                // the datagram for it, the grant may be one of ours.
                 sessions.resync();
             }
-            // It cannot be watched from here; its lease will tell.
+            // Without a watch the lease is the backstop.
             Err(error) => {
                 tracing::debug!(%session, %error, "cannot watch a session");
                 sessions.forget_watch(session);
@@ -279,15 +295,15 @@ impl EventLoop {
         }
     }
 
-    /// Now and then, forgets the watches over sessions that left in order.
+    /// Drops the watches of sessions that have left, when there are many watches.
     fn prune(&mut self, sessions: &Sessions) {
         if self.watches.len() < self.prune_at {
             return;
         }
         let handle = &self.handle;
         self.watches.retain(|_, watch| {
-            let pulse = liveness::pulse(sessions.directory(), watch.session);
-            let left = matches!(pulse, Ok(Liveness::Absent));
+            let liveness = liveness::check(sessions.directory(), watch.session);
+            let left = matches!(liveness, Ok(Liveness::Absent));
             if left {
                 handle.remove(&watch.process);
                 sessions.forget_watch(watch.session);
@@ -297,31 +313,31 @@ impl EventLoop {
         self.prune_at = (self.watches.len() * 2).max(PRUNE_FROM);
     }
 
-    fn look_at_place(&mut self, sessions: &Sessions) {
+    fn check_files(&mut self, sessions: &Sessions) {
         let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 1024];
-        if let Some(place) = &self.place {
-            let mut reader = inotify::Reader::new(place, &mut buffer);
+        if let Some(files) = &self.files {
+            let mut reader = inotify::Reader::new(files, &mut buffer);
             while reader.next().is_ok() {}
         }
-        if !sessions.store().check_place() {
-            sessions.tell_all(&Signal::AllEnded { loss: Loss::Forgotten });
+        if !sessions.store().check_files() {
+            sessions.deliver_to_all(&Signal::AllEnded { loss: Loss::Forgotten });
         }
     }
 
-    /// Takes back what callers no longer attend to.
-    fn take_back(&mut self, sessions: &Sessions) {
+    /// Resumes the polling of sockets that inline readers no longer read.
+    fn resume_unused(&mut self, sessions: &Sessions) {
         let now = SystemClock.now();
-        if self.left.is_some_and(|looked| now.since(looked) >= TAKE_BACK) {
-            self.left = sessions.take_back().then_some(now);
+        if self.resume_checked.is_some_and(|checked| now.since(checked) >= RESUME_CHECK) {
+            self.resume_checked = sessions.resume_unused().then_some(now);
         }
     }
 
-    fn deliver_late(&mut self, sessions: &Sessions) {
-        self.late.retain(|session, letters| {
-            while let Some(letter) = letters.front() {
-                match sessions.sender().send(*session, letter) {
+    fn send_unsent(&mut self, sessions: &Sessions) {
+        self.unsent.retain(|session, datagrams| {
+            while let Some(datagram) = datagrams.front() {
+                match sessions.sender().send(*session, datagram) {
                     SendOutcome::Full => return true,
-                    SendOutcome::Delivered => letters.pop_front(),
+                    SendOutcome::Delivered => datagrams.pop_front(),
                     SendOutcome::NoReceiver => return false,
                 };
             }
@@ -330,18 +346,20 @@ impl EventLoop {
     }
 }
 
-/// What keeps a session alive.
+/// The result of watching the process of a session.
 enum WatchOutcome {
-    /// A process, with a descriptor that tells of its end.
+    /// A process keeps the session alive; the pidfd is readable when it has ended.
     Watching(OwnedFd),
+    /// The session's process has died.
     Dead,
+    /// The session has left, or was ended after its process died.
     Absent,
 }
 
 fn watch_process(sessions: &Sessions, session: SessionId) -> io::Result<WatchOutcome> {
     let directory = sessions.directory();
-    for _ in 0..LOOKS {
-        let pid = match liveness::pulse(directory, session)? {
+    for _ in 0..LOOKUPS {
+        let pid = match liveness::check(directory, session)? {
             Liveness::Alive(pid) => pid,
             Liveness::Dead => return Ok(WatchOutcome::Dead),
             Liveness::Absent => return Ok(WatchOutcome::Absent),
@@ -352,30 +370,30 @@ fn watch_process(sessions: &Sessions, session: SessionId) -> io::Result<WatchOut
             Err(rustix::io::Errno::SRCH) => continue,
             Err(error) => return Err(error.into()),
         };
-        // The number may have passed to another process before we opened it: look again.
-        if still_kept_by(sessions, session, pid)? {
+        // The pid may have passed to another process before the pidfd was opened: check again.
+        if is_held_by(sessions, session, pid)? {
             return Ok(WatchOutcome::Watching(process));
         }
     }
     Err(io::ErrorKind::NotFound.into())
 }
 
-fn still_kept_by(sessions: &Sessions, session: SessionId, pid: Pid) -> io::Result<bool> {
-    Ok(liveness::pulse(sessions.directory(), session)? == Liveness::Alive(Some(pid)))
+fn is_held_by(sessions: &Sessions, session: SessionId, pid: Pid) -> io::Result<bool> {
+    Ok(liveness::check(sessions.directory(), session)? == Liveness::Alive(Some(pid)))
 }
 
-/// Tells when the files of the store are removed or moved away.
-fn watch_place(sessions: &Sessions) -> io::Result<OwnedFd> {
+/// Opens an inotify descriptor for the removal of the store's files.
+fn inotify_files(sessions: &Sessions) -> io::Result<OwnedFd> {
     use inotify::WatchFlags;
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-    let place = inotify::init(flags)?;
+    let files = inotify::init(flags)?;
     let events = WatchFlags::DELETE
         | WatchFlags::MOVED_FROM
         | WatchFlags::DELETE_SELF
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
     let file_set = sessions.store().file_set();
-    inotify::add_watch(&place, file_set, events)?;
-    inotify::add_watch(&place, file_set.join("locks"), events)?;
-    Ok(place)
+    inotify::add_watch(&files, file_set, events)?;
+    inotify::add_watch(&files, file_set.join("locks"), events)?;
+    Ok(files)
 }

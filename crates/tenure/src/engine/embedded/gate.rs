@@ -1,11 +1,44 @@
-//! The gate before the store's writer lock: one process at a time, with a time limit, and a name
-//! for whoever stands in it. Knows shared memory and a robust mutex, not what they protect.
+//! The gate before LMDB's writer lock: one process at a time, with a timeout, and with the pid of
+//! the process inside.
 //!
-//! LMDB's own writer lock waits without limit. A process that is stopped inside would hold
-//! everybody for ever and nobody could say who it is; so everybody passes this gate first.
+//! LMDB's own writer lock waits without limit. A process that is stopped inside a transaction (by
+//! `SIGSTOP`, by a debugger) would block every other process for ever, and none of them could name
+//! it. So every write transaction first locks a mutex of ours, which has a timeout and a record of
+//! its holder.
 //!
-//! The page is a file that every process of the store maps. Counters that need no transaction stand
-//! in it too: they only grow, so a step that is given up may leave them ahead, never behind.
+//! The file `guard` of a file set is one page that every process of the store maps as shared
+//! memory: a magic number, counters, and a robust, process-shared pthread mutex for each of the two
+//! LMDB environments.
+//!
+//! # States of a mutex
+//!
+//! ```text
+//! free ── lock ──> held by a thread ── unlock ──> free
+//!                   │ the thread ends, or its process dies
+//!                   ▼
+//!                  owner dead ── next lock: EOWNERDEAD, marked consistent ──> held
+//! ```
+//!
+//! A waiter either holds the mutex in the end or gets [`GateBusy`] after its timeout.
+//!
+//! # Invariants, and why this is correct
+//!
+//! 1. **A page with the magic number is whole.** One process makes it, under the setup lock, in a
+//!    directory that is not in its final place yet, and stores `magic` last. `MAGIC` contains the
+//!    size of the mutex and the C library, so a build whose mutex looks different refuses the page.
+//! 2. **Mutual exclusion is that of the mutex.** Every write transaction and every change of the
+//!    map happens while a [`GateGuard`] exists, and a `GateGuard` cannot leave its thread.
+//! 3. **A holder that dies leaves nothing to repair.** All it can leave is an unfinished
+//!    transaction, which LMDB discards. So `EOWNERDEAD` is followed by `pthread_mutex_consistent`.
+//! 4. **`holder` decides nothing.** It is written after the lock and cleared before the unlock, for
+//!    error messages; a reader may see the pid of a process that has left meanwhile.
+//! 5. **Counters only grow.** They are changed without a transaction, so a step that is rolled back
+//!    may leave them ahead of the rows, never behind. Ahead costs a gap in the numbers.
+//! 6. **The order is `Locks` before `Durable`.** A step inside `Locks` may enter `Durable` to
+//!    reserve fences, and nothing enters `Locks` from inside `Durable`.
+//!
+//! The kernel finds the owner of a robust mutex by its thread id, which means nothing in another
+//! pid namespace: `files::check_namespace` refuses to share a file set between two of them.
 
 #![allow(unsafe_code, reason = "a mutex in shared memory has no safe wrapper; each use is argued")]
 
@@ -34,27 +67,27 @@ const MAGIC: u64 = 0x7465_6e75_7265_0002
 /// How large the page's file is.
 const SIZE: usize = 4096;
 
-/// How often a busy gate is tried again before anybody goes to sleep before it, and how long the
-/// pauses are: together a few transactions long, and less than it takes to be woken.
-const TRIES: u32 = 64;
-const PAUSE: u32 = 8;
+/// How often a busy mutex is tried before the thread sleeps on it, and how many spin hints lie
+/// between two tries: together a few transactions, and less than it takes to be woken.
+const SPINS: u32 = 64;
+const SPIN_HINTS: u32 = 8;
 
-/// How long a caller stands at a busy gate itself before it leaves the waiting to a worker: less
-/// than it costs to wake one.
-const LINGER: Duration = Duration::from_micros(100);
+/// How long `try_enter` sleeps on a busy mutex before the caller hands its step to the worker
+/// thread: less than it costs to wake that thread.
+const SHORT_WAIT: Duration = Duration::from_micros(100);
 
-/// What is behind the gate.
+/// The LMDB environment that a mutex protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Environment {
-    /// The lock environment.
+    /// Slots, queues and tombstones; not synced.
     Locks,
-    /// The synced environment.
+    /// Cells and the reserve of fences; synced.
     Durable,
 }
 
 #[repr(C)]
 struct SharedPage {
-    /// Written last: a page without it was never finished.
+    /// Stored last: a page without it was never finished.
     magic: AtomicU64,
     counters: Counters,
     mutexes: [GateMutex; 2],
@@ -64,7 +97,7 @@ struct SharedPage {
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    /// The number of the latest arrival, and of the latest line.
+    /// The latest number of an arrival, of a long queue or of many holders.
     pub(super) arrivals: AtomicU64,
     /// The largest fence of any slot that was forgotten.
     pub(super) floor: AtomicU64,
@@ -72,16 +105,16 @@ pub(super) struct Counters {
     pub(super) reserved: AtomicU64,
     /// How large the map of the lock environment is.
     pub(super) map_size: AtomicU64,
-    /// Not 0 once the file set was found damaged: nobody may go on in it.
+    /// Not 0 once the file set was found damaged: no process may go on using it.
     pub(super) closed: AtomicU64,
-    /// How many tombstones were ever written; while it is 0 nobody needs to look for one.
+    /// How many tombstones were ever written; while it is 0 no step looks for one.
     pub(super) tombs: AtomicU64,
 }
 
 #[repr(C)]
 struct GateMutex {
-    mutex: UnsafeCell<libc::pthread_mutex_t>,
-    /// The process inside, for people; 0 if nobody is.
+    raw: UnsafeCell<libc::pthread_mutex_t>,
+    /// The pid of the holder, for error messages; 0 if the mutex is free.
     holder: AtomicU32,
 }
 
@@ -99,16 +132,16 @@ unsafe impl Send for Gate {}
 // SAFETY: as above.
 unsafe impl Sync for Gate {}
 
-/// Nobody came in: somebody else stands in the gate.
+/// The gate was not entered: another thread or process is inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GateBusy {
-    /// The process inside, as far as it is known.
+    /// The process inside, if it has recorded its pid.
     pub(super) pid: Option<u32>,
 }
 
 impl Gate {
-    /// Maps the page of this file, and makes it first if `fresh`. Only one process at a time may
-    /// call this for a file.
+    /// Maps the page of this file. If `fresh`, initializes it first; the caller must be the only
+    /// user of the file then.
     pub(super) fn open(file: &File, fresh: bool) -> io::Result<Self> {
         if fresh {
             file.set_len(0)?;
@@ -126,7 +159,10 @@ impl Gate {
             gate.page().mutexes.iter().try_for_each(GateMutex::make)?;
             gate.page().magic.store(MAGIC, Ordering::Release);
         } else if gate.page().magic.load(Ordering::Acquire) != MAGIC {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the page is not ours"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the page has another magic number",
+            ));
         }
         Ok(gate)
     }
@@ -135,35 +171,35 @@ impl Gate {
         &self.page().counters
     }
 
-    /// Comes in if nobody is inside, or will be out in a moment.
-    pub(super) fn try_enter(&self, room: Environment) -> Result<GateGuard<'_>, GateBusy> {
-        let gate = self.gate(room);
-        for _ in 0..TRIES {
-            if let Some(inside) = gate.try_lock(self.pid) {
+    /// Enters if the gate is free, or becomes free within a few transactions.
+    pub(super) fn try_enter(&self, environment: Environment) -> Result<GateGuard<'_>, GateBusy> {
+        let mutex = self.mutex(environment);
+        for _ in 0..SPINS {
+            if let Some(inside) = mutex.try_lock(self.pid) {
                 return Ok(inside);
             }
-            for _ in 0..PAUSE {
+            for _ in 0..SPIN_HINTS {
                 std::hint::spin_loop();
             }
         }
-        gate.lock_within(self.pid, LINGER).ok_or_else(|| gate.busy())
+        mutex.lock_within(self.pid, SHORT_WAIT).ok_or_else(|| mutex.busy())
     }
 
-    /// Waits for at most this long. Blocks the thread.
+    /// Enters, waiting for `limit` at most. Blocks the thread.
     pub(super) fn enter(
         &self,
-        room: Environment,
+        environment: Environment,
         limit: Duration,
     ) -> Result<GateGuard<'_>, GateBusy> {
-        let gate = self.gate(room);
-        match gate.try_lock(self.pid) {
+        let mutex = self.mutex(environment);
+        match mutex.try_lock(self.pid) {
             Some(inside) => Ok(inside),
-            None => gate.lock_within(self.pid, limit).ok_or_else(|| gate.busy()),
+            None => mutex.lock_within(self.pid, limit).ok_or_else(|| mutex.busy()),
         }
     }
 
-    fn gate(&self, room: Environment) -> &GateMutex {
-        &self.page().mutexes[room as usize]
+    fn mutex(&self, environment: Environment) -> &GateMutex {
+        &self.page().mutexes[environment as usize]
     }
 
     fn page(&self) -> &SharedPage {
@@ -176,7 +212,7 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, and nobody borrows from it any more.
+        // SAFETY: our own mapping, and nothing borrows from it any more.
         let _ = unsafe { munmap(self.page.as_ptr().cast(), SIZE) };
     }
 }
@@ -188,9 +224,9 @@ impl std::fmt::Debug for Gate {
 }
 
 impl GateMutex {
-    /// Makes the mutex: for several processes, and released by the kernel when its owner dies.
+    /// Initializes the mutex: process-shared and robust.
     fn make(&self) -> io::Result<()> {
-        // SAFETY: nobody else uses this page yet (see `Gate::open`), and zeroed attributes are
+        // SAFETY: no other process uses this page yet (see `Gate::open`), and zeroed attributes are
         // initialised before use and destroyed after it.
         unsafe {
             let mut attributes: libc::pthread_mutexattr_t = std::mem::zeroed();
@@ -198,7 +234,7 @@ impl GateMutex {
             let at = &raw mut attributes;
             check(libc::pthread_mutexattr_setpshared(at, libc::PTHREAD_PROCESS_SHARED))?;
             check(libc::pthread_mutexattr_setrobust(at, libc::PTHREAD_MUTEX_ROBUST))?;
-            let made = check(libc::pthread_mutex_init(self.mutex.get(), at));
+            let made = check(libc::pthread_mutex_init(self.raw.get(), at));
             libc::pthread_mutexattr_destroy(at);
             made
         }
@@ -206,28 +242,28 @@ impl GateMutex {
 
     fn try_lock(&self, pid: u32) -> Option<GateGuard<'_>> {
         // SAFETY: the mutex was made before the page got its magic number.
-        let answer = unsafe { libc::pthread_mutex_trylock(self.mutex.get()) };
+        let answer = unsafe { libc::pthread_mutex_trylock(self.raw.get()) };
         self.entered(answer, pid)
     }
 
     fn lock_within(&self, pid: u32, limit: Duration) -> Option<GateGuard<'_>> {
         // SAFETY: as in `try_lock`; the instant is a plain value.
-        let answer = unsafe { lock_until(self.mutex.get(), limit) };
+        let answer = unsafe { lock_until(self.raw.get(), limit) };
         self.entered(answer, pid)
     }
 
     fn entered(&self, answer: libc::c_int, pid: u32) -> Option<GateGuard<'_>> {
         match answer {
             0 => {}
-            // Its owner died inside. What it left half done was a transaction, which LMDB drops.
+            // Its owner died inside: invariant 3.
             // SAFETY: we own the mutex, which is what the call asks for.
             libc::EOWNERDEAD => unsafe {
-                libc::pthread_mutex_consistent(self.mutex.get());
+                libc::pthread_mutex_consistent(self.raw.get());
             },
             _ => return None,
         }
         self.holder.store(pid, Ordering::Relaxed);
-        Some(GateGuard { gate: self, _thread: PhantomData })
+        Some(GateGuard { mutex: self, _thread: PhantomData })
     }
 
     fn busy(&self) -> GateBusy {
@@ -236,16 +272,16 @@ impl GateMutex {
     }
 }
 
-/// Whoever has this is alone inside. Stays on its thread.
+/// Proof of being alone inside the gate; dropping it unlocks the mutex. Stays on its thread.
 pub(super) struct GateGuard<'a> {
-    gate: &'a GateMutex,
+    mutex: &'a GateMutex,
     _thread: PhantomData<*const ()>,
 }
 
 #[cfg(any(test, feature = "test-util"))]
 impl GateGuard<'_> {
-    /// Stops this process while it is inside.
-    #[allow(clippy::unused_self, reason = "only whoever is inside may stop there")]
+    /// Stops this process while it is inside the gate.
+    #[allow(clippy::unused_self, reason = "only the holder may stop there")]
     pub(super) fn stop(&self) {
         // SAFETY: sends a signal that has no handler. To this thread, so that it stops here.
         unsafe { libc::raise(libc::SIGSTOP) };
@@ -254,13 +290,13 @@ impl GateGuard<'_> {
 
 impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
-        self.gate.holder.store(0, Ordering::Relaxed);
+        self.mutex.holder.store(0, Ordering::Relaxed);
         // SAFETY: this thread locked it, and `GateGuard` cannot leave the thread.
-        unsafe { libc::pthread_mutex_unlock(self.gate.mutex.get()) };
+        unsafe { libc::pthread_mutex_unlock(self.mutex.raw.get()) };
     }
 }
 
-/// Locks within a time, on a clock that nobody sets back.
+/// Locks with a timeout on the monotonic clock.
 #[cfg(target_env = "gnu")]
 unsafe fn lock_until(mutex: *mut libc::pthread_mutex_t, limit: Duration) -> libc::c_int {
     unsafe extern "C" {
@@ -276,7 +312,7 @@ unsafe fn lock_until(mutex: *mut libc::pthread_mutex_t, limit: Duration) -> libc
     unsafe { pthread_mutex_clocklock(mutex, libc::CLOCK_MONOTONIC, &raw const until) }
 }
 
-/// Where the C library can only wait on the wall clock.
+/// Locks with a timeout on the wall clock: other C libraries have no clock to choose.
 #[cfg(not(target_env = "gnu"))]
 unsafe fn lock_until(mutex: *mut libc::pthread_mutex_t, limit: Duration) -> libc::c_int {
     let until = timespec(Duration::from_micros(SystemClock.wall_micros()) + limit);
@@ -316,7 +352,7 @@ mod tests {
         let busy = std::thread::scope(|scope| {
             let tries = || {
                 let tried = other.try_enter(Environment::Locks).err();
-                assert!(other.try_enter(Environment::Durable).is_ok(), "another room");
+                assert!(other.try_enter(Environment::Durable).is_ok(), "another environment");
                 (tried, other.enter(Environment::Locks, SOON).err())
             };
             scope.spawn(tries).join().unwrap()

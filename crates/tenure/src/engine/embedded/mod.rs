@@ -32,6 +32,7 @@ mod raise_fences;
 mod release;
 mod renew;
 mod sessions;
+mod signals;
 mod slots;
 mod step;
 mod store;

@@ -12,7 +12,7 @@ impl EmbeddedEngine {
     }
 
     async fn renew_now(&self, batch: &[ClaimRef]) -> Result<Vec<Renewed>, Error> {
-        if !self.sessions.store().check_place() {
+        if !self.sessions.store().check_files() {
             return Ok(vec![Renewed::Gone(Loss::Forgotten); batch.len()]);
         }
         let verb = |batch: &[ClaimRef], ledger: &mut Ledger<SlotRows<'_, '_>>, now| {

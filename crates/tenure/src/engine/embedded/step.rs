@@ -29,7 +29,7 @@ impl EmbeddedEngine {
         let answer = match done {
             Some((answer, signals)) => {
                 if !signals.is_empty() {
-                    self.sessions.tell(signals, &self.scope);
+                    self.sessions.deliver(signals, &self.scope);
                 }
                 answer
             }
@@ -37,7 +37,7 @@ impl EmbeddedEngine {
         };
         if store.wants_reserve() {
             let sessions = Arc::clone(&self.sessions);
-            self.sessions.disk_worker().later(move || {
+            self.sessions.disk_worker().spawn(move || {
                 if let Err(error) = sessions.store().reserve_ahead() {
                     tracing::warn!(%error, "cannot reserve fences ahead");
                 }
@@ -70,7 +70,7 @@ impl EmbeddedEngine {
                 sessions.store().step(scope.namespace, clock, kind, left, step);
             let (answer, signals) = done?;
             // Told here: the caller may have gone away, the step has been made all the same.
-            sessions.tell(signals, &scope);
+            sessions.deliver(signals, &scope);
             Ok(answer)
         };
         self.sessions.worker().run(job).await

@@ -192,7 +192,7 @@ impl Store {
     }
 
     /// Looks whether the path still leads to the file we opened; if not, all is lost.
-    pub(super) fn check_place(&self) -> bool {
+    pub(super) fn check_files(&self) -> bool {
         let path = self.file_set.join("locks/data.mdb");
         let there = fs::metadata(&path).map(|about| (about.dev(), about.ino()));
         if there.ok() == Some(self.inode) {
@@ -341,7 +341,7 @@ impl Store {
             return Ok(());
         }
         self.looked.store(now, Ordering::Relaxed);
-        if self.check_place() { Ok(()) } else { Err(self.lost()) }
+        if self.check_files() { Ok(()) } else { Err(self.lost()) }
     }
 
     /// No fence is given out that is not reserved.
