@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use super::cells::EmbeddedCells;
 use super::directory::StoreDirectory;
 use super::sessions::{self, Sessions};
+use super::sizes::Sizes;
 use super::slots::SlotRows;
 use super::store::{StepKind, StoreAddress, WAIT};
 use super::url::{self, Location};
@@ -28,9 +29,18 @@ impl EmbeddedEngine {
     /// system, holds a newer format or something damaged, is used from another pid namespace, or
     /// the disk is full; if the namespace stands with another `max_lease`.
     pub fn open(location: &Location, terms: Terms) -> Result<Self, Error> {
+        Self::open_sized(location, terms, Sizes::SHIPPED)
+    }
+
+    /// Opens the store with these sizes, if this process has not opened it already.
+    pub(super) fn open_sized(
+        location: &Location,
+        terms: Terms,
+        sizes: Sizes,
+    ) -> Result<Self, Error> {
         let root = StoreDirectory::of(location.path())?;
         let boot = location.boot_id()?;
-        let sessions = Sessions::at(&StoreAddress { root, boot: boot.clone() })?;
+        let sessions = Sessions::at(&StoreAddress { root, boot: boot.clone() }, sizes)?;
         let namespace = register(&sessions, &terms)?;
         let clock = Arc::clone(&terms.clock);
         let space = terms.namespace.clone();

@@ -33,6 +33,7 @@ mod release;
 mod renew;
 mod sessions;
 mod signals;
+mod sizes;
 mod slots;
 mod step;
 mod store;

@@ -21,6 +21,7 @@ use super::errors::forked;
 use super::event_loop::{self, EventLoopHandle, LoopRequest};
 use super::liveness::{self, Liveness, LivenessLock};
 use super::signals::SocketReaders;
+use super::sizes::Sizes;
 use super::slots::SlotRows;
 use super::store::{StepKind, Store, StoreAddress, WAIT};
 use super::worker::Worker;
@@ -61,8 +62,8 @@ pub(super) struct LocalSession {
 
 impl Sessions {
     /// Returns the sessions in the store at this address; opens the store if this process has not
-    /// done so yet.
-    pub(super) fn at(address: &StoreAddress) -> Result<Arc<Self>, Error> {
+    /// done so yet, with these sizes.
+    pub(super) fn at(address: &StoreAddress, sizes: Sizes) -> Result<Arc<Self>, Error> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, sessions| sessions.strong_count() > 0);
         let sessions = open.get(address).and_then(Weak::upgrade);
@@ -75,7 +76,7 @@ impl Sessions {
             }
             sessions.store.close();
         }
-        let store = Arc::new(Store::open(address)?);
+        let store = Arc::new(Store::open(address, sizes)?);
         let sessions =
             Self::new(store).map_err(|error| cannot_join(&error, address.root.path()))?;
         open.insert(address.clone(), Arc::downgrade(&sessions));

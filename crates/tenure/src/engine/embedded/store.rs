@@ -17,7 +17,8 @@ use super::errors::{foreign, forked, stuck};
 use super::files::{Refused, check_namespace, is_damage, make, open_env, refused, set_aside};
 use super::gate::{Environment, Gate, GateBusy, GateGuard};
 use super::liveness;
-use super::slots::SlotRows;
+use super::sizes::Sizes;
+use super::slots::{RowContext, SlotRows};
 use super::txn::{Table, Txn, TxnError};
 use crate::contract::{Error, ErrorKind, SessionId, Signal};
 use crate::ledger::seam::Mint;
@@ -54,6 +55,7 @@ pub(super) struct Store {
     /// `None` once the store is gone: its path may be needed for another.
     env: RwLock<Option<Env<WithoutTls>>>,
     table: Table,
+    sizes: Sizes,
     gate: Gate,
     data: File,
     /// Which file that is, to notice when the path leads to another one.
@@ -89,7 +91,7 @@ pub(super) type StepOutcome<T> = (T, Vec<(SessionId, Signal)>);
 
 impl Store {
     /// Opens the store at this address, and makes it if it is not there yet. Once per process.
-    pub(super) fn open(address: &StoreAddress) -> Result<Self, Error> {
+    pub(super) fn open(address: &StoreAddress, sizes: Sizes) -> Result<Self, Error> {
         let root = &address.root;
         let alone = root.set_up()?;
         root.clear_old(&address.boot, &alone);
@@ -101,7 +103,7 @@ impl Store {
         if fresh {
             make(root, &file_set, &alone)?;
         }
-        let opened = Self::open_files(root, &file_set);
+        let opened = Self::open_files(root, &file_set, sizes);
         match opened {
             Ok(store) => {
                 store.first_reserve(&alone)?;
@@ -115,7 +117,7 @@ impl Store {
         }
     }
 
-    fn open_files(root: &StoreDirectory, file_set: &Path) -> Result<Self, Refused> {
+    fn open_files(root: &StoreDirectory, file_set: &Path, sizes: Sizes) -> Result<Self, Refused> {
         let page = file_set.join("guard");
         let file = File::options().read(true).write(true).open(&page);
         let file =
@@ -160,6 +162,7 @@ impl Store {
             _users: users,
             env: RwLock::new(Some(env)),
             table,
+            sizes,
             gate,
             data,
             inode: (about.dev(), about.ino()),
@@ -303,13 +306,14 @@ impl Store {
         loop {
             let txn = env.write_txn().map_err(|error| self.trouble(TxnError::Store(error)))?;
             let txn = Txn::new(txn, self.table);
+            let context = RowContext { txn: &txn, counters, sizes: &self.sizes };
             let now = Now { tick, wall_micros: clock.wall_micros() };
             let mint = Mint {
                 floor: counters.floor.load(Ordering::Relaxed),
                 arrivals: counters.arrivals.load(Ordering::Relaxed),
                 ..Mint::default()
             };
-            let mut ledger = Ledger::over(SlotRows::new(&txn, counters, namespace), mint);
+            let mut ledger = Ledger::over(SlotRows::new(context, namespace), mint);
             let answer = step(&mut ledger, now);
             let (mut rows, mint, signals) = ledger.into_parts();
             rows.flush();

@@ -1,9 +1,20 @@
 //! Hooks for tests of the embedded engine.
 
-use super::EmbeddedEngine;
+use super::sizes::Sizes;
+use super::{EmbeddedEngine, Location};
 use crate::contract::Error;
+use crate::engine::Terms;
 
 impl EmbeddedEngine {
+    /// Opens a store in which a few waiters are a long queue and a few holders are many: for tests
+    /// of both layouts. All users of the store must open it like this.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_small(location: &Location, terms: Terms) -> Result<Self, Error> {
+        Self::open_sized(location, terms, Sizes::SMALL)
+    }
+
     /// Waits until what this process has begun in the store is done: for tests.
     pub fn settle(&self) {
         self.sessions.worker().settle();

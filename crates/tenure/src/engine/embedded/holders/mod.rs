@@ -1,8 +1,9 @@
 //! The holders of a slot, as the store keeps them: a few in the slot's own row, many in rows of
-//! their own. Knows which it is, not who may come in.
+//! their own with indexes (`long.rs`).
 //!
-//! They get rows of their own when one more comes than a row may have, and stand in the slot's row
-//! again after the last of them has gone.
+//! They get rows of their own when one more would exceed `Sizes::few_holders`, and are kept in
+//! the slot's row again after the last of them has left. Admission rules are the ledger's: this
+//! file implements its trait [`Holders`].
 
 mod long;
 
@@ -10,21 +11,16 @@ use std::sync::atomic::Ordering;
 
 use self::long::LongHolders;
 use super::codec::{HoldersHead, HoldersRow};
-use super::gate::Counters;
 use super::queue::RowRef;
-use super::txn::Txn;
+use super::slots::RowContext;
 use crate::contract::{ClaimId, Fence, OwnerId};
 use crate::ledger::seam::{Hold, Holders, Holds};
 use crate::time::Tick;
 
-/// Most holders that stand in their slot's row. Next to nothing in the project's own tests, so that
-/// they see both kinds.
-const FEW: usize = if cfg!(feature = "seeded-bugs") { 3 } else { 24 };
-
-/// The holders of a slot.
+/// The holders of a slot within one transaction.
 pub(super) struct StoredHolders<'t, 'e> {
-    txn: &'t Txn<'e>,
-    counters: &'t Counters,
+    context: RowContext<'t, 'e>,
+    /// The weights of one owner's claims add up.
     additive: bool,
     form: HoldersForm<'t, 'e>,
 }
@@ -35,26 +31,23 @@ enum HoldersForm<'t, 'e> {
 }
 
 impl<'t, 'e> StoredHolders<'t, 'e> {
-    /// No holders.
-    pub(super) fn empty(txn: &'t Txn<'e>, counters: &'t Counters) -> Self {
-        Self { txn, counters, additive: false, form: HoldersForm::Few(Holds::new(false)) }
+    /// Makes an empty set of holders.
+    pub(super) fn empty(context: RowContext<'t, 'e>) -> Self {
+        Self { context, additive: false, form: HoldersForm::Few(Holds::new(false)) }
     }
 
-    /// The holders of which a slot's row says this.
-    pub(super) fn new(
-        txn: &'t Txn<'e>,
-        counters: &'t Counters,
-        row: HoldersRow,
-        additive: bool,
-    ) -> Self {
+    /// Makes the holders that a slot's row describes.
+    pub(super) fn new(context: RowContext<'t, 'e>, row: HoldersRow, additive: bool) -> Self {
         let form = match row {
             HoldersRow::Few(holds) => HoldersForm::Few(holds),
-            HoldersRow::Many(head) => HoldersForm::Many(LongHolders::new(txn, head, additive)),
+            HoldersRow::Many(head) => {
+                HoldersForm::Many(LongHolders::new(context.txn, head, additive))
+            }
         };
-        Self { txn, counters, additive, form }
+        Self { context, additive, form }
     }
 
-    /// What the slot's row is to say: all of a few, or where many stand.
+    /// Returns what goes into the slot's row: a few holders, or the head of many.
     pub(super) fn row(&self) -> Result<&Holds, HoldersHead> {
         match &self.form {
             HoldersForm::Few(holds) => Ok(holds),
@@ -62,12 +55,12 @@ impl<'t, 'e> StoredHolders<'t, 'e> {
         }
     }
 
-    /// Gives every holder a row of its own.
-    fn spread(&mut self) {
+    /// Moves every holder into a row of its own.
+    fn lengthen(&mut self) {
         let HoldersForm::Few(few) = &self.form else { return };
-        let id = self.counters.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = self.context.counters.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
         let head = HoldersHead { id, ..HoldersHead::default() };
-        let mut many = LongHolders::new(self.txn, head, self.additive);
+        let mut many = LongHolders::new(self.context.txn, head, self.additive);
         for hold in few.iter() {
             many.insert(hold);
         }
@@ -132,8 +125,9 @@ impl Holders for StoredHolders<'_, '_> {
     }
 
     fn insert(&mut self, hold: Hold) {
-        if matches!(&self.form, HoldersForm::Few(few) if few.len() >= FEW) {
-            self.spread();
+        if matches!(&self.form, HoldersForm::Few(few) if few.len() >= self.context.sizes.few_holders)
+        {
+            self.lengthen();
         }
         match &mut self.form {
             HoldersForm::Few(few) => few.insert(hold),
@@ -173,7 +167,7 @@ impl Holders for StoredHolders<'_, '_> {
         }
     }
 
-    /// Only called where nobody holds: no rows are left behind.
+    /// Only called for a slot without holders, so no rows are left behind.
     fn reset(&mut self, additive: bool) {
         self.additive = additive;
         self.form = HoldersForm::Few(Holds::new(additive));
@@ -186,10 +180,13 @@ mod tests {
     use std::time::Duration;
 
     use super::super::files::{FIRST_MAP, open_env};
+    use super::super::gate::Counters;
+    use super::super::sizes::Sizes;
+    use super::super::txn::Txn;
     use super::*;
     use crate::contract::{About, Arrival, Claim, Lineage, Name, Part, Parts, Patience};
 
-    /// Numbers by chance, the same in every run.
+    /// Pseudo-random numbers, the same in every run.
     struct Chance(u64);
 
     impl Chance {
@@ -223,7 +220,7 @@ mod tests {
         }
     }
 
-    /// What the rules can ask.
+    /// Compares everything that the rules can ask.
     #[track_caller]
     fn compare(kept: &mut StoredHolders<'_, '_>, model: &mut Holds, last: u64) {
         assert_eq!((kept.len(), kept.weight()), (model.len(), model.weight()));
@@ -254,7 +251,8 @@ mod tests {
         let counters = Counters::default();
         for (seed, additive) in [(1, false), (2, true), (3, false)] {
             let txn = Txn::new(env.write_txn().unwrap(), table);
-            let mut kept = StoredHolders::empty(&txn, &counters);
+            let context = RowContext { txn: &txn, counters: &counters, sizes: &Sizes::SMALL };
+            let mut kept = StoredHolders::empty(context);
             let mut model = Holds::new(additive);
             kept.reset(additive);
             let mut chance = Chance(seed);
@@ -281,8 +279,8 @@ mod tests {
                 compare(&mut kept, &mut model, number);
                 most = most.max(kept.len());
             }
-            assert!(most > FEW, "{most} were not many");
-            assert!(kept.row().is_err(), "many do not stand in the slot's row");
+            assert!(most > Sizes::SMALL.few_holders, "{most} were not many");
+            assert!(kept.row().is_err(), "many are not kept in the slot's row");
             let left: Vec<ClaimId> = model.iter().map(|hold| hold.claim.id).collect();
             for id in left {
                 assert!(kept.remove(id).is_some() && model.remove(id).is_some());

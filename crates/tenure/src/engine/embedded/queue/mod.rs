@@ -1,5 +1,10 @@
-//! The line before a slot, as the store keeps it: a short one in the slot's own row, a long one in
-//! rows of its own. Knows which it is, not who may come in.
+//! The queue of a slot, as the store keeps it: a short one in the slot's own row (`short.rs`), a
+//! long one in rows of its own with indexes (`long.rs`).
+//!
+//! A queue becomes long when one more ticket would exceed `Sizes::short_queue`, and short again
+//! when its last ticket has left. In between its form does not change, so that a queue around the
+//! limit is not rewritten again and again. The slot's row has the [`QueueHead`], whose id is 0 for
+//! a short queue. Admission rules are the ledger's: this file implements its trait [`Line`].
 
 mod long;
 mod short;
@@ -10,20 +15,14 @@ use std::sync::atomic::Ordering;
 use self::long::LongQueue;
 use self::short::ShortQueue;
 use super::codec::QueueHead;
-use super::gate::Counters;
-use super::txn::Txn;
+use super::slots::RowContext;
 use crate::contract::{ClaimId, OwnerId, SessionId};
 use crate::ledger::seam::{Line, Ticket};
 use crate::time::Tick;
 
-/// The longest line that stands in its slot's row. Next to nothing in the project's own tests, so
-/// that they see both kinds.
-const SHORT: usize = if cfg!(feature = "seeded-bugs") { 3 } else { 24 };
-
-/// The line before a slot.
+/// The queue of a slot within one transaction.
 pub(super) struct StoredQueue<'t, 'e> {
-    txn: &'t Txn<'e>,
-    counters: &'t Counters,
+    context: RowContext<'t, 'e>,
     form: QueueForm<'t, 'e>,
 }
 
@@ -32,7 +31,7 @@ enum QueueForm<'t, 'e> {
     Long(LongQueue<'t, 'e>),
 }
 
-/// A ticket, or a hold, that is looked at.
+/// A ticket or a hold that was read: from the cached slot, or decoded from a row of its own.
 pub(super) enum RowRef<'a, T = Ticket> {
     Cached(&'a T),
     Decoded(Box<T>),
@@ -65,23 +64,18 @@ impl<T> Deref for RowRef<'_, T> {
 }
 
 impl<'t, 'e> StoredQueue<'t, 'e> {
-    /// A line with nobody in it.
-    pub(super) fn empty(txn: &'t Txn<'e>, counters: &'t Counters) -> Self {
-        Self { txn, counters, form: QueueForm::Short(ShortQueue::new(txn)) }
+    /// Makes an empty queue.
+    pub(super) fn empty(context: RowContext<'t, 'e>) -> Self {
+        Self { context, form: QueueForm::Short(ShortQueue::new(context.txn)) }
     }
 
-    /// The line of which a slot's row says this; `short` is what stands in the row itself.
-    pub(super) fn new(
-        txn: &'t Txn<'e>,
-        counters: &'t Counters,
-        head: QueueHead,
-        short: &[&[u8]],
-    ) -> Self {
+    /// Makes the queue that a slot's row describes; `short` are the tickets in the row itself.
+    pub(super) fn new(context: RowContext<'t, 'e>, head: QueueHead, short: &[&[u8]]) -> Self {
         let form = match head.id {
-            0 => QueueForm::Short(ShortQueue::read(txn, short)),
-            _ => QueueForm::Long(LongQueue::new(txn, head)),
+            0 => QueueForm::Short(ShortQueue::read(context.txn, short)),
+            _ => QueueForm::Long(LongQueue::new(context, head)),
         };
-        Self { txn, counters, form }
+        Self { context, form }
     }
 
     pub(super) fn head(&self) -> QueueHead {
@@ -91,7 +85,7 @@ impl<'t, 'e> StoredQueue<'t, 'e> {
         }
     }
 
-    /// The tickets that stand in the slot's row.
+    /// Returns the tickets that are queue in the slot's row.
     pub(super) fn short(&self) -> impl Iterator<Item = &[u8]> {
         let short = match &self.form {
             QueueForm::Short(short) => Some(short.bytes()),
@@ -100,11 +94,11 @@ impl<'t, 'e> StoredQueue<'t, 'e> {
         short.into_iter().flatten()
     }
 
-    /// Gives every ticket a row of its own.
+    /// Moves every ticket into a row of its own.
     fn lengthen(&mut self) {
         let QueueForm::Short(short) = &self.form else { return };
-        let id = self.counters.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut long = LongQueue::new(self.txn, QueueHead { id, ..QueueHead::default() });
+        let id = self.context.counters.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut long = LongQueue::new(self.context, QueueHead { id, ..QueueHead::default() });
         for ticket in short.iter() {
             long.push(ticket.clone(), ticket.kin);
         }
@@ -112,22 +106,22 @@ impl<'t, 'e> StoredQueue<'t, 'e> {
     }
 }
 
-/// The same call on whichever it is.
+/// Calls the same method on either form.
 macro_rules! either {
-    ($line:expr, $kept:ident => $call:expr) => {
+    ($line:expr, $queue:ident => $call:expr) => {
         match $line {
-            QueueForm::Short($kept) => $call,
-            QueueForm::Long($kept) => $call,
+            QueueForm::Short($queue) => $call,
+            QueueForm::Long($queue) => $call,
         }
     };
 }
 
-/// The tickets of whichever it is.
+/// Chains the tickets of either form into one iterator type.
 macro_rules! tickets {
-    ($line:expr, $kept:ident => $call:expr) => {{
+    ($line:expr, $queue:ident => $call:expr) => {{
         let (short, long) = match $line {
-            QueueForm::Short($kept) => (Some($call.map(RowRef::Cached)), None),
-            QueueForm::Long($kept) => (None, Some($call)),
+            QueueForm::Short($queue) => (Some($call.map(RowRef::Cached)), None),
+            QueueForm::Long($queue) => (None, Some($call)),
         };
         short.into_iter().flatten().chain(long.into_iter().flatten())
     }};
@@ -154,19 +148,19 @@ impl Line for StoredQueue<'_, '_> {
     }
 
     fn iter(&self) -> impl Iterator<Item = RowRef<'_>> {
-        tickets!(&self.form, kept => kept.iter())
+        tickets!(&self.form, queue => queue.iter())
     }
 
     fn ahead(&self) -> impl Iterator<Item = RowRef<'_>> {
-        tickets!(&self.form, kept => kept.ahead())
+        tickets!(&self.form, queue => queue.ahead())
     }
 
     fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = RowRef<'_>> {
-        tickets!(&self.form, kept => kept.kin_of(owner))
+        tickets!(&self.form, queue => queue.kin_of(owner))
     }
 
     fn before(&self, id: ClaimId) -> impl Iterator<Item = RowRef<'_>> {
-        tickets!(&self.form, kept => kept.before(id))
+        tickets!(&self.form, queue => queue.before(id))
     }
 
     fn sessions_before(&self, id: ClaimId, nearest: usize) -> Vec<Option<SessionId>> {
@@ -179,33 +173,34 @@ impl Line for StoredQueue<'_, '_> {
     }
 
     fn place(&self, id: ClaimId) -> Option<usize> {
-        either!(&self.form, kept => kept.place(id))
+        either!(&self.form, queue => queue.place(id))
     }
 
     fn push(&mut self, ticket: Ticket, kin: u32) {
-        if matches!(&self.form, QueueForm::Short(short) if short.len() >= SHORT) {
+        if matches!(&self.form, QueueForm::Short(short) if short.len() >= self.context.sizes.short_queue)
+        {
             self.lengthen();
         }
-        either!(&mut self.form, kept => kept.push(ticket, kin));
+        either!(&mut self.form, queue => queue.push(ticket, kin));
     }
 
     fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
-        let removed = either!(&mut self.form, kept => kept.remove(id));
+        let removed = either!(&mut self.form, queue => queue.remove(id));
         if matches!(&self.form, QueueForm::Long(long) if long.head().len == 0) {
-            self.form = QueueForm::Short(ShortQueue::new(self.txn));
+            self.form = QueueForm::Short(ShortQueue::new(self.context.txn));
         }
         removed
     }
 
     fn renew(&mut self, id: ClaimId, expires: Tick) {
-        either!(&mut self.form, kept => kept.renew(id, expires));
+        either!(&mut self.form, queue => queue.renew(id, expires));
     }
 
     fn dead(&self, now: Tick) -> Option<ClaimId> {
-        either!(&self.form, kept => kept.dead(now))
+        either!(&self.form, queue => queue.dead(now))
     }
 
     fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
-        either!(&mut self.form, kept => kept.owner_holds(owner, holds));
+        either!(&mut self.form, queue => queue.owner_holds(owner, holds));
     }
 }
