@@ -1,4 +1,8 @@
-//! The claim verb.
+//! The claim verb: one step, repeated once where dead processes may have changed its answer.
+//!
+//! A try that finds the lock held ends the holders whose process is dead and tries again. A claim
+//! that finds the store full ends every dead session and tries again. A claim that waits has the
+//! sessions before it watched.
 
 use std::sync::Arc;
 
@@ -9,21 +13,21 @@ use crate::contract::{Claim, Error, Refusal, Verb, Verdict};
 use crate::ledger::Ledger;
 
 impl EmbeddedEngine {
-    pub(super) async fn claim_part(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
-        let verdict = self.claim_now(claim).await;
+    pub(super) async fn claim(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+        let verdict = self.claim_past_dead(claim).await;
         verdict.map_err(|error| error.during(Verb::Claim).on(claim.parts.first_name()))
     }
 
-    /// A try that found the lock with a dead process is tried once more.
-    async fn claim_now(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
+    /// Claims, and once more if holders or the contents of a full store turn out to be dead.
+    async fn claim_past_dead(&self, claim: &Arc<Claim>) -> Result<Verdict, Error> {
         if let Some(session) = claim.session
             && let Some(error) = lock(&self.failed).get(&session)
         {
             return Err(error.clone());
         }
         let verdict = match self.claim_once(claim).await {
-            // A full store may be full of what the dead have left behind.
-            Err(_) if self.sessions.store().was_full() && self.make_room().await => {
+            // The store may be full of what dead processes have left behind.
+            Err(_) if self.sessions.store().was_full() && self.free_space().await => {
                 self.claim_once(claim).await?
             }
             answer => answer?,

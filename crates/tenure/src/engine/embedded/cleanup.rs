@@ -1,4 +1,5 @@
-//! Ends what dead processes have left behind.
+//! Ends what dead processes have left behind: sessions whose liveness file is unlocked, and expired
+//! claims in slots that no caller asks for any more.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use super::{EmbeddedEngine, lock};
 use crate::contract::{Error, SessionId};
 use crate::ledger::Ledger;
 
-/// How many slots a sweep looks at.
+/// How many slots one sweep checks.
 const SWEPT: usize = 256;
 
 impl EmbeddedEngine {
@@ -23,7 +24,7 @@ impl EmbeddedEngine {
         done.map(|((), signals)| self.sessions.deliver(signals, &self.scope))
     }
 
-    /// Ends those of these sessions that are dead. Whether there were any.
+    /// Ends the dead ones among these sessions. Returns whether there were any.
     pub(super) async fn end_dead(&self, sessions: impl Iterator<Item = SessionId>) -> bool {
         let dead: Vec<_> = sessions.filter(|session| self.sessions.is_dead(*session)).collect();
         if dead.is_empty() {
@@ -39,13 +40,14 @@ impl EmbeddedEngine {
         ended.await.is_ok()
     }
 
-    /// Ends every session that is dead. Whether there were any.
-    pub(super) async fn make_room(&self) -> bool {
+    /// Ends every dead session of the store. Returns whether there were any.
+    pub(super) async fn free_space(&self) -> bool {
         self.sweep();
         self.end_dead(self.sessions.others().unwrap_or_default().into_iter()).await
     }
 
-    /// Looks through a few slots for what is dead: nobody may ever ask for their names again.
+    /// Removes expired claims from the next few slots, on the worker thread: no caller may ever
+    /// ask for their names again.
     pub(super) fn sweep(&self) {
         let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
         let swept = Arc::clone(&self.swept);

@@ -1,4 +1,10 @@
-//! Opens a store, and agrees with its other clients on the longest lease of the namespace.
+//! Opens a store, joins sessions to it, and agrees with the other clients of the namespace on the
+//! longest lease.
+//!
+//! The longest lease is kept in the store. A client that states another one changes it if no session
+//! lives in the store and no claim in the namespace. A client that agreed and has no session yet is
+//! not seen by that check; it registers again when its session has joined, and fails then if the
+//! longest lease has been changed meanwhile.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -14,7 +20,7 @@ use crate::contract::{Engine, Error, Page, Query, SessionId, SignalListener, Ver
 use crate::engine::{Terms, max_lease};
 use crate::ledger::Ledger;
 
-/// Opens the store that the rest of an `embedded:` URL names.
+/// Opens the store that an `embedded:` URL names; `rest` follows the scheme.
 pub(in crate::engine) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
     let open = || EmbeddedEngine::open(&url::read(rest)?, terms);
     let engine = open().map_err(|error| error.during(Verb::Connect))?;
@@ -27,7 +33,7 @@ impl EmbeddedEngine {
     /// # Errors
     /// If the directory is not this user's own, can be written by others, is on a network file
     /// system, holds a newer format or something damaged, is used from another pid namespace, or
-    /// the disk is full; if the namespace stands with another `max_lease`.
+    /// the disk is full; if clients or claims rely on another `max_lease` of the namespace.
     pub fn open(location: &Location, terms: Terms) -> Result<Self, Error> {
         Self::open_sized(location, terms, Sizes::SHIPPED)
     }
@@ -56,16 +62,17 @@ impl EmbeddedEngine {
         })
     }
 
+    /// Joins a session. If that fails, its claims fail with the error: a session that cannot be
+    /// woken or watched must not wait.
     pub(super) fn join(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         match self.sessions.join(session, listener) {
             Ok(()) => {
                 lock(&self.joined).push(session);
-                // From here on it is seen; before, another client may have changed the terms.
+                // Before it joined, another client may have changed the longest lease.
                 if let Err(error) = register(&self.sessions, &self.terms) {
                     lock(&self.failed).insert(session, error);
                 }
             }
-            // Told to whoever claims: a session that nobody can wake or watch must not wait.
             Err(error) => {
                 let error = sessions::cannot_join(&error, self.sessions.directory());
                 lock(&self.failed).insert(session, error);
@@ -74,18 +81,14 @@ impl EmbeddedEngine {
     }
 }
 
-/// The number of the namespace, if its clients agree on the longest lease. A client that states
-/// another one changes it, if no session lives in the store and no claim in the namespace.
-///
-/// A client that agreed and has no session yet is not seen here; it looks again when it has one,
-/// see `listen`.
+/// Returns the number of the namespace if the longest lease is, or can be made, the one of `terms`.
 fn register(sessions: &Sessions, terms: &Terms) -> Result<u32, Error> {
     let clock = &*terms.clock;
     let (store, stated) = (sessions.store(), terms.max_lease);
-    let ((number, stands), _) = store.step(0, clock, StepKind::MayGrow, WAIT, |ledger, _| {
+    let ((number, current), _) = store.step(0, clock, StepKind::MayGrow, WAIT, |ledger, _| {
         ledger.shelf().namespace(&terms.namespace, stated, false)
     })?;
-    if stands == stated {
+    if current == stated {
         return Ok(number);
     }
     let all = Query::Page(Page::default());
@@ -102,5 +105,5 @@ fn register(sessions: &Sessions, terms: &Terms) -> Result<u32, Error> {
     let (changed, _) = store.step(number, clock, StepKind::MayGrow, WAIT, change)?;
     changed
         .map(|(number, _)| number)
-        .map_err(|because| max_lease::refused(stands, stated, &because))
+        .map_err(|because| max_lease::refused(current, stated, &because))
 }

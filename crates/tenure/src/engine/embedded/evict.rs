@@ -1,4 +1,5 @@
-//! The evict verb.
+//! The evict verb: ends the grant with one fence, and grants to the next waiters in the same
+//! transaction.
 
 use super::EmbeddedEngine;
 use super::slots::SlotRows;
@@ -7,7 +8,7 @@ use crate::contract::{Error, Evicted, Eviction, Verb};
 use crate::ledger::Ledger;
 
 impl EmbeddedEngine {
-    pub(super) async fn evict_grant(&self, eviction: &Eviction) -> Result<Evicted, Error> {
+    pub(super) async fn evict(&self, eviction: &Eviction) -> Result<Evicted, Error> {
         let verb = |eviction: &Eviction, ledger: &mut Ledger<SlotRows<'_, '_>>, now| {
             ledger.evict(eviction, now)
         };

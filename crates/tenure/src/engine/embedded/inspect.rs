@@ -1,4 +1,5 @@
-//! The inspect verb.
+//! The inspect verb. Sessions that turn out to be dead are ended first, so that they are not shown
+//! as holders.
 
 use super::EmbeddedEngine;
 use super::slots::SlotRows;
@@ -6,27 +7,26 @@ use super::store::{StepKind, WAIT};
 use crate::contract::{Error, Query, Snapshot, Verb};
 use crate::ledger::{Census, Ledger};
 
-/// How many sessions an inspection looks at, whether they live.
-const LOOKED_AT: usize = 64;
+/// How many sessions of a snapshot are checked for being alive.
+const MAX_CHECKED: usize = 64;
 
 impl EmbeddedEngine {
-    pub(super) async fn inspect_slots(&self, query: &Query) -> Result<Snapshot, Error> {
-        self.inspect_now(query).await.map_err(|error| error.during(Verb::Inspect))
+    pub(super) async fn inspect(&self, query: &Query) -> Result<Snapshot, Error> {
+        self.inspect_past_dead(query).await.map_err(|error| error.during(Verb::Inspect))
     }
 
-    async fn inspect_now(&self, query: &Query) -> Result<Snapshot, Error> {
+    async fn inspect_past_dead(&self, query: &Query) -> Result<Snapshot, Error> {
         let verb =
             |query: &Query, ledger: &mut Ledger<SlotRows<'_, '_>>, now| ledger.inspect(query, now);
         let seen = self.step(StepKind::FreesSpace, query, verb).await?;
-        // The dead are not shown as holders if that can be helped.
         let sessions = seen.sessions().into_iter().filter_map(|view| view.session);
-        if self.end_dead(sessions.take(LOOKED_AT)).await {
+        if self.end_dead(sessions.take(MAX_CHECKED)).await {
             return self.step(StepKind::FreesSpace, query, verb).await;
         }
         Ok(seen)
     }
 
-    /// How much the namespace holds: for leak checks in tests.
+    /// Counts what the namespace holds: for leak checks in tests.
     ///
     /// # Errors
     /// If the store cannot be read.

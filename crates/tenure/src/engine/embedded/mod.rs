@@ -1,14 +1,26 @@
 //! The embedded engine: many processes on one host share locks through a directory, without a
-//! server. Knows the contract and how its rooms fit together.
+//! server.
 //!
 //! `embedded:` is the user's own store, the same from a shell, from cron and from a service of that
-//! user; `embedded:///path` is the store in that directory. The rules are the ledger's own, run
+//! user; `embedded:///path` is the store in that directory. The rules are those of the ledger, run
 //! inside write transactions of an LMDB file that every process maps.
 //!
-//! - A verb is one transaction, run on the caller's thread if the gate is free, else on a worker's.
-//! - A release writes a letter to the next holder's session.
-//! - A process that dies lets go of its sign of life; whoever waits for it notices at once.
-//! - A reboot ends every lock. Cells, and how far fences were given out, outlive it.
+//! ```text
+//! verb ──> step.rs ──> store.rs ──> gate.rs ──> ledger over slots.rs, queue/, holders/ ──> commit
+//!                          │                                                                │
+//!                          ▼                                                                ▼
+//!                       worker.rs, if the gate is busy           signals.rs ──> datagrams.rs ══>
+//! ```
+//!
+//! - A verb is one transaction, run on the caller's thread if the gate is free, otherwise on the
+//!   worker thread. Its signals are sent after the commit.
+//! - A release grants to the next waiter and sends a datagram to that waiter's session.
+//! - A process that dies releases the lock on its liveness file; the event loop of every process
+//!   that waits for it is woken, and ends what the dead process held (`cleanup.rs`).
+//! - A reboot ends every lock. Cells, and how far fences were given out, outlive it (`durable.rs`).
+//!
+//! There is no `doctor.rs`: what a doctor would examine (the owner and mode of the directory, the
+//! file system, the format, damage) is checked whenever the store is opened, and refused.
 
 mod bytes;
 mod cells;
@@ -76,8 +88,8 @@ pub const PROMISES: Promises = Promises {
     lacks_because: "",
 };
 
-/// How many sessions in the way of a waiting claim are watched, in each slot: the holders' and the
-/// nearest in line. After a death everybody looks again.
+/// How many sessions in the way of a waiting claim are watched, in each slot: those of the holders
+/// and of the nearest waiters before it. After a death every waiter looks up the next ones.
 const WATCHED: usize = 4;
 
 /// The embedded engine, bound to one namespace of one store.
@@ -88,12 +100,13 @@ pub struct EmbeddedEngine {
     cells: EmbeddedCells,
     /// Sessions that could not begin, with the reason.
     failed: Mutex<IdMap<SessionId, Error>>,
+    /// The sessions of this engine, which leave when it is dropped.
     joined: Mutex<Vec<SessionId>>,
-    /// Where the last sweep ended.
+    /// The name at which the last sweep ended.
     swept: Arc<Mutex<Option<Name>>>,
 }
 
-/// Whose slots, by which clock.
+/// The namespace and the clock of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct StepScope {
     namespace: u32,
@@ -106,23 +119,23 @@ impl Engine for EmbeddedEngine {
     }
 
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
-        Box::pin(self.claim_part(claim))
+        Box::pin(self.claim(claim))
     }
 
     fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
-        Box::pin(self.renew_batch(batch))
+        Box::pin(self.renew(batch))
     }
 
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(self.release_batch(batch))
+        Box::pin(self.release(batch))
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(self.inspect_slots(query))
+        Box::pin(self.inspect(query))
     }
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(self.evict_grant(eviction))
+        Box::pin(self.evict(eviction))
     }
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {

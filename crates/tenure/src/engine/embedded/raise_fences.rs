@@ -1,5 +1,5 @@
 //! Raises the floor of a namespace's fences. The step writes the reserve of fences to the disk
-//! before it returns, so it runs on the thread that may wait for the disk.
+//! before it returns, so it runs on the worker thread for the disk.
 
 use std::sync::Arc;
 

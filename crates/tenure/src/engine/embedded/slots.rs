@@ -71,14 +71,15 @@ impl<'t, 'e> SlotRows<'t, 'e> {
                 Some(slot) => {
                     // A slot with one holder fits on the stack.
                     let waiting: usize = slot.line.short().map(|ticket| ticket.len() + 4).sum();
-                    let mut writer = Writer::with_room(if waiting > 0 { waiting + 512 } else { 0 });
+                    let mut writer =
+                        Writer::with_capacity(if waiting > 0 { waiting + 512 } else { 0 });
                     let head = (slot.shape, slot.closed_until, slot.last_fence);
                     let queue = slot.line.head();
                     let short = slot.line.short();
                     let holds = slot.holds.row();
                     codec::write_slot(&mut writer, head, &slot.groups, holds, queue, short);
                     if cached.stored {
-                        self.context.txn.put_if_new(&key, writer.bytes());
+                        self.context.txn.put_if_changed(&key, writer.bytes());
                     } else {
                         self.context.txn.put(&key, writer.bytes());
                     }

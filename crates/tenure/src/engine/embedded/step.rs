@@ -1,4 +1,8 @@
-//! One verb as one step of the store.
+//! Runs a verb as one step of the store: on the caller's thread if the gate is free, otherwise on
+//! the worker thread.
+//!
+//! Signals are delivered after the commit, on the thread that made the step: also if the caller's
+//! future was dropped meanwhile, because the step has been made all the same.
 
 use std::sync::Arc;
 
@@ -10,7 +14,7 @@ use crate::ledger::{Ledger, Now};
 use crate::time::{Clock, SystemClock};
 
 impl EmbeddedEngine {
-    /// One verb: on this thread if the gate is free, else on a worker's.
+    /// Runs a verb, on this thread if the gate is free.
     pub(super) async fn step<A, T>(
         &self,
         kind: StepKind,
@@ -33,7 +37,7 @@ impl EmbeddedEngine {
                 }
                 answer
             }
-            None => self.step_later(kind, given.to_owned(), verb).await?,
+            None => self.step_on_worker(kind, given.to_owned(), verb).await?,
         };
         if store.wants_reserve() {
             let sessions = Arc::clone(&self.sessions);
@@ -46,7 +50,8 @@ impl EmbeddedEngine {
         Ok(answer)
     }
 
-    async fn step_later<A, O, T>(
+    /// Runs a verb on the worker thread, which waits for the gate.
+    async fn step_on_worker<A, O, T>(
         &self,
         kind: StepKind,
         given: O,
@@ -58,18 +63,17 @@ impl EmbeddedEngine {
         T: Send + 'static,
     {
         let (sessions, scope) = (Arc::clone(&self.sessions), self.scope.clone());
-        let asked = SystemClock.now();
+        let queued_at = SystemClock.now();
         let job = move || {
-            // The time in the queue counts: whoever waits behind a stuck gate waits once, not in
-            // turn.
-            let left = WAIT.saturating_sub(SystemClock.now().since(asked));
+            // The time in the worker's queue counts: behind a stuck gate all jobs time out
+            // together, not one after the other.
+            let left = WAIT.saturating_sub(SystemClock.now().since(queued_at));
             let step =
                 |ledger: &mut Ledger<SlotRows<'_, '_>>, now| verb(given.borrow(), ledger, now);
             let clock = &*scope.clock;
             let done: Result<StepOutcome<T>, Error> =
                 sessions.store().step(scope.namespace, clock, kind, left, step);
             let (answer, signals) = done?;
-            // Told here: the caller may have gone away, the step has been made all the same.
             sessions.deliver(signals, &scope);
             Ok(answer)
         };

@@ -127,7 +127,7 @@ impl<'t, 'e> ShortQueue<'t, 'e> {
     }
 
     pub(super) fn dead(&self, now: Tick) -> Option<ClaimId> {
-        if self.txn.troubled() {
+        if self.txn.has_failed() {
             return None;
         }
         let first = self.tickets.iter().min_by_key(|queued| queued.facts.expires)?;
