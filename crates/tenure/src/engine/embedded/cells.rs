@@ -1,4 +1,12 @@
-//! Cells in the synced environment: versioned bytes that outlive a reboot. Knows values, not locks.
+//! Cells in the synced environment: versioned values with compare-and-set, which outlive a reboot.
+//!
+//! A read is a read transaction on the caller's thread. A write is one synced transaction on the
+//! worker thread for the disk: it compares, assigns the next version, writes, and deletes a few
+//! expired values. The fence of a cell is kept when its value is removed or expires, so that a
+//! writer with an older fence is refused then too.
+//!
+//! A value expires by the boot-time clock in the boot in which it was written, and by the wall
+//! clock after that, because the boot-time clock begins anew.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -14,7 +22,7 @@ use crate::contract::{
 use crate::limits;
 use crate::time::{Clock, Tick};
 
-/// How many values a write looks at, whether their time is over.
+/// How many values a write checks for being expired.
 const CLEARED: usize = 4;
 
 /// The cells of one namespace.
@@ -22,21 +30,20 @@ pub(super) struct EmbeddedCells {
     sessions: Arc<Sessions>,
     clock: Arc<dyn Clock>,
     namespace: Namespace,
-    /// This boot, as far as expiries are concerned.
+    /// The first half of the boot id.
     boot: u64,
 }
 
-/// A cell as it is kept.
+/// The row of a cell.
 struct CellRow {
     value: Option<Vec<u8>>,
     version: Version,
-    /// Outlives the value: a stale writer must be refused after a removal too.
+    /// Kept when the value is gone: a stale writer must be refused after a removal too.
     fence: Option<Fence>,
     expires: Option<CellExpiry>,
 }
 
-/// The end of a value's time: by the boot-time clock in the boot it was written in, by the wall
-/// clock after that.
+/// When a value expires, by both clocks.
 #[derive(Clone, Copy)]
 struct CellExpiry {
     boot: u64,
@@ -44,7 +51,7 @@ struct CellExpiry {
     wall_micros: u64,
 }
 
-/// The instant of a look or a write.
+/// The time of a read or a write, by both clocks.
 #[derive(Clone, Copy)]
 struct CellTime {
     boot: u64,
@@ -52,7 +59,7 @@ struct CellTime {
     wall_micros: u64,
 }
 
-/// A write, or a removal if there is no value.
+/// A write; a removal if there is no value.
 struct CellChange {
     name: Name,
     value: Option<Vec<u8>>,
@@ -67,7 +74,6 @@ impl EmbeddedCells {
         namespace: Namespace,
         boot: &str,
     ) -> Self {
-        // The first half of a random id tells one boot from another.
         let digits: String = boot.chars().filter(char::is_ascii_hexdigit).take(16).collect();
         let boot = u64::from_str_radix(&digits, 16).unwrap_or(0);
         Self { sessions, clock, namespace, boot }
@@ -89,7 +95,7 @@ impl EmbeddedCells {
         changed.await.map_err(|error| error.during(Verb::Cell))
     }
 
-    fn list_now(
+    fn read_list(
         &self,
         pattern: &Pattern,
         after: Option<&Name>,
@@ -165,7 +171,7 @@ impl Cells for EmbeddedCells {
         limit: usize,
     ) -> Pending<'a, Vec<(Name, Cell)>> {
         Box::pin(async move {
-            let listed = self.list_now(pattern, after, limit);
+            let listed = self.read_list(pattern, after, limit);
             listed.map_err(|error| error.during(Verb::Cell))
         })
     }
@@ -191,7 +197,7 @@ fn write(txn: &Txn<'_>, namespace: &Namespace, change: CellChange, now: CellTime
     PutVerdict::Done(version)
 }
 
-/// Removes a few values whose time is over, after this one in order; fences are kept.
+/// Deletes expired values among the next few after this key, unless they have a fence to keep.
 fn clear_expired(txn: &Txn<'_>, from: &[u8], now: CellTime) {
     let mut at = Key::from(from);
     for _ in 0..CLEARED {
@@ -215,7 +221,7 @@ fn next_version(txn: &Txn<'_>) -> u64 {
     version
 }
 
-/// The number of the namespace, given out when it is first written to.
+/// Returns the number of the namespace, which is assigned at its first write.
 fn number_of(txn: &Txn<'_>, namespace: &Namespace) -> [u8; 4] {
     let key = namespace_key(namespace);
     let read = |bytes: &[u8]| bytes.try_into().map_err(|_| Damaged);
@@ -250,7 +256,7 @@ fn cell_key(number: &[u8], name: &Name) -> Key {
 }
 
 fn damaged() -> Error {
-    Error::new(ErrorKind::Corrupt, "a cell cannot be read: it is damaged or not ours")
+    Error::new(ErrorKind::Corrupt, "a cell cannot be decoded: its row is damaged")
         .with_help("write the cell anew")
 }
 

@@ -50,7 +50,7 @@ impl EmbeddedEngine {
         };
         let (verdict, in_the_way) = self.step(StepKind::MayGrow, claim, verb).await?;
         self.sessions.watch(&in_the_way, &self.scope);
-        if self.sessions.store().sweeps() {
+        if self.sessions.store().counts_to_sweep() {
             self.sweep();
         }
         Ok(verdict)

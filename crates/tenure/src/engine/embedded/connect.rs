@@ -1,10 +1,10 @@
 //! Opens a store, joins sessions to it, and agrees with the other clients of the namespace on the
 //! longest lease.
 //!
-//! The longest lease is kept in the store. A client that states another one changes it if no session
-//! lives in the store and no claim in the namespace. A client that agreed and has no session yet is
-//! not seen by that check; it registers again when its session has joined, and fails then if the
-//! longest lease has been changed meanwhile.
+//! The longest lease is kept in the store. A client that states another one changes it if no
+//! session lives in the store and no claim in the namespace. A client that agreed and has no
+//! session yet is not seen by that check; it registers again when its session has joined, and fails
+//! then if the longest lease has been changed meanwhile.
 
 use std::sync::{Arc, Mutex, Weak};
 

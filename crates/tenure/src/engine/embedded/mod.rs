@@ -39,6 +39,7 @@ mod gate;
 mod holders;
 mod inspect;
 mod liveness;
+mod map;
 mod queue;
 mod raise_fences;
 mod release;

@@ -1,10 +1,10 @@
 //! The sessions of this process in one store, and which sessions of other processes are alive.
 //!
-//! A session of this process holds a lock on its liveness file and binds a socket (`join`, `leave`).
-//! A session of another process that stands in the way of a waiter is *watched*: the event loop
-//! waits for the end of its process. When it ends without having left, its holds and tickets are
-//! ended slot by slot (`end_dead`), which grants to the next waiters; every process that watched
-//! tries this, and the first one to finish removes the session's files.
+//! A session of this process holds a lock on its liveness file and binds a socket (`join`,
+//! `leave`). A session of another process in the way of a waiter is *watched*: the event loop waits
+//! for the end of its process. When it ends without having left, its holds and tickets are ended
+//! slot by slot (`end_dead`), which grants to the next waiters; every process that watched tries
+//! this, and the first one to finish removes the session's files.
 //!
 //! There is one `Sessions` per store and process ([`OPEN`]): LMDB must not be opened twice in one
 //! process, and a process cannot see its own record locks.

@@ -15,13 +15,13 @@ impl EmbeddedEngine {
         Self::open_sized(location, terms, Sizes::SMALL)
     }
 
-    /// Waits until what this process has begun in the store is done: for tests.
+    /// Waits until the worker threads have done all their jobs: for tests.
     pub fn settle(&self) {
         self.sessions.worker().settle();
         self.sessions.disk_worker().settle();
     }
 
-    /// Stops this process inside a transaction, as a SIGSTOP at a bad moment would: for tests.
+    /// Stops this process inside a transaction, as a SIGSTOP at that moment would: for tests.
     ///
     /// # Errors
     /// If the store cannot be entered.

@@ -125,8 +125,8 @@ impl Holders for StoredHolders<'_, '_> {
     }
 
     fn insert(&mut self, hold: Hold) {
-        if matches!(&self.form, HoldersForm::Few(few) if few.len() >= self.context.sizes.few_holders)
-        {
+        let most = self.context.sizes.few_holders;
+        if matches!(&self.form, HoldersForm::Few(few) if few.len() >= most) {
             self.lengthen();
         }
         match &mut self.form {

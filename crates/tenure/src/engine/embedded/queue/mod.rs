@@ -177,8 +177,8 @@ impl Line for StoredQueue<'_, '_> {
     }
 
     fn push(&mut self, ticket: Ticket, kin: u32) {
-        if matches!(&self.form, QueueForm::Short(short) if short.len() >= self.context.sizes.short_queue)
-        {
+        let most = self.context.sizes.short_queue;
+        if matches!(&self.form, QueueForm::Short(short) if short.len() >= most) {
             self.lengthen();
         }
         either!(&mut self.form, queue => queue.push(ticket, kin));
