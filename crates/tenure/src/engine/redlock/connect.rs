@@ -1,5 +1,16 @@
-//! What all nodes have in common: their names, the terms of the namespace, and who may be a node.
-//! Knows rules about servers, not connections.
+//! Opens a set of nodes: the connections, the handshake on each, and what all clients agree on.
+//!
+//! The handshake is sent on every connection, first and after each reconnection: `SUBSCRIBE`, then
+//! `INFO`, then the script `connect`. Subscribing comes first, so that a client that would change
+//! the longest lease sees this one. `INFO` comes before the script, so that a server that is
+//! refused gets no keys. The script agrees on the layout and the longest lease, and returns which
+//! run of the server it is: another run than before may have lost its data, and the node then
+//! grants nothing until every lease from before has ended (*quarantine*).
+//!
+//! `connect` succeeds when a majority of nodes has completed the handshake. What no node may be (a
+//! replica, a node of a cluster, a server that evicts keys, the same server twice) is an error even
+//! if a majority is fine. If the clients of the namespace have another longest lease, it is changed
+//! if that is allowed (`terms.rs`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,12 +19,12 @@ use redis::Value;
 
 use super::claims::Claims;
 use super::deadlines::Deadlines;
-use super::keys::Keys;
-use super::node::{Known, Lane, Node, State};
+use super::keys::NodeKeys;
+use super::node::{LastHandshake, NodeState, Placement, QuorumNode};
 use super::protocol::quorum;
-use super::round::together;
-use super::scripts::{self, Calling, Script, Scripts};
-use super::signals::Hints;
+use super::round::join_all;
+use super::scripts::{self, NodeScript, NodeScripts, ScriptCall};
+use super::signals::ProcessWaiters;
 use super::url::Set;
 use super::{PROMISES, Quorum, RedlockEngine};
 use crate::contract::{Engine, Error, ErrorKind, Parts, Verb};
@@ -27,17 +38,17 @@ use crate::engine::runtime::{Callers, Own};
 use crate::engine::{Terms, max_lease};
 use crate::time::Clock;
 
-/// The version of what scripts keep at a node. A plain client knows none like it, and refuses.
+/// The layout of the keys at a node. A `redis://` client has another one, and refuses.
 const LAYOUT: &str = "quorum-1";
-/// How far the clocks of nodes may be apart, and clients' from theirs: a node clamps what a client
-/// proposes to its own clock give or take a second, and a second is left for the nodes themselves.
+/// The bound on differences between clocks: a node clamps the number that a client proposes to its
+/// own clock plus or minus a second, and a second is left for differences between nodes.
 pub(super) const CLOCK_BOUND: Duration = Duration::from_secs(2);
-/// For how long a node keeps the counter of a name that nobody uses: two days.
-const LINGER: &str = "172800000";
-/// The oldest server that has what scripts use.
+/// The time to live of the counter of an unused name: two days.
+const COUNTER_TTL_MILLIS: &str = "172800000";
+/// The oldest server that has the commands of the scripts.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Opens the set of nodes that a URL names.
+/// Connects to the nodes that a URL names.
 pub(in crate::engine) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
     let during = |error: Error| error.during(Verb::Connect);
     let set = Set::parse(url).map_err(during)?;
@@ -46,45 +57,51 @@ pub(in crate::engine) async fn connect(url: &str, terms: &Terms) -> Result<Arc<d
 }
 
 impl Quorum {
-    /// Connects, and changes the longest lease of the namespace where it may.
-    pub(super) async fn connect(set: &Set, terms: &Terms, staged: bool) -> Result<Self, Error> {
-        let site = || Site::new(set, terms, staged);
+    /// Connects, and changes the longest lease of the namespace if that is needed and allowed.
+    pub(super) async fn connect(
+        set: &Set,
+        terms: &Terms,
+        virtual_clock: bool,
+    ) -> Result<Self, Error> {
+        let context = || QuorumContext::new(set, terms, virtual_clock);
         let own = Own::start("tenure-redlock")?;
-        let found = if staged { None } else { Callers::find(&own).await };
-        let connected = Self::open(set, site(), own, found);
-        let refused = match connected.greet(set.new).await {
+        let found = if virtual_clock { None } else { Callers::find(&own).await };
+        let connected = Self::open(set, context(), own, found);
+        let refused = match connected.handshake(set.new).await {
             Ok(()) => return Ok(connected),
             Err(error) => error,
         };
-        let Some(stands) = connected.site.stands() else { return Err(refused) };
+        let Some(current) = connected.context.other_max_lease() else { return Err(refused) };
         drop(connected);
         let own = Own::start("tenure-redlock")?;
-        let looks = Self::open(set, site().only_looks(stands), own, None);
-        looks.change_terms(terms, stands).await?;
+        let inspector = Self::open(set, context().inspect_only(current), own, None);
+        inspector.change_terms(terms, current).await?;
         let own = Own::start("tenure-redlock")?;
-        let found = if staged { None } else { Callers::find(&own).await };
-        let connected = Self::open(set, site(), own, found);
-        connected.greet(set.new).await?;
+        let found = if virtual_clock { None } else { Callers::find(&own).await };
+        let connected = Self::open(set, context(), own, found);
+        connected.handshake(set.new).await?;
         Ok(connected)
     }
 
-    fn open(set: &Set, site: Site, own: Own, callers: Option<Callers>) -> Self {
-        let site = Arc::new(site);
-        let hints = Arc::new(Hints::new(quorum(set.nodes.len()), &site.clock));
-        let open = |at| Arc::new(Node::open(at, &site, &hints, callers.as_ref(), own.handle()));
+    fn open(set: &Set, context: QuorumContext, own: Own, callers: Option<Callers>) -> Self {
+        let context = Arc::new(context);
+        let waiters = Arc::new(ProcessWaiters::new(quorum(set.nodes.len()), &context.clock));
+        let open =
+            |at| Arc::new(QuorumNode::open(at, &context, &waiters, callers.as_ref(), own.handle()));
         let nodes = (0..set.nodes.len()).map(open).collect();
         let mut promises = PROMISES;
         promises.drift_percent = set.drift.unwrap_or(promises.drift_percent);
         let deadlines = Deadlines::start(own.handle());
         let claims = Claims::default();
-        Self { site, nodes, promises, hints, claims, deadlines, callers, own }
+        Self { context, nodes, promises, waiters, claims, deadlines, callers, own }
     }
 
-    /// Waits until a majority of nodes has been greeted. What no node may be is refused at once.
-    pub(super) async fn greet(&self, new: bool) -> Result<(), Error> {
-        let greeted = together(self.nodes.iter().map(|node| node.greet()).collect()).await;
+    /// Waits until a majority of nodes has completed the handshake. `new` says that the caller
+    /// declares the set unused.
+    pub(super) async fn handshake(&self, new: bool) -> Result<(), Error> {
+        let outcomes = join_all(self.nodes.iter().map(|node| node.handshake()).collect()).await;
         let mut away = Vec::new();
-        for (at, outcome) in greeted.into_iter().enumerate() {
+        for (at, outcome) in outcomes.into_iter().enumerate() {
             match outcome {
                 Ok(()) => {}
                 Err(error) if error.is_transient() => {
@@ -96,7 +113,7 @@ impl Quorum {
         }
         let nodes = self.nodes.len();
         if nodes - away.len() < quorum(nodes) {
-            return Err(self.too_few(nodes - away.len(), away.into_iter()));
+            return Err(self.too_few_replies(nodes - away.len(), away.into_iter()));
         }
         if nodes.is_multiple_of(2) {
             tracing::warn!(
@@ -112,17 +129,18 @@ impl Quorum {
         Ok(())
     }
 
-    /// The caller declares that nobody has used this set. If any node has a past, or is open, that
-    /// is not so, and the nodes that have none have lost it.
+    /// Ends the quarantine of a set that the caller declares unused. If any node has data or grants
+    /// already, that is not so, and the nodes without data have lost them.
     async fn open_new_set(&self) -> Result<(), Error> {
         if !self.nodes.iter().all(|node| node.is_fresh() && node.closed_for().is_some()) {
             return Ok(());
         }
-        let site = &self.site;
-        let calling = Arc::new(site.calling(&site.scripts().open, vec![site.keys.node.clone()]));
-        let packed = calling.packed(true);
-        let calls = self.nodes.iter().map(|node| node.wire(Lane::Back).call(&packed)).collect();
-        for (node, outcome) in self.nodes.iter().zip(together(calls).await) {
+        let context = &self.context;
+        let call =
+            Arc::new(context.script_call(&context.scripts().open, vec![context.keys.node.clone()]));
+        let packed = call.packed(true);
+        let calls = self.nodes.iter().map(|node| node.wire(Placement::Own).call(&packed)).collect();
+        for (node, outcome) in self.nodes.iter().zip(join_all(calls).await) {
             outcome.map_err(Trouble::into_error)?;
             node.opened();
         }
@@ -136,8 +154,8 @@ impl Quorum {
             closed.iter().max().filter(|_| closed.len() >= quorum(self.nodes.len()))
         {
             tracing::warn!(
-                "{} of {} nodes have no past: nothing is granted for {longest:?}; if nobody has \
-                 ever used this set of nodes, connect with ?new=yes",
+                "{} of {} nodes have no data: nothing is granted for {longest:?}; if this set of \
+                 nodes was never used, connect with ?new=yes",
                 closed.len(),
                 self.nodes.len()
             );
@@ -145,126 +163,127 @@ impl Quorum {
     }
 }
 
-/// What all nodes have in common.
-pub(super) struct Site {
+/// What all connections of this client share: keys, terms, scripts, and the last handshake of each
+/// node.
+pub(super) struct QuorumContext {
     pub(super) nodes: Vec<Arc<Location>>,
-    pub(super) known: Vec<Arc<Known>>,
-    pub(super) keys: Keys,
+    pub(super) handshakes: Vec<Arc<LastHandshake>>,
+    pub(super) keys: NodeKeys,
     pub(super) max_lease: Duration,
-    /// What this client states; all nodes have to agree.
+    /// The longest lease that this client states; all nodes have to agree.
     stated: Duration,
-    /// It makes no claims, and agrees to any terms.
-    looks: bool,
-    /// The longest lease that stands at a node, where another one is stated.
-    stands: Mutex<Option<Duration>>,
+    /// This client makes no claims, and agrees to any terms.
+    inspects: bool,
+    /// The longest lease of a node that has another one than this client states.
+    other_max_lease: Mutex<Option<Duration>>,
     pub(super) clock: Arc<dyn Clock>,
-    /// The suite plays: scripts go by the clock of the suite.
+    /// Scripts use the clock of the conformance suite.
     #[cfg(feature = "conformance")]
-    staged: bool,
+    virtual_clock: bool,
     #[cfg(feature = "conformance")]
     pub(super) activity: std::sync::atomic::AtomicU64,
 }
 
-impl Site {
-    pub(super) fn new(set: &Set, terms: &Terms, staged: bool) -> Self {
+impl QuorumContext {
+    pub(super) fn new(set: &Set, terms: &Terms, virtual_clock: bool) -> Self {
         #[cfg(not(feature = "conformance"))]
-        let _ = staged;
+        let _ = virtual_clock;
         Self {
             nodes: set.nodes.clone(),
-            known: set.nodes.iter().map(|_| Arc::default()).collect(),
-            keys: Keys::new(&terms.namespace),
+            handshakes: set.nodes.iter().map(|_| Arc::default()).collect(),
+            keys: NodeKeys::new(&terms.namespace),
             max_lease: terms.max_lease,
             stated: terms.max_lease,
-            looks: false,
-            stands: Mutex::default(),
+            inspects: false,
+            other_max_lease: Mutex::default(),
             clock: Arc::clone(&terms.clock),
             #[cfg(feature = "conformance")]
-            staged,
+            virtual_clock,
             #[cfg(feature = "conformance")]
             activity: std::sync::atomic::AtomicU64::new(0),
         }
     }
 
-    /// The same for a client that makes no claims where this longest lease stands.
-    pub(super) fn only_looks(self, stands: Duration) -> Self {
-        Self { looks: true, max_lease: self.stated.max(stands), ..self }
+    /// Makes a client that only inspects, in a namespace with this longest lease.
+    pub(super) fn inspect_only(self, current: Duration) -> Self {
+        Self { inspects: true, max_lease: self.stated.max(current), ..self }
     }
 
-    /// The longest lease of the namespace, if a node refused us because we state another one.
-    pub(super) fn stands(&self) -> Option<Duration> {
-        *self.stands.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the longest lease of the namespace, if a node refused this client because of it.
+    pub(super) fn other_max_lease(&self) -> Option<Duration> {
+        *self.other_max_lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node has another longest lease than we state.
-    pub(super) fn other_lease(&self, stands: Duration) -> Error {
-        *self.stands.lock().unwrap_or_else(PoisonError::into_inner) = Some(stands);
-        max_lease::refused(stands, self.stated, "a client has changed it since")
+    /// Records that a node has another longest lease, and builds the error.
+    pub(super) fn refuse_max_lease(&self, current: Duration) -> Error {
+        *self.other_max_lease.lock().unwrap_or_else(PoisonError::into_inner) = Some(current);
+        max_lease::refused(current, self.stated, "a client has changed it since")
     }
 
-    /// The channel that says that this client is connected.
-    pub(super) fn client(&self) -> String {
+    /// Returns the channel whose subscription shows that this client is connected.
+    pub(super) fn client_channel(&self) -> String {
         self.keys.plain().client(self.stated)
     }
 
-    /// For how long a node that may have lost its memory grants nothing: until every lease from
-    /// before has ended, and clocks that agree within their bound are past every fence from before.
+    /// Returns for how long a node that may have lost its data grants nothing: until every lease
+    /// from before has ended, and clocks within their bound are past every fence from before.
     pub(super) fn quarantine(&self) -> Duration {
         self.max_lease + self.max_lease / 10 + 2 * CLOCK_BOUND
     }
 
-    /// For how many microseconds nodes remember why somebody ended a hold.
-    pub(super) fn remembered(&self) -> String {
+    /// Returns for how many microseconds nodes keep the reason of an eviction.
+    pub(super) fn tombstone_micros(&self) -> String {
         self.quarantine().as_micros().to_string()
     }
 
-    /// For how many milliseconds nodes remember the counter of a name.
-    pub(super) fn linger() -> &'static str {
-        LINGER
+    /// Returns for how many milliseconds nodes keep the counter of an unused name.
+    pub(super) fn counter_ttl_millis() -> &'static str {
+        COUNTER_TTL_MILLIS
     }
 
-    pub(super) fn scripts(&self) -> &'static Scripts {
+    pub(super) fn scripts(&self) -> &'static NodeScripts {
         #[cfg(feature = "conformance")]
-        if self.staged {
+        if self.virtual_clock {
             return scripts::on_given_clock();
         }
         scripts::on_node_clock()
     }
 
-    /// How long a node may take, far below the lease: two rounds fit into what the session gives
-    /// a renewal, a sixth of the lease.
-    pub(super) fn node_limit(&self, lease: Duration) -> Duration {
+    /// Returns the timeout of a round: two rounds fit into the timeout of the session for a
+    /// renewal, a sixth of the lease.
+    pub(super) fn round_limit(&self, lease: Duration) -> Duration {
         #[cfg(feature = "conformance")]
-        if self.staged {
-            // Leases pass in no time there, and the machine may be busy.
+        if self.virtual_clock {
+            // Virtual leases pass in no time, and the machine may be busy.
             return Duration::from_secs(10);
         }
         (lease / 14).min(Duration::from_millis(500))
     }
 
-    /// Something was sent or heard.
+    /// Counts a call or a reply, for the conformance suite.
     #[cfg_attr(not(feature = "conformance"), allow(clippy::unused_self, reason = "counts there"))]
-    pub(super) fn active(&self) {
+    pub(super) fn count_activity(&self) {
         #[cfg(feature = "conformance")]
         self.activity.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// A call of a script with these keys.
-    pub(super) fn calling(&self, script: &'static Script, keys: Vec<String>) -> Calling {
-        self.active();
-        Calling::new(script, keys, self.clock.wall_micros().to_string())
+    /// Builds the call of a script with these keys.
+    pub(super) fn script_call(&self, script: &'static NodeScript, keys: Vec<String>) -> ScriptCall {
+        self.count_activity();
+        ScriptCall::new(script, keys, self.clock.wall_micros().to_string())
     }
 
-    /// The only key of a claim: sets come here one by one.
-    pub(super) fn lock(&self, parts: &Parts) -> String {
+    /// Returns the key of a claim. Sets are claimed one name at a time.
+    pub(super) fn lock_key(&self, parts: &Parts) -> String {
         self.keys.lock(parts.first_name())
     }
 
-    /// The first words on each connection.
-    pub(super) fn connect(&self) -> Calling {
+    /// Builds the call of the script `connect`.
+    pub(super) fn connect_call(&self) -> ScriptCall {
         let keys = vec![self.keys.node.clone(), self.keys.terms().to_owned()];
-        self.calling(&self.scripts().connect, keys)
+        self.script_call(&self.scripts().connect, keys)
             .with(LAYOUT)
-            .with(if self.looks { 0 } else { self.stated.as_micros() }.to_string())
+            .with(if self.inspects { 0 } else { self.stated.as_micros() }.to_string())
             .with(self.quarantine().as_micros().to_string())
     }
 
@@ -282,7 +301,7 @@ impl Site {
         if server.field("cluster_enabled") == Some("1") {
             return refuse(
                 "is a node of a cluster".to_owned(),
-                "name servers that stand alone: nodes of a cluster fail together",
+                "name servers that stand alone: nodes of a cluster fail join_all",
             );
         }
         if server.field("role") == Some("slave") {
@@ -305,44 +324,44 @@ impl Site {
         }
     }
 
-    /// Keeps what a node said of itself, unless another address has said the same.
-    pub(super) fn learn(&self, at: usize, state: State) -> Result<(), Error> {
-        let same = |other: &usize| *other != at && self.known[*other].run() == state.run;
-        if let Some(other) = (0..self.known.len()).find(same).filter(|_| state.run.is_some()) {
+    /// Records the state of a node, unless another address is the same run of a server.
+    pub(super) fn record_state(&self, at: usize, state: NodeState) -> Result<(), Error> {
+        let same = |other: &usize| *other != at && self.handshakes[*other].run() == state.run;
+        if let Some(other) = (0..self.handshakes.len()).find(same).filter(|_| state.run.is_some()) {
             let (one, other) = (&self.nodes[other], &self.nodes[at]);
             let what = format!("{one} and {other} are the same server");
             return Err(Error::new(ErrorKind::InvalidOption, what)
                 .with_help("name each server once: two votes of one server are one failure"));
         }
-        self.known[at].set(state);
+        self.handshakes[at].set(state);
         Ok(())
     }
 }
 
-/// What one connection to a node says first and hears.
-pub(super) struct Clerk {
+/// The handshake and the messages of one connection to a node.
+pub(super) struct NodeHandshake {
     pub(super) at: usize,
-    pub(super) site: Arc<Site>,
-    pub(super) hints: Arc<Hints>,
-    /// Only one connection to a node hears what is published.
-    pub(super) hears: bool,
+    pub(super) context: Arc<QuorumContext>,
+    pub(super) waiters: Arc<ProcessWaiters>,
+    /// Whether this connection receives published messages: one of a node's connections does.
+    pub(super) subscribes: bool,
 }
 
-impl Clerk {
-    fn judge_connect(&self, reply: Value) -> Result<State, Error> {
+impl NodeHandshake {
+    fn read_connect(&self, reply: Value) -> Result<NodeState, Error> {
         let reply = judged(reply).map_err(|trouble| match trouble.script_message() {
             Some(message) => said(message),
             None => trouble.into_error(),
         })?;
-        let words = list(&reply).ok_or_else(|| strange(&reply))?;
-        let word = |at: usize| words.get(at).and_then(text).ok_or_else(|| strange(&reply));
-        match word(0)? {
+        let fields = list(&reply).ok_or_else(|| strange(&reply))?;
+        let field = |at: usize| fields.get(at).and_then(text).ok_or_else(|| strange(&reply));
+        match field(0)? {
             "ok" => {}
             "version" => {
                 let what = format!(
                     "the namespace has layout {} at {}, this engine knows {LAYOUT}",
-                    word(1)?,
-                    self.site.nodes[self.at]
+                    field(1)?,
+                    self.context.nodes[self.at]
                 );
                 return Err(Error::new(ErrorKind::Unsupported, what).with_help(
                     "a server is either a store of its own (redis://) or a node of a quorum; use \
@@ -350,32 +369,32 @@ impl Clerk {
                 ));
             }
             "lease" => {
-                let stands = Duration::from_micros(word(1)?.parse().unwrap_or_default());
-                return Err(self.site.other_lease(stands));
+                let current = Duration::from_micros(field(1)?.parse().unwrap_or_default());
+                return Err(self.context.refuse_max_lease(current));
             }
             _ => return Err(strange(&reply)),
         }
-        let closed = Duration::from_micros(word(1)?.parse().unwrap_or_default());
-        let closed_until = (!closed.is_zero()).then(|| self.site.clock.now() + closed);
-        let (fresh, run) = (word(2)? == "1", Some(word(3)?.to_owned()));
-        Ok(State { run, fresh, closed_until })
+        let closed = Duration::from_micros(field(1)?.parse().unwrap_or_default());
+        let closed_until = (!closed.is_zero()).then(|| self.context.clock.now() + closed);
+        let (fresh, run) = (field(2)? == "1", Some(field(3)?.to_owned()));
+        Ok(NodeState { run, fresh, closed_until })
     }
 
-    fn judge_all(&self, replies: Vec<Value>) -> Result<(), Error> {
+    fn read_replies(&self, replies: Vec<Value>) -> Result<(), Error> {
         let mut replies = replies.into_iter();
         let subscribed = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         let report = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         let report = judged(report).map_err(Trouble::into_error)?;
         let server = Server::new(info_text(&report).ok_or_else(|| strange(&report))?);
-        self.site.check_server(self.at, &server)?;
+        self.context.check_server(self.at, &server)?;
         let connect = replies.next().ok_or_else(|| strange(&Value::Nil))?;
-        let state = self.judge_connect(connect)?;
-        let closed = state.closed_for(self.site.clock.now());
-        if let Some(closed) = closed.filter(|_| self.hears) {
-            let node = &self.site.nodes[self.at];
+        let state = self.read_connect(connect)?;
+        let closed = state.closed_for(self.context.clock.now());
+        if let Some(closed) = closed.filter(|_| self.subscribes) {
+            let node = &self.context.nodes[self.at];
             tracing::warn!("{node} may have lost its memory; it grants nothing for {closed:?}");
         }
-        self.site.learn(self.at, state)?;
+        self.context.record_state(self.at, state)?;
         judged(subscribed).map(drop).map_err(|trouble| {
             let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
             trouble.into_error().with_help(next)
@@ -383,39 +402,39 @@ impl Clerk {
     }
 }
 
-impl Greeter for Clerk {
+impl Greeter for NodeHandshake {
     fn greeting(&self) -> Vec<Vec<u8>> {
-        // First of all, so that whoever would change the terms after us knows that we are there.
-        let mut channels = vec![self.site.client()];
-        if self.hears {
-            channels.extend(self.hints.channels(&self.site.keys));
+        // First, so that a client that would change the terms after us sees this one.
+        let mut channels = vec![self.context.client_channel()];
+        if self.subscribes {
+            channels.extend(self.waiters.channels(&self.context.keys));
         }
         let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
         words.extend(channels.iter().map(String::as_bytes));
-        // The report before the marks: a server that is refused shall have none.
-        vec![pack(&words), pack(&[b"INFO"]), self.site.connect().packed(true)]
+        // `INFO` before the script, so that a server that is refused gets no keys.
+        vec![pack(&words), pack(&[b"INFO"]), self.context.connect_call().packed(true)]
     }
 
     fn judge(&self, replies: Vec<Value>) -> Result<(), Error> {
-        self.judge_all(replies).map_err(|error| error.during(Verb::Connect))
+        self.read_replies(replies).map_err(|error| error.during(Verb::Connect))
     }
 
     fn ready(&self, first: bool) {
-        if !first && self.hears {
-            // What was published meanwhile is lost, so everybody who waits asks again.
-            self.hints.missed();
+        if !first && self.subscribes {
+            // Messages that were published meanwhile are lost: waiters try again.
+            self.waiters.reconnected();
         }
     }
 
     fn lost(&self) {}
 
     fn message(&self, channel: &[u8], payload: &[u8]) {
-        self.site.active();
-        self.hints.message(&self.site.keys, channel, payload);
+        self.context.count_activity();
+        self.waiters.on_message(&self.context.keys, channel, payload);
     }
 }
 
-/// A server's report, in either shape that servers give it.
+/// Returns the text of an `INFO` reply, in either type that servers use.
 pub(super) fn info_text(value: &Value) -> Option<&str> {
     match value {
         Value::VerbatimString { text, .. } => Some(text),

@@ -1,7 +1,9 @@
-//! How long nodes may take. Knows instants and whom to tell, not what is waited for.
+//! The deadlines of rounds: ends a round when its time is over.
 //!
-//! Callers may run on any runtime or on none, so the time is kept on the engine's own thread. It is
-//! woken when the first of many rounds begins, not for each: nearly all end long before their time.
+//! Callers may run on any runtime or on none, so timers live on the engine's own thread. One task
+//! sleeps until the earliest deadline of a heap. It is woken when a new deadline is earlier than
+//! all others, not for each round: nearly all rounds end long before their deadline, and the
+//! deadline of a round that has ended is dropped when it comes to the top.
 
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,96 +14,96 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::timeout;
 
-use super::round::Event;
+use super::round::RoundEvent;
 use crate::time::{Clock, SystemClock, Tick};
 
-/// Tells rounds when their time is up.
+/// Ends rounds at their deadline.
 #[derive(Debug)]
-pub(super) struct Deadlines(Arc<Shared>);
+pub(super) struct Deadlines(Arc<DeadlineHeap>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    rounds: Mutex<BinaryHeap<Entry>>,
-    bell: Notify,
+struct DeadlineHeap {
+    rounds: Mutex<BinaryHeap<Deadline>>,
+    earlier: Notify,
 }
 
 impl Deadlines {
-    /// Keeps the time on this runtime, for as long as the runtime lives.
+    /// Spawns the task on this runtime, where it lives as long as the runtime.
     pub(super) fn start(home: &Handle) -> Self {
-        let shared = Arc::<Shared>::default();
-        home.spawn(keep(Arc::clone(&shared)));
+        let shared = Arc::<DeadlineHeap>::default();
+        home.spawn(run(Arc::clone(&shared)));
         Self(shared)
     }
 
-    /// Tells this round when so much time has passed.
-    pub(super) fn limit(&self, after: Duration, round: UnboundedSender<Event>) {
+    /// Sends `TimedOut` to this round after this time.
+    pub(super) fn limit(&self, after: Duration, round: UnboundedSender<RoundEvent>) {
         let until = SystemClock.now() + after;
         let mut rounds = self.0.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let first = rounds.peek().is_none_or(|first| until < first.until);
-        rounds.push(Entry { until, round });
+        rounds.push(Deadline { until, round });
         drop(rounds);
         if first {
-            self.0.bell.notify_one();
+            self.0.earlier.notify_one();
         }
     }
 }
 
-impl Shared {
-    /// Tells those whose time is up, and says when the next one's will be.
-    fn sweep(&self, now: Tick) -> Option<Tick> {
+impl DeadlineHeap {
+    /// Ends the rounds whose deadline has passed. Returns the next deadline.
+    fn expire(&self, now: Tick) -> Option<Tick> {
         let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(first) = rounds.peek() {
             if first.until > now && !first.round.is_closed() {
                 return Some(first.until);
             }
             if let Some(entry) = rounds.pop() {
-                // Whoever has ended does not want to know.
-                let _ = entry.round.send(Event::TimeIsUp);
+                // Fails if the round has ended.
+                let _ = entry.round.send(RoundEvent::TimedOut);
             }
         }
         None
     }
 }
 
-async fn keep(shared: Arc<Shared>) {
+async fn run(shared: Arc<DeadlineHeap>) {
     loop {
-        let rung = shared.bell.notified();
-        // Nodes are real, and so is their time, also where a suite owns that of leases.
+        let woken = shared.earlier.notified();
+        // The system's clock also where the suite has a virtual one: nodes are real servers.
         let now = SystemClock.now();
-        match shared.sweep(now) {
-            None => rung.await,
-            // Rung earlier means that somebody has less time.
-            Some(next) => drop(timeout(next.since(now), rung).await),
+        match shared.expire(now) {
+            None => woken.await,
+            // Woken earlier: a round has an earlier deadline.
+            Some(next) => drop(timeout(next.since(now), woken).await),
         }
     }
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Deadline {
     until: Tick,
-    round: UnboundedSender<Event>,
+    round: UnboundedSender<RoundEvent>,
 }
 
-// The earliest is the greatest, because a heap has its greatest on top.
-impl Ord for Entry {
+// Reversed: a `BinaryHeap` has its greatest element on top.
+impl Ord for Deadline {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.until.cmp(&self.until)
     }
 }
 
-impl PartialOrd for Entry {
+impl PartialOrd for Deadline {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for Deadline {
     fn eq(&self, other: &Self) -> bool {
         self.until == other.until
     }
 }
 
-impl Eq for Entry {}
+impl Eq for Deadline {}
 
 #[cfg(test)]
 mod tests {
@@ -110,14 +112,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn rounds_are_told_in_the_order_of_their_limits() {
+    async fn rounds_time_out_in_the_order_of_their_limits() {
         let deadlines = Deadlines::start(&Handle::current());
-        let (late, mut hears_late) = unbounded_channel();
-        let (early, mut hears_early) = unbounded_channel();
+        let (late, mut late_events) = unbounded_channel();
+        let (early, mut early_events) = unbounded_channel();
         deadlines.limit(Duration::from_millis(40), late);
         deadlines.limit(Duration::from_millis(1), early);
-        assert!(matches!(hears_early.recv().await, Some(Event::TimeIsUp)));
-        assert!(matches!(hears_late.recv().await, Some(Event::TimeIsUp)));
+        assert!(matches!(early_events.recv().await, Some(RoundEvent::TimedOut)));
+        assert!(matches!(late_events.recv().await, Some(RoundEvent::TimedOut)));
         assert!(deadlines.0.rounds.lock().unwrap().is_empty());
     }
 }

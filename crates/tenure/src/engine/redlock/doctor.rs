@@ -9,9 +9,9 @@ use tokio::time::timeout;
 
 use super::Quorum;
 use super::connect::{CLOCK_BOUND, info_text};
-use super::node::{Lane, Node};
+use super::node::{Placement, QuorumNode};
 use super::protocol::quorum;
-use super::round::together;
+use super::round::join_all;
 use crate::contract::{Finding, Health};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::errors::Trouble;
@@ -24,15 +24,15 @@ impl Quorum {
     /// Asks every node, and judges the answers.
     pub(super) async fn doctor(&self) -> Vec<Finding> {
         let asked = self.nodes.iter().map(|node| {
-            let (node, clock) = (Arc::clone(node), Arc::clone(&self.site.clock));
+            let (node, clock) = (Arc::clone(node), Arc::clone(&self.context.clock));
             // On our own thread, which keeps time whatever runs the caller.
             self.own.handle().spawn(async move {
-                let facts = timeout(limits::CALL, Facts::ask(&node, &*clock)).await;
+                let facts = timeout(limits::CALL, NodeFacts::ask(&node, &*clock)).await;
                 facts.ok().and_then(Result::ok)
             })
         });
-        let facts: Vec<Option<Facts>> =
-            together(asked.collect()).await.into_iter().map(|one| one.ok().flatten()).collect();
+        let facts: Vec<Option<NodeFacts>> =
+            join_all(asked.collect()).await.into_iter().map(|one| one.ok().flatten()).collect();
         let mut findings = vec![self.whole(&facts)];
         for (node, facts) in self.nodes.iter().zip(&facts) {
             let (state, what) = match facts {
@@ -45,9 +45,9 @@ impl Quorum {
     }
 
     /// The set as a whole.
-    fn whole(&self, facts: &[Option<Facts>]) -> Finding {
+    fn whole(&self, facts: &[Option<NodeFacts>]) -> Finding {
         let (nodes, needed) = (self.nodes.len(), quorum(self.nodes.len()));
-        let open = |(node, facts): (&Arc<Node>, &Option<Facts>)| {
+        let open = |(node, facts): (&Arc<QuorumNode>, &Option<NodeFacts>)| {
             facts.is_some() && node.closed_for().is_none()
         };
         let granting = self.nodes.iter().zip(facts).filter(|one| open(*one)).count();
@@ -67,16 +67,16 @@ impl Quorum {
 }
 
 /// What a node tells.
-struct Facts {
+struct NodeFacts {
     server: Server,
     /// How far its clock is from ours in microseconds, and how sure that is.
     clock: Option<(i64, Duration)>,
     fsync: Option<String>,
 }
 
-impl Facts {
-    async fn ask(node: &Node, clock: &dyn Clock) -> Result<Self, Trouble> {
-        let wire = node.wire(Lane::Back);
+impl NodeFacts {
+    async fn ask(node: &QuorumNode, clock: &dyn Clock) -> Result<Self, Trouble> {
+        let wire = node.wire(Placement::Own);
         let report = wire.call(&pack(&[b"INFO"])).await?;
         let server = Server::new(info_text(&report).unwrap_or_default());
         let mut best: Option<(i64, Duration)> = None;
@@ -161,8 +161,8 @@ fn setting_in(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn facts(info: &str, clock: Option<(i64, Duration)>, fsync: Option<&str>) -> Facts {
-        Facts { server: Server::new(info), clock, fsync: fsync.map(str::to_owned) }
+    fn facts(info: &str, clock: Option<(i64, Duration)>, fsync: Option<&str>) -> NodeFacts {
+        NodeFacts { server: Server::new(info), clock, fsync: fsync.map(str::to_owned) }
     }
 
     #[test]

@@ -1,27 +1,31 @@
 //! The evict verb: ends one grant by force at every node that has it.
 
 use super::Quorum;
-use super::node::Lane;
-use super::record::Record;
+use super::node::Placement;
+use super::record::NodeRecord;
 use crate::contract::{Error, Evicted, Eviction, HolderView, Verb};
 use crate::engine::redis::answers::{self, list, text};
 
 impl Quorum {
     /// Ends exactly the grant with this fence, at every node that has it.
-    pub(super) async fn evict(&self, lane: Lane, eviction: &Eviction) -> Result<Evicted, Error> {
-        let evicted = self.end_grant(lane, eviction).await;
+    pub(super) async fn evict(
+        &self,
+        placement: Placement,
+        eviction: &Eviction,
+    ) -> Result<Evicted, Error> {
+        let evicted = self.end_grant(placement, eviction).await;
         evicted.map_err(|error| error.during(Verb::Evict).on(&eviction.name))
     }
 
-    async fn end_grant(&self, lane: Lane, eviction: &Eviction) -> Result<Evicted, Error> {
-        let site = &self.site;
-        let calling = site
-            .calling(&site.scripts().evict, vec![site.keys.lock(&eviction.name)])
+    async fn end_grant(&self, placement: Placement, eviction: &Eviction) -> Result<Evicted, Error> {
+        let context = &self.context;
+        let call = context
+            .script_call(&context.scripts().evict, vec![context.keys.lock(&eviction.name)])
             .with(eviction.fence.get().to_string())
             .with(eviction.reason.as_bytes())
-            .with(site.remembered())
-            .with(site.keys.channels());
-        let answers = self.ask_all(lane, calling).await.map_err(Error::effect_unknown)?;
+            .with(context.tombstone_micros())
+            .with(context.keys.channels());
+        let answers = self.call_all(placement, call).await.map_err(Error::effect_unknown)?;
         let nodes = self.nodes.len();
         let silent = nodes - answers.len();
         let (mut ended, mut others) = (Vec::new(), Vec::new());
@@ -29,11 +33,11 @@ impl Quorum {
             let strange = || answers::strange(answer);
             let Some([now, said, record]) = list(answer) else { return Err(strange()) };
             let now = text(now).and_then(|now| now.parse().ok()).ok_or_else(strange)?;
-            let record = Record::seen(list(record).unwrap_or_default(), now);
+            let record = NodeRecord::seen(list(record).unwrap_or_default(), now);
             if text(said) == Some("d") { ended.extend(record) } else { others.extend(record) }
         }
-        let shown = |records: &[Record], silent| -> Vec<HolderView> {
-            Record::of_majority(records.iter(), silent, nodes).into_iter().collect()
+        let shown = |records: &[NodeRecord], silent| -> Vec<HolderView> {
+            NodeRecord::of_majority(records.iter(), silent, nodes).into_iter().collect()
         };
         if ended.is_empty() {
             return Ok(Evicted::NoSuchGrant(shown(&others, silent)));

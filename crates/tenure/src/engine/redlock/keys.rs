@@ -13,13 +13,13 @@ const FREE: &str = ":free";
 
 /// The keys and channels of one namespace.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(super) struct NodeKeys {
     plain: Plain,
     /// What a node says of itself.
     pub(super) node: String,
 }
 
-impl Keys {
+impl NodeKeys {
     pub(super) fn new(namespace: &Namespace) -> Self {
         let plain = Plain::new(namespace);
         let node = plain.terms.replace(":terms", ":node");
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn keys_and_channels_name_their_locks_and_never_those_of_the_plain_engine() {
         let namespace = Namespace::try_from("n s").unwrap();
-        let (keys, plain) = (Keys::new(&namespace), Plain::new(&namespace));
+        let (keys, plain) = (NodeKeys::new(&namespace), Plain::new(&namespace));
         let name = Name::try_from("a:q").unwrap();
         assert_eq!(keys.name_of(keys.lock(&name).as_bytes()), Some(name.clone()));
         assert_eq!(keys.freed(keys.free(&name).as_bytes()), Some(name.clone()));

@@ -59,12 +59,12 @@ mod url;
 use std::sync::{Arc, Weak};
 
 use self::claims::Claims;
-use self::connect::Site;
+use self::connect::QuorumContext;
 pub(super) use self::connect::connect;
 use self::deadlines::Deadlines;
-use self::node::{Lane, Node};
+use self::node::{Placement, QuorumNode};
 use self::protocol::quorum;
-use self::signals::Hints;
+use self::signals::ProcessWaiters;
 #[cfg(feature = "conformance")]
 pub(crate) use self::testing::WeakEngine;
 use super::redis::errors::Trouble;
@@ -102,41 +102,49 @@ pub struct RedlockEngine {
     quorum: Arc<Quorum>,
 }
 
-/// All nodes, and what this client has with them.
+/// All nodes, and the claims and waiters that this client has with them.
 struct Quorum {
-    site: Arc<Site>,
-    nodes: Vec<Arc<Node>>,
+    context: Arc<QuorumContext>,
+    nodes: Vec<Arc<QuorumNode>>,
     promises: Promises,
-    hints: Arc<Hints>,
+    waiters: Arc<ProcessWaiters>,
     claims: Claims,
     deadlines: Deadlines,
-    /// The runtime that the front lanes live on, if there are any.
+    /// The callers' runtime, if connections live there.
     callers: Option<Callers>,
-    /// The thread of the back lanes. Last, so that the connections end first.
+    /// The engine's own thread. Last, so that the connections end first.
     own: Own,
 }
 
 impl std::fmt::Debug for RedlockEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let nodes = &self.quorum.site.nodes;
+        let nodes = &self.quorum.context.nodes;
         f.debug_struct("RedlockEngine").field("nodes", nodes).finish_non_exhaustive()
     }
 }
 
 impl Quorum {
-    /// The lane that suits whoever calls.
-    fn lane(&self) -> Lane {
-        if self.callers.as_ref().is_some_and(Callers::serves) { Lane::Front } else { Lane::Back }
+    /// Returns which connections serve this call: those on the caller's runtime if it can.
+    fn placement(&self) -> Placement {
+        if self.callers.as_ref().is_some_and(Callers::serves) {
+            Placement::Callers
+        } else {
+            Placement::Own
+        }
     }
 
-    /// The lane that hears what is published.
-    fn hearing(&self) -> Lane {
+    /// Returns which connections are subscribed to channels.
+    fn subscriber(&self) -> Placement {
         let in_front = self.callers.as_ref().is_some_and(Callers::has_threads);
-        if in_front { Lane::Front } else { Lane::Back }
+        if in_front { Placement::Callers } else { Placement::Own }
     }
 
-    /// Too few nodes answered: says which did not, and why.
-    fn too_few(&self, answered: usize, why: impl Iterator<Item = (usize, Trouble)>) -> Error {
+    /// Builds the error for a round with too few replies: which nodes gave none, and why.
+    fn too_few_replies(
+        &self,
+        answered: usize,
+        why: impl Iterator<Item = (usize, Trouble)>,
+    ) -> Error {
         let (nodes, needed) = (self.nodes.len(), quorum(self.nodes.len()));
         let mut reasons: Vec<String> = Vec::new();
         for (at, trouble) in why {
@@ -171,15 +179,15 @@ impl Engine for RedlockEngine {
     }
 
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(self.quorum.release(self.quorum.lane(), batch))
+        Box::pin(self.quorum.release(self.quorum.placement(), batch))
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(self.quorum.inspect(self.quorum.lane(), query))
+        Box::pin(self.quorum.inspect(self.quorum.placement(), query))
     }
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(self.quorum.evict(self.quorum.lane(), eviction))
+        Box::pin(self.quorum.evict(self.quorum.placement(), eviction))
     }
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
@@ -217,7 +225,7 @@ impl Engine for RedlockEngine {
 
 impl FenceFloor for RedlockEngine {
     fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
-        Box::pin(self.quorum.raise_fences(self.quorum.lane(), to))
+        Box::pin(self.quorum.raise_fences(self.quorum.placement(), to))
     }
 }
 

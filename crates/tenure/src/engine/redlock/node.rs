@@ -1,14 +1,17 @@
-//! One node: its connections, and what it says of itself. Knows how a node is called and greeted,
-//! not what the calls mean.
+//! One node: its connections, and what its last handshake said.
+//!
+//! A node has a connection on the engine's own thread, and another on the callers' runtime if there
+//! is one that can serve it (`engine/runtime.rs`). One of the two is subscribed to channels. Calls
+//! on one connection are executed in order.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::connect::{Clerk, Site};
-use super::scripts::Calling;
-use super::signals::Hints;
+use super::connect::{NodeHandshake, QuorumContext};
+use super::scripts::ScriptCall;
+use super::signals::ProcessWaiters;
 use crate::contract::Error;
 use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
@@ -17,114 +20,115 @@ use crate::engine::redis::wire::{Home, Outcome, Outgoing, Reply, Wire};
 use crate::engine::runtime::Callers;
 use crate::time::Tick;
 
-/// Which connection is meant.
+/// Which of a node's connections serves a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// The one on the runtime of the callers.
-    Front,
+pub(super) enum Placement {
+    /// The one on the callers' runtime.
+    Callers,
     /// The one on the engine's own thread.
-    Back,
+    Own,
 }
 
-/// One node.
-pub(super) struct Node {
+/// One node and its connections.
+pub(super) struct QuorumNode {
     pub(super) location: Arc<Location>,
     front: Option<Wire>,
     back: Wire,
-    known: Arc<Known>,
-    site: Arc<Site>,
+    handshake: Arc<LastHandshake>,
+    context: Arc<QuorumContext>,
 }
 
-/// What is known of a node.
+/// The state of a node after its last handshake.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<State>);
+pub(super) struct LastHandshake(Mutex<NodeState>);
 
-/// What a node said when it was greeted last.
+/// What a node replied to its last handshake.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
-    /// Which run of the server it is; none if it was never greeted.
+pub(super) struct NodeState {
+    /// The run id of the server; none before the first handshake.
     pub(super) run: Option<String>,
-    /// It had no past: nobody has used it, or it has lost its memory.
+    /// It had no data: it was never used, or it has lost them.
     pub(super) fresh: bool,
-    /// Until when it grants nothing.
+    /// Until when it grants nothing (quarantine).
     pub(super) closed_until: Option<Tick>,
 }
 
-impl State {
-    /// How much longer the node grants nothing.
+impl NodeState {
+    /// Returns how much longer the node grants nothing.
     pub(super) fn closed_for(&self, now: Tick) -> Option<Duration> {
         let left = self.closed_until?.since(now);
         (!left.is_zero()).then_some(left)
     }
 }
 
-impl Node {
-    /// Opens the connections to the node with this number.
+impl QuorumNode {
+    /// Opens the connections to the node with this index.
     pub(super) fn open(
         at: usize,
-        site: &Arc<Site>,
-        hints: &Arc<Hints>,
+        context: &Arc<QuorumContext>,
+        waiters: &Arc<ProcessWaiters>,
         callers: Option<&Callers>,
         own: &Handle,
     ) -> Self {
-        let location = Arc::clone(&site.nodes[at]);
-        let known = Arc::clone(&site.known[at]);
-        let hears_in_front = callers.is_some_and(Callers::has_threads);
-        let wire = |lane: Lane, first: &Handle| {
-            let hears = (lane == Lane::Front) == hears_in_front;
-            let (site, hints) = (Arc::clone(site), Arc::clone(hints));
-            let clerk = Clerk { at, site, hints, hears };
+        let location = Arc::clone(&context.nodes[at]);
+        let handshake = Arc::clone(&context.handshakes[at]);
+        let callers_subscribe = callers.is_some_and(Callers::has_threads);
+        let wire = |placement: Placement, first: &Handle| {
+            let subscribes = (placement == Placement::Callers) == callers_subscribe;
+            let (context, waiters) = (Arc::clone(context), Arc::clone(waiters));
+            let handshake = NodeHandshake { at, context, waiters, subscribes };
             let home = Home { first: first.clone(), fallback: own.clone() };
             let gather = Box::new(|_: &mut Outgoing| {});
-            Wire::open(Arc::clone(&location), Arc::new(clerk), gather, home)
+            Wire::open(Arc::clone(&location), Arc::new(handshake), gather, home)
         };
-        let front = callers.map(|callers| wire(Lane::Front, callers.handle()));
-        let back = wire(Lane::Back, own);
-        Self { location, front, back, known, site: Arc::clone(site) }
+        let front = callers.map(|callers| wire(Placement::Callers, callers.handle()));
+        let back = wire(Placement::Own, own);
+        Self { location, front, back, handshake, context: Arc::clone(context) }
     }
 
-    /// The connection of a lane.
-    pub(super) fn wire(&self, lane: Lane) -> &Wire {
-        self.front.as_ref().filter(|_| lane == Lane::Front).unwrap_or(&self.back)
+    /// Returns the connection of a placement.
+    pub(super) fn wire(&self, placement: Placement) -> &Wire {
+        self.front.as_ref().filter(|_| placement == Placement::Callers).unwrap_or(&self.back)
     }
 
-    /// Whether the node had no past when it was greeted last.
+    /// Returns whether the node had no data at its last handshake.
     pub(super) fn is_fresh(&self) -> bool {
-        self.known.0.lock().unwrap_or_else(PoisonError::into_inner).fresh
+        self.handshake.0.lock().unwrap_or_else(PoisonError::into_inner).fresh
     }
 
-    /// How much longer the node grants nothing, if it was so when it was greeted last.
+    /// Returns how much longer the node grants nothing, by its last handshake.
     pub(super) fn closed_for(&self) -> Option<Duration> {
-        let state = self.known.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.closed_for(self.site.clock.now())
+        let state = self.handshake.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed_for(self.context.clock.now())
     }
 
-    /// The node is open from now on.
+    /// Records that the node's quarantine was ended.
     pub(super) fn opened(&self) {
-        let mut state = self.known.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.handshake.0.lock().unwrap_or_else(PoisonError::into_inner);
         (state.fresh, state.closed_until) = (false, None);
     }
 
-    /// Calls a script, now and in order with all other calls of the lane, and has somebody told.
+    /// Writes the call of a script, in order with all other calls on that connection. `done` is
+    /// called with the outcome. A server that does not know the script gets its text.
     pub(super) fn call(
         self: &Arc<Self>,
-        lane: Lane,
-        calling: &Arc<Calling>,
-        tell: impl FnOnce(Outcome) + Send + 'static,
+        placement: Placement,
+        call: &Arc<ScriptCall>,
+        done: impl FnOnce(Outcome) + Send + 'static,
     ) {
-        let (node, again) = (Arc::downgrade(self), Arc::clone(calling));
-        let told = move |outcome: Outcome| match (outcome, node.upgrade()) {
-            // The server has forgotten the script, and so did not run it.
+        let (node, again) = (Arc::downgrade(self), Arc::clone(call));
+        let replied = move |outcome: Outcome| match (outcome, node.upgrade()) {
+            // The server does not have the script, and so did not run it.
             (Err(trouble), Some(node)) if trouble.is_unknown_script() => {
-                node.wire(lane).send(&again.packed(true), Reply::Many(Box::new(tell)));
+                node.wire(placement).send(&again.packed(true), Reply::Many(Box::new(done)));
             }
-            (outcome, _) => tell(outcome),
+            (outcome, _) => done(outcome),
         };
-        self.wire(lane).send(&calling.packed(false), Reply::Many(Box::new(told)));
+        self.wire(placement).send(&call.packed(false), Reply::Many(Box::new(replied)));
     }
 
-    /// Waits until the node has been greeted on all its connections.
-    pub(super) async fn greet(&self) -> Result<(), Error> {
+    /// Waits until all connections have completed their handshake.
+    pub(super) async fn handshake(&self) -> Result<(), Error> {
         for wire in self.front.iter().chain([&self.back]) {
             wire.call(&pack(&[b"PING"])).await.map_err(Trouble::into_error)?;
         }
@@ -132,13 +136,13 @@ impl Node {
     }
 }
 
-impl Known {
-    /// Keeps what a node said.
-    pub(super) fn set(&self, state: State) {
+impl LastHandshake {
+    /// Records the state of the node.
+    pub(super) fn set(&self, state: NodeState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// The run of the server that was greeted last.
+    /// Returns the run id of the last handshake.
     pub(super) fn run(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).run.clone()
     }

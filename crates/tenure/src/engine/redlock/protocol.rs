@@ -21,18 +21,18 @@ pub const fn quorum(nodes: usize) -> usize {
 
 /// One attempt, as its votes come in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Attempt(Round);
+pub struct AttemptVotes(VotePhase);
 
 /// What is being asked of all nodes, and what each has answered; nothing if it has not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Round {
-    Acquire(Vec<Option<Vote>>),
+enum VotePhase {
+    Acquire(Vec<Option<NodeVote>>),
     Raise(u64, Vec<Option<bool>>),
 }
 
 /// What a node said to an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Vote {
+pub enum NodeVote {
     /// Granted, with this number.
     Yes(u64),
     /// Not granted, or no answer that counts.
@@ -41,7 +41,7 @@ pub enum Vote {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum NextStep {
     /// Wait for more answers.
     Wait,
     /// Send this number to all nodes to be raised. Said once.
@@ -52,37 +52,37 @@ pub enum Step {
     Lost,
 }
 
-impl Attempt {
+impl AttemptVotes {
     /// An attempt at so many nodes, none of which has answered.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
-        Self(Round::Acquire(vec![None; nodes]))
+        Self(VotePhase::Acquire(vec![None; nodes]))
     }
 
     /// A node answered the acquire. What comes after the raise has begun, or a second time, does
     /// not count.
-    pub fn acquired(&mut self, node: usize, vote: Vote) -> Step {
-        let Round::Acquire(votes) = &mut self.0 else { return Step::Wait };
+    pub fn acquired(&mut self, node: usize, vote: NodeVote) -> NextStep {
+        let VotePhase::Acquire(votes) = &mut self.0 else { return NextStep::Wait };
         votes[node].get_or_insert(vote);
         self.judge()
     }
 
     /// A node answered the raise of the number that is being raised.
-    pub fn raised(&mut self, node: usize, yes: bool) -> Step {
-        let Round::Raise(_, answers) = &mut self.0 else { return Step::Wait };
+    pub fn raised(&mut self, node: usize, yes: bool) -> NextStep {
+        let VotePhase::Raise(_, answers) = &mut self.0 else { return NextStep::Wait };
         answers[node].get_or_insert(yes);
         self.judge()
     }
 
     /// Nobody waits any longer for nodes that have not answered.
-    pub fn time_is_up(&mut self) -> Step {
+    pub fn timed_out(&mut self) -> NextStep {
         match &mut self.0 {
-            Round::Acquire(votes) => {
+            VotePhase::Acquire(votes) => {
                 for vote in votes {
-                    vote.get_or_insert(Vote::No);
+                    vote.get_or_insert(NodeVote::No);
                 }
             }
-            Round::Raise(_, answers) => {
+            VotePhase::Raise(_, answers) => {
                 for answer in answers {
                     answer.get_or_insert(false);
                 }
@@ -94,43 +94,43 @@ impl Attempt {
     /// Whether a majority has granted, though not with one number: it could be raised now.
     #[must_use]
     pub fn could_raise(&self) -> bool {
-        let Round::Acquire(votes) = &self.0 else { return false };
-        let granted = votes.iter().filter(|vote| matches!(vote, Some(Vote::Yes(_)))).count();
+        let VotePhase::Acquire(votes) = &self.0 else { return false };
+        let granted = votes.iter().filter(|vote| matches!(vote, Some(NodeVote::Yes(_)))).count();
         granted >= quorum(votes.len())
     }
 
     /// Whether the raise has begun.
     #[must_use]
     pub fn is_raising(&self) -> bool {
-        matches!(self.0, Round::Raise(..))
+        matches!(self.0, VotePhase::Raise(..))
     }
 
     /// The nodes whose number is below the fence that won by equal votes: raised as well, they make
     /// the hold last when others fail.
     #[must_use]
     pub fn below(&self, fence: u64) -> Vec<usize> {
-        let Round::Acquire(votes) = &self.0 else { return Vec::new() };
-        let below = |node: &usize| matches!(votes[*node], Some(Vote::Yes(g)) if g < fence);
+        let VotePhase::Acquire(votes) = &self.0 else { return Vec::new() };
+        let below = |node: &usize| matches!(votes[*node], Some(NodeVote::Yes(g)) if g < fence);
         (0..votes.len()).filter(below).collect()
     }
 
-    fn judge(&mut self) -> Step {
+    fn judge(&mut self) -> NextStep {
         let step = match &self.0 {
-            Round::Acquire(votes) => judge_votes(votes),
-            Round::Raise(fence, answers) => judge_raise(*fence, answers),
+            VotePhase::Acquire(votes) => judge_votes(votes),
+            VotePhase::Raise(fence, answers) => judge_raise(*fence, answers),
         };
-        if let (Step::Raise(fence), Round::Acquire(votes)) = (step, &self.0) {
-            self.0 = Round::Raise(fence, vec![None; votes.len()]);
+        if let (NextStep::Raise(fence), VotePhase::Acquire(votes)) = (step, &self.0) {
+            self.0 = VotePhase::Raise(fence, vec![None; votes.len()]);
         }
         step
     }
 }
 
-fn judge_votes(votes: &[Option<Vote>]) -> Step {
+fn judge_votes(votes: &[Option<NodeVote>]) -> NextStep {
     let quorum = quorum(votes.len());
     let pending = votes.iter().filter(|vote| vote.is_none()).count();
-    let number = |vote: &Option<Vote>| match vote {
-        Some(Vote::Yes(number)) => Some(*number),
+    let number = |vote: &Option<NodeVote>| match vote {
+        Some(NodeVote::Yes(number)) => Some(*number),
         _ => None,
     };
     let numbers = || votes.iter().filter_map(number);
@@ -138,27 +138,27 @@ fn judge_votes(votes: &[Option<Vote>]) -> Step {
     let count = |wanted: u64| numbers().filter(|number| *number == wanted).count();
     let (most, number) = numbers().map(|number| (count(number), number)).max().unwrap_or((0, 0));
     if most >= quorum {
-        return Step::Won(number);
+        return NextStep::Won(number);
     }
     if granted + pending < quorum {
-        return Step::Lost;
+        return NextStep::Lost;
     }
     if granted < quorum || most + pending >= quorum {
-        return Step::Wait;
+        return NextStep::Wait;
     }
-    Step::Raise(numbers().max().unwrap_or_default())
+    NextStep::Raise(numbers().max().unwrap_or_default())
 }
 
-fn judge_raise(fence: u64, answers: &[Option<bool>]) -> Step {
+fn judge_raise(fence: u64, answers: &[Option<bool>]) -> NextStep {
     let quorum = quorum(answers.len());
     let count = |wanted: Option<bool>| answers.iter().filter(|one| **one == wanted).count();
     let (yes, pending) = (count(Some(true)), count(None));
     if yes >= quorum {
-        Step::Won(fence)
+        NextStep::Won(fence)
     } else if yes + pending < quorum {
-        Step::Lost
+        NextStep::Lost
     } else {
-        Step::Wait
+        NextStep::Wait
     }
 }
 
@@ -168,47 +168,51 @@ mod tests {
 
     #[test]
     fn equal_numbers_of_a_majority_win_in_one_round() {
-        let mut attempt = Attempt::new(5);
-        assert_eq!(attempt.acquired(0, Vote::Yes(7)), Step::Wait);
-        assert_eq!(attempt.acquired(3, Vote::Yes(6)), Step::Wait);
-        assert_eq!(attempt.acquired(1, Vote::Yes(7)), Step::Wait);
-        assert_eq!(attempt.acquired(2, Vote::Yes(7)), Step::Won(7));
+        let mut attempt = AttemptVotes::new(5);
+        assert_eq!(attempt.acquired(0, NodeVote::Yes(7)), NextStep::Wait);
+        assert_eq!(attempt.acquired(3, NodeVote::Yes(6)), NextStep::Wait);
+        assert_eq!(attempt.acquired(1, NodeVote::Yes(7)), NextStep::Wait);
+        assert_eq!(attempt.acquired(2, NodeVote::Yes(7)), NextStep::Won(7));
         assert_eq!(attempt.below(7), [3]);
     }
 
     #[test]
     fn other_numbers_are_raised_to_the_largest_as_soon_as_none_can_win() {
-        let mut attempt = Attempt::new(3);
-        assert_eq!(attempt.acquired(0, Vote::Yes(7)), Step::Wait);
-        assert_eq!(attempt.acquired(1, Vote::Yes(9)), Step::Wait, "the third may agree with one");
-        assert_eq!(attempt.acquired(2, Vote::No), Step::Raise(9));
-        assert_eq!(attempt.acquired(2, Vote::Yes(7)), Step::Wait, "too late to count");
-        assert_eq!(attempt.raised(1, true), Step::Wait);
-        assert_eq!(attempt.raised(1, true), Step::Wait, "a copy is no second vote");
-        assert_eq!(attempt.raised(0, true), Step::Won(9));
+        let mut attempt = AttemptVotes::new(3);
+        assert_eq!(attempt.acquired(0, NodeVote::Yes(7)), NextStep::Wait);
+        assert_eq!(
+            attempt.acquired(1, NodeVote::Yes(9)),
+            NextStep::Wait,
+            "the third may agree with one"
+        );
+        assert_eq!(attempt.acquired(2, NodeVote::No), NextStep::Raise(9));
+        assert_eq!(attempt.acquired(2, NodeVote::Yes(7)), NextStep::Wait, "too late to count");
+        assert_eq!(attempt.raised(1, true), NextStep::Wait);
+        assert_eq!(attempt.raised(1, true), NextStep::Wait, "a copy is no second vote");
+        assert_eq!(attempt.raised(0, true), NextStep::Won(9));
     }
 
     #[test]
     fn it_is_lost_as_soon_as_a_majority_is_out_of_reach() {
-        let mut attempt = Attempt::new(5);
+        let mut attempt = AttemptVotes::new(5);
         for node in 0..2 {
-            assert_eq!(attempt.acquired(node, Vote::No), Step::Wait);
+            assert_eq!(attempt.acquired(node, NodeVote::No), NextStep::Wait);
         }
-        assert_eq!(attempt.acquired(2, Vote::No), Step::Lost);
-        let mut attempt = Attempt::new(3);
-        attempt.acquired(0, Vote::Yes(1));
-        assert_eq!(attempt.time_is_up(), Step::Lost);
+        assert_eq!(attempt.acquired(2, NodeVote::No), NextStep::Lost);
+        let mut attempt = AttemptVotes::new(3);
+        attempt.acquired(0, NodeVote::Yes(1));
+        assert_eq!(attempt.timed_out(), NextStep::Lost);
     }
 
     #[test]
     fn a_raise_that_too_few_confirm_is_lost() {
-        let mut attempt = Attempt::new(3);
-        attempt.acquired(0, Vote::Yes(1));
-        attempt.acquired(1, Vote::Yes(2));
-        assert_eq!(attempt.time_is_up(), Step::Raise(2));
-        assert_eq!(attempt.raised(0, true), Step::Wait);
-        assert_eq!(attempt.raised(1, false), Step::Wait);
-        assert_eq!(attempt.time_is_up(), Step::Lost);
+        let mut attempt = AttemptVotes::new(3);
+        attempt.acquired(0, NodeVote::Yes(1));
+        attempt.acquired(1, NodeVote::Yes(2));
+        assert_eq!(attempt.timed_out(), NextStep::Raise(2));
+        assert_eq!(attempt.raised(0, true), NextStep::Wait);
+        assert_eq!(attempt.raised(1, false), NextStep::Wait);
+        assert_eq!(attempt.timed_out(), NextStep::Lost);
     }
 
     #[test]

@@ -6,37 +6,41 @@
 //! nodes without the floor say.
 
 use super::Quorum;
-use super::node::Lane;
+use super::node::Placement;
 use crate::contract::{Error, Fence, Raised, Verb};
 use crate::engine::redis::answers::{strange, text};
 
 impl Quorum {
     /// Raises the numbers of all nodes. Asks how far numbers have got before it changes anything: a
     /// node alone cannot refuse what others have accepted.
-    pub(super) async fn raise_fences(&self, lane: Lane, to: Fence) -> Result<Raised, Error> {
-        let raised = self.raise_all(lane, to).await;
+    pub(super) async fn raise_fences(
+        &self,
+        placement: Placement,
+        to: Fence,
+    ) -> Result<Raised, Error> {
+        let raised = self.raise_all(placement, to).await;
         raised.map_err(|error| error.during(Verb::RaiseFences))
     }
 
-    async fn raise_all(&self, lane: Lane, to: Fence) -> Result<Raised, Error> {
-        let highest = self.lift_floors(lane, Fence::new(0)).await?;
+    async fn raise_all(&self, placement: Placement, to: Fence) -> Result<Raised, Error> {
+        let highest = self.lift_floors(placement, Fence::new(0)).await?;
         if to <= highest {
             return Ok(Raised::NotAbove(highest));
         }
         // Fewer than a majority may have it: repeating the call does no harm.
-        self.lift_floors(lane, to).await.map_err(Error::effect_unknown)?;
+        self.lift_floors(placement, to).await.map_err(Error::effect_unknown)?;
         Ok(Raised::Done)
     }
 
     /// Lifts the floor of all nodes that answer, at least a majority; 0 changes nothing. Returns
     /// how far numbers may have got before.
-    async fn lift_floors(&self, lane: Lane, to: Fence) -> Result<Fence, Error> {
-        let site = &self.site;
-        let calling = site
-            .calling(&site.scripts().raise_fences, vec![site.keys.node.clone()])
+    async fn lift_floors(&self, placement: Placement, to: Fence) -> Result<Fence, Error> {
+        let context = &self.context;
+        let call = context
+            .script_call(&context.scripts().raise_fences, vec![context.keys.node.clone()])
             .with(to.get().to_string());
         let mut highest = 0;
-        for answer in self.ask_all(lane, calling).await? {
+        for answer in self.call_all(placement, call).await? {
             let number: Option<u64> = text(&answer).and_then(|number| number.parse().ok());
             highest = number.ok_or_else(|| strange(&answer))?.max(highest);
         }

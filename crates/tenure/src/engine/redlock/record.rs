@@ -14,7 +14,7 @@ use super::protocol::quorum;
 
 /// A hold at one node, as the node shows it.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct NodeRecord {
     pub(super) claim: ClaimId,
     /// Which attempt, where the node says so.
     pub(super) attempt: u32,
@@ -29,7 +29,7 @@ pub(super) struct Record {
     about: String,
 }
 
-impl Record {
+impl NodeRecord {
     /// `i n g x d t s o a`, as seen at `now` of the node.
     pub(super) fn seen(words: &[Value], now: u64) -> Option<Self> {
         let [claim, attempt, rest @ ..] = words else { return None };

@@ -1,5 +1,14 @@
-//! Giving back everywhere, and going on with nodes that do not answer. Knows releases; the lease is
-//! their backstop.
+//! The release verb, and the withdrawal of attempts that were not won.
+//!
+//! A release goes to all nodes and names all attempts of the claim; each node ends the hold and
+//! keeps a tombstone, so that a late copy of an acquire is refused. It is confirmed when a majority
+//! has replied. A node that did not reply gets the release again, with backoff, until the lease has
+//! ended; the lease is the backstop. The claim leaves `claims` before anything is sent, so no
+//! attempt of it that wins later is kept.
+//!
+//! A waiter of this process is notified as soon as a majority has released. Other processes are
+//! notified by the nodes, which publish a release; a withdrawal is not published, because attempts
+//! that were split would all be woken at the same time, and split the votes again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,49 +17,48 @@ use redis::Value;
 use tokio::time::sleep;
 
 use super::Quorum;
-use super::node::Lane;
+use super::node::Placement;
 use super::protocol::quorum;
-use super::round::{Event, Round};
-use super::rules::Token;
-use super::scripts::Calling;
+use super::round::{Round, RoundEvent};
+use super::rules::AttemptId;
+use super::scripts::ScriptCall;
 use crate::contract::{Claim, ClaimRef, Error, Release, Released};
 use crate::engine::redis::answers::list;
 use crate::time::{Clock, SystemClock, Tick};
 
-/// All attempts of a claim.
+/// The attempt number that stands for all attempts of a claim.
 const ALL: u32 = u32::MAX;
-/// The first pause before a release is sent again to a node that did not answer; each is twice as
-/// long as the one before, up to the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The backoff before a release is sent again: the first pause, which doubles, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// How often a release was sent again, and until when it makes sense.
+/// How often a release was retried, and until when retries make sense.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Again {
+pub(super) struct ReleaseRetry {
     tries: u32,
     until: Tick,
 }
 
-impl Again {
-    /// Not yet, and until the longest of these leases has run out.
+impl ReleaseRetry {
+    /// No retry yet; retries end when the longest of these leases has ended.
     fn within(leases: impl Iterator<Item = Duration>) -> Self {
         Self { tries: 0, until: SystemClock.now() + leases.max().unwrap_or_default() }
     }
 }
 
-/// What nodes answered to the release of one claim.
-struct Tally<'a> {
+/// Counts the replies to the release of one claim.
+struct ReleaseTally<'a> {
     claim: &'a ClaimRef,
-    /// It was no hold.
+    /// The claim waited, and did not hold.
     waited: bool,
-    /// How many nodes it held at.
+    /// At how many nodes it held.
     yes: usize,
-    /// To how many clients nodes have published that the name is free, at most.
+    /// How many clients received a node's message that the name is free, at most.
     listeners: i64,
-    /// A waiter of this process was told.
-    told: bool,
+    /// The waiter of this process was notified.
+    notified: bool,
 }
 
-impl Tally<'_> {
+impl ReleaseTally<'_> {
     fn count(&mut self, answer: &Value) {
         if let Value::Int(number @ 1..) = answer {
             self.yes += 1;
@@ -58,17 +66,17 @@ impl Tally<'_> {
         }
     }
 
-    /// Whether it held or waited, when so many nodes did not answer.
+    /// Returns whether it held or waited, if `silent` nodes did not reply.
     fn is_done(&self, silent: usize, nodes: usize) -> bool {
         self.waited || self.yes + silent >= quorum(nodes) && self.yes > 0
     }
 }
 
 impl Quorum {
-    /// Gives claims back everywhere. One answer for each, in their order.
+    /// Releases claims at all nodes. Returns one result for each, in their order.
     pub(super) async fn release(
         self: &Arc<Self>,
-        lane: Lane,
+        placement: Placement,
         batch: &[Release],
     ) -> Result<Vec<Released>, Error> {
         let Some(shortest) = batch.iter().map(|one| one.claim.lease).min() else {
@@ -77,25 +85,25 @@ impl Quorum {
         let mut tallies = Vec::with_capacity(batch.len());
         let mut items = Vec::with_capacity(batch.len());
         for Release { claim, .. } in batch {
-            // From here on no attempt of it counts, whatever nodes say.
+            // From here on no attempt of it counts, whatever nodes reply.
             let ended = self.claims.end(claim.id);
-            self.stop_waiting(claim.parts.first_name(), claim.id);
-            let waited = ended.as_ref().is_some_and(|standing| standing.fence.is_none());
-            if ended.is_some_and(|standing| standing.attempt == 0) {
-                // It waited for its turn all the time: no node has heard of it.
+            self.leave_queue(claim.parts.first_name(), claim.id);
+            let waited = ended.as_ref().is_some_and(|state| state.fence.is_none());
+            if ended.is_some_and(|state| state.attempt == 0) {
+                // It only waited for its turn: no node knows it.
                 continue;
             }
-            let token = Token { claim: claim.id, attempt: ALL };
-            items.push((self.site.lock(&claim.parts), token, claim.lease, true));
-            tallies.push(Tally { claim, waited, yes: 0, listeners: 0, told: false });
+            let token = AttemptId { claim: claim.id, attempt: ALL };
+            items.push((self.context.lock_key(&claim.parts), token, claim.lease, true));
+            tallies.push(ReleaseTally { claim, waited, yes: 0, listeners: 0, notified: false });
         }
         if items.is_empty() {
             return Ok(vec![Released::Done; batch.len()]);
         }
-        let calling = Arc::new(self.release_calling(items));
-        let again = Again::within(batch.iter().map(|one| one.claim.lease));
-        let limit = self.site.node_limit(shortest);
-        let round = Round::insisting(self, lane, &calling, again, limit);
+        let call = Arc::new(self.release_call(items));
+        let again = ReleaseRetry::within(batch.iter().map(|one| one.claim.lease));
+        let limit = self.context.round_limit(shortest);
+        let round = Round::begin_with_retry(self, placement, &call, again, limit);
         let answered = self.count(round, &mut tallies).await?;
         let silent = self.nodes.len() - answered;
         let mut tallies = tallies.iter().peekable();
@@ -107,9 +115,13 @@ impl Quorum {
         Ok(batch.iter().map(answer).collect())
     }
 
-    /// Counts the answers to a release, and lets a waiter of this process try as soon as a majority
-    /// has released. Returns how many nodes answered.
-    async fn count(&self, mut round: Round, tallies: &mut [Tally<'_>]) -> Result<usize, Error> {
+    /// Counts the replies to a release, and notifies a waiter of this process as soon as a majority
+    /// has released. Returns how many nodes replied.
+    async fn count(
+        &self,
+        mut round: Round,
+        tallies: &mut [ReleaseTally<'_>],
+    ) -> Result<usize, Error> {
         let nodes = self.nodes.len();
         let (mut answered, mut troubles) = (0, Vec::new());
         while answered + troubles.len() < nodes {
@@ -118,78 +130,87 @@ impl Quorum {
                 break;
             }
             match round.next().await {
-                Event::TimeIsUp => break,
-                Event::Answer(at, Err(trouble)) => troubles.push((at, trouble)),
-                Event::Answer(_, Ok(value)) => {
+                RoundEvent::TimedOut => break,
+                RoundEvent::Reply(at, Err(trouble)) => troubles.push((at, trouble)),
+                RoundEvent::Reply(_, Ok(value)) => {
                     answered += 1;
                     let answers = list(&value).unwrap_or_default();
                     for (tally, answer) in tallies.iter_mut().zip(answers) {
                         tally.count(answer);
                         if tally.yes >= quorum(nodes) {
-                            self.tell_released(tally);
+                            self.notify_released(tally);
                         }
                     }
                 }
             }
         }
         if answered < quorum(nodes) {
-            return Err(self.too_few(answered, troubles.into_iter()).effect_unknown());
+            return Err(self.too_few_replies(answered, troubles.into_iter()).effect_unknown());
         }
         for tally in tallies.iter_mut() {
-            self.tell_released(tally);
+            self.notify_released(tally);
         }
         Ok(answered)
     }
 
-    /// A waiter of this process may try, if the claim was a hold.
-    fn tell_released(&self, tally: &mut Tally<'_>) {
-        if tally.waited || std::mem::replace(&mut tally.told, true) {
+    /// Notifies a waiter of this process, if the claim held.
+    fn notify_released(&self, tally: &mut ReleaseTally<'_>) {
+        if tally.waited || std::mem::replace(&mut tally.notified, true) {
             return;
         }
-        // Every process with a waiter listens at every node, this one too.
+        // Every process with a waiter is subscribed at every node, this one too.
         let contended = tally.listeners > 1;
-        self.hints.released(tally.claim.parts.first_name(), tally.claim.id, contended);
+        self.waiters.released(tally.claim.parts.first_name(), tally.claim.id, contended);
     }
 
-    /// Withdraws an attempt everywhere, in the background. Nobody is told: whoever else asked at
-    /// the same time pauses by chance, and to wake them all would only split the votes again.
-    pub(super) fn withdraw(self: &Arc<Self>, lane: Lane, claim: &Claim, token: Token) {
-        let item = (self.site.lock(&claim.parts), token, claim.lease, false);
-        let calling = Arc::new(self.release_calling(vec![item]));
-        let again = Again::within(std::iter::once(claim.lease));
-        drop(Round::insisting(self, lane, &calling, again, Duration::ZERO));
+    /// Withdraws an attempt at all nodes, in the background, without a message to waiters.
+    pub(super) fn withdraw(
+        self: &Arc<Self>,
+        placement: Placement,
+        claim: &Claim,
+        token: AttemptId,
+    ) {
+        let item = (self.context.lock_key(&claim.parts), token, claim.lease, false);
+        let call = Arc::new(self.release_call(vec![item]));
+        let again = ReleaseRetry::within(std::iter::once(claim.lease));
+        drop(Round::begin_with_retry(self, placement, &call, again, Duration::ZERO));
     }
 
-    fn release_calling(&self, items: Vec<(String, Token, Duration, bool)>) -> Calling {
-        let site = &self.site;
+    fn release_call(&self, items: Vec<(String, AttemptId, Duration, bool)>) -> ScriptCall {
+        let context = &self.context;
         let keys = items.iter().map(|(key, ..)| key.clone()).collect();
-        let mut calling = site.calling(&site.scripts().release, keys);
-        for (_, token, lease, tell) in items {
-            calling.push(token.claim.to_hex());
-            calling.push(token.attempt.to_string());
-            calling.push(lease.as_micros().to_string());
-            calling.push(if tell { "1" } else { "0" });
+        let mut call = context.script_call(&context.scripts().release, keys);
+        for (_, token, lease, publish) in items {
+            call.push(token.claim.to_hex());
+            call.push(token.attempt.to_string());
+            call.push(lease.as_micros().to_string());
+            call.push(if publish { "1" } else { "0" });
         }
-        calling
+        call
     }
 
-    /// Sends a release once more to a node that did not answer it, after a pause, until all that it
-    /// could have granted has run out.
-    pub(super) fn insist(self: &Arc<Self>, at: usize, calling: Arc<Calling>, again: Again) {
-        let pause = PAUSES.0.saturating_mul(1 << again.tries.min(8)).min(PAUSES.1);
+    /// Sends a release again to a node that did not reply, after a pause, unless all that the node
+    /// could have granted has expired by then.
+    pub(super) fn retry_release(
+        self: &Arc<Self>,
+        at: usize,
+        call: Arc<ScriptCall>,
+        again: ReleaseRetry,
+    ) {
+        let pause = BACKOFF.0.saturating_mul(1 << again.tries.min(8)).min(BACKOFF.1);
         if SystemClock.now() + pause >= again.until {
             return;
         }
-        let next = Again { tries: again.tries + 1, ..again };
+        let next = ReleaseRetry { tries: again.tries + 1, ..again };
         let quorum = Arc::downgrade(self);
         self.own.handle().spawn(async move {
             sleep(pause).await;
             let Some(quorum) = quorum.upgrade() else { return };
             let (again, node) = (Arc::downgrade(&quorum), Arc::clone(&quorum.nodes[at]));
-            let same = Arc::clone(&calling);
-            node.call(Lane::Back, &calling, move |outcome| {
+            let same = Arc::clone(&call);
+            node.call(Placement::Own, &call, move |outcome| {
                 if let (Err(_), Some(quorum)) = (outcome, again.upgrade()) {
-                    quorum.insist(at, same, next);
+                    quorum.retry_release(at, same, next);
                 }
             });
         });

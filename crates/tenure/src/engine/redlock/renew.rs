@@ -1,70 +1,75 @@
-//! Keeping holds alive at a majority, a whole batch with one call to each node. Knows which answers
-//! count: only those of nodes that carry exactly the fence.
+//! The renew verb: extends holds at a majority, and makes the next attempt of waiters.
+//!
+//! All holds of a batch are extended with one call to each node. A reply counts for a hold only if
+//! the node has it with exactly this fence: a hold is kept if a majority extended it, gone if a
+//! majority can no longer, and otherwise unanswered. A claim that waits is tried, side by side with
+//! the extension, so that a slow attempt does not delay a hold. A claim that another process made
+//! is looked up at the nodes first.
 
 use std::sync::Arc;
 
 use redis::Value;
 
 use super::Quorum;
-use super::connect::Site;
-use super::node::Lane;
+use super::connect::QuorumContext;
+use super::node::Placement;
 use super::protocol::quorum;
-use super::round::{Event, Round, both, together};
-use super::rules::Token;
+use super::round::{Round, RoundEvent, join, join_all};
+use super::rules::AttemptId;
 use crate::contract::{Arrival, ClaimRef, Fence, Grant, Loss, Renewed, Verdict};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::codec::reason;
 
-/// A hold to be extended.
+/// A claim that holds, as an extension names it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold<'a> {
+pub(super) struct HeldClaim<'a> {
     pub(super) claim: &'a ClaimRef,
-    pub(super) token: Token,
+    pub(super) token: AttemptId,
     pub(super) fence: u64,
 }
 
-/// The grant of an attempt that was won with this fence.
-pub(super) fn grant(token: Token, fence: u64) -> Grant {
+/// Builds the grant of an attempt that was won with this fence.
+pub(super) fn grant(token: AttemptId, fence: u64) -> Grant {
     let fences = std::iter::once(Fence::new(fence)).collect();
     Grant { fences, arrival: Arrival(token.attempt.into()) }
 }
 
 impl Quorum {
     pub(super) async fn renew(self: &Arc<Self>, batch: &[ClaimRef]) -> Vec<Renewed> {
-        let lane = self.lane();
+        let placement = self.placement();
         let mut answers: Vec<Option<Renewed>> = vec![None; batch.len()];
         let (mut holds, mut places, mut apart) = (Vec::new(), Vec::new(), Vec::new());
         for (at, claim) in batch.iter().enumerate() {
             match self.claims.get(claim.id) {
-                Some(standing) if standing.fence.is_some() => {
-                    let (token, fence) = (standing.token(), standing.fence.unwrap_or_default());
-                    holds.push(Hold { claim, token, fence });
+                Some(state) if state.fence.is_some() => {
+                    let (token, fence) = (state.token(), state.fence.unwrap_or_default());
+                    holds.push(HeldClaim { claim, token, fence });
                     places.push(at);
                 }
                 _ => apart.push(at),
             }
         }
-        // Side by side: who waits must not hold up who holds.
-        let extended = self.extend(lane, &holds);
-        let others = apart.iter().map(|at| self.renew_apart(lane, &batch[*at])).collect();
-        let (extended, others) = both(extended, together(others)).await;
+        // Side by side: attempts must not delay the extension.
+        let extended = self.extend(placement, &holds);
+        let others = apart.iter().map(|at| self.renew_one(placement, &batch[*at])).collect();
+        let (extended, others) = join(extended, join_all(others)).await;
         for (at, answer) in places.into_iter().zip(extended).chain(apart.into_iter().zip(others)) {
             if let Renewed::Gone(_) = &answer {
                 self.claims.end(batch[at].id);
-                self.stop_waiting(batch[at].parts.first_name(), batch[at].id);
+                self.leave_queue(batch[at].parts.first_name(), batch[at].id);
             }
             answers[at] = Some(answer);
         }
-        answers.into_iter().map(|answer| answer.unwrap_or_else(silence)).collect()
+        answers.into_iter().map(|answer| answer.unwrap_or_else(no_reply)).collect()
     }
 
-    /// Renews what is not extended with the others: what waits asks again; what this client does
-    /// not know is looked for.
-    async fn renew_apart(self: &Arc<Self>, lane: Lane, claim: &ClaimRef) -> Renewed {
-        let Some(standing) = self.claims.get(claim.id) else {
-            return self.renew_stranger(lane, claim).await;
+    /// Renews a claim that is not a known hold: a waiter makes an attempt, and a claim that this
+    /// client does not know is looked up.
+    async fn renew_one(self: &Arc<Self>, placement: Placement, claim: &ClaimRef) -> Renewed {
+        let Some(state) = self.claims.get(claim.id) else {
+            return self.renew_unknown(placement, claim).await;
         };
-        match self.advance(lane, &standing.claim).await {
+        match self.try_or_queue(placement, &state.claim).await {
             Ok(Verdict::Granted(grant)) => Renewed::Held(grant),
             Ok(Verdict::Queued(queued)) => Renewed::Waiting(queued),
             Ok(Verdict::Refused(_)) => Renewed::Gone(Loss::Forgotten),
@@ -72,76 +77,82 @@ impl Quorum {
         }
     }
 
-    /// Renews a claim that another process made.
-    async fn renew_stranger(&self, lane: Lane, claim: &ClaimRef) -> Renewed {
+    /// Renews a claim that another process made, by what the nodes say of it.
+    async fn renew_unknown(&self, placement: Placement, claim: &ClaimRef) -> Renewed {
         let name = claim.parts.first_name();
-        match self.standing_of(lane, name, claim.id).await {
+        match self.find_hold(placement, name, claim.id).await {
             Ok(Some((attempt, fence))) => {
-                let token = Token { claim: claim.id, attempt };
-                let hold = Hold { claim, token, fence };
-                self.extend(lane, &[hold]).await.pop().unwrap_or_else(silence)
+                let token = AttemptId { claim: claim.id, attempt };
+                let hold = HeldClaim { claim, token, fence };
+                self.extend(placement, &[hold]).await.pop().unwrap_or_else(no_reply)
             }
             Ok(None) => Renewed::Gone(Loss::Forgotten),
             Err(error) => Renewed::Unanswered(error.without_help()),
         }
     }
 
-    /// Extends holds at all nodes. One answer for each, in their order.
-    pub(super) async fn extend(&self, lane: Lane, holds: &[Hold<'_>]) -> Vec<Renewed> {
+    /// Extends holds at all nodes. Returns one result for each, in their order.
+    pub(super) async fn extend(
+        &self,
+        placement: Placement,
+        holds: &[HeldClaim<'_>],
+    ) -> Vec<Renewed> {
         let Some(shortest) = holds.iter().map(|hold| hold.claim.lease).min() else {
             return Vec::new();
         };
-        let site = &self.site;
-        let keys = holds.iter().map(|hold| site.lock(&hold.claim.parts)).collect();
-        let mut calling = site.calling(&site.scripts().extend, keys).with(Site::linger());
-        for Hold { claim, token, fence } in holds {
-            calling.push(token.claim.to_hex());
-            calling.push(token.attempt.to_string());
-            calling.push(fence.to_string());
-            calling.push(claim.lease.as_micros().to_string());
+        let context = &self.context;
+        let keys = holds.iter().map(|hold| context.lock_key(&hold.claim.parts)).collect();
+        let mut call = context
+            .script_call(&context.scripts().extend, keys)
+            .with(QuorumContext::counter_ttl_millis());
+        for HeldClaim { claim, token, fence } in holds {
+            call.push(token.claim.to_hex());
+            call.push(token.attempt.to_string());
+            call.push(fence.to_string());
+            call.push(claim.lease.as_micros().to_string());
         }
-        let limit = site.node_limit(shortest);
+        let limit = context.round_limit(shortest);
         let nodes = self.nodes.len();
-        let mut round = Round::begin(self, lane, &Arc::new(calling), 0..nodes, limit);
-        let mut tallies = vec![Tally::default(); holds.len()];
+        let mut round = Round::begin(self, placement, &Arc::new(call), 0..nodes, limit);
+        let mut tallies = vec![ExtendTally::default(); holds.len()];
         while !tallies.iter().all(|tally| tally.is_decided(nodes)) {
             match round.next().await {
-                Event::TimeIsUp => break,
-                Event::Answer(at, Err(trouble)) => {
+                RoundEvent::TimedOut => break,
+                RoundEvent::Reply(at, Err(trouble)) => {
                     tracing::debug!("{} did not extend: {trouble:?}", self.nodes[at].location);
                 }
-                Event::Answer(_, Ok(value)) => {
+                RoundEvent::Reply(_, Ok(value)) => {
                     let answers = list(&value).unwrap_or_default();
-                    tallies.iter_mut().zip(answers).for_each(|(tally, one)| tally.hear(one));
+                    tallies.iter_mut().zip(answers).for_each(|(tally, one)| tally.count(one));
                 }
             }
         }
-        let answer = |(hold, tally): (&Hold<'_>, Tally)| tally.answer(hold, nodes);
-        holds.iter().zip(tallies).map(answer).collect()
+        let result = |(hold, tally): (&HeldClaim<'_>, ExtendTally)| tally.result(hold, nodes);
+        holds.iter().zip(tallies).map(result).collect()
     }
 }
 
-/// Nothing was said at all.
-fn silence() -> Renewed {
+/// The result where no node replied.
+fn no_reply() -> Renewed {
     Renewed::Unanswered("too few nodes answered".to_owned())
 }
 
-/// What nodes said to the extension of one hold.
+/// Counts the replies to the extension of one hold.
 #[derive(Clone, Debug, Default)]
-struct Tally {
+struct ExtendTally {
     yes: usize,
     no: usize,
-    /// Why somebody ended it.
-    why: Option<String>,
+    /// The reason of an eviction.
+    reason: Option<String>,
 }
 
-impl Tally {
-    fn hear(&mut self, answer: &Value) {
+impl ExtendTally {
+    fn count(&mut self, answer: &Value) {
         if *answer == Value::Int(1) {
             self.yes += 1;
         } else {
             self.no += 1;
-            self.why = self.why.take().or_else(|| text(answer).map(str::to_owned));
+            self.reason = self.reason.take().or_else(|| text(answer).map(str::to_owned));
         }
     }
 
@@ -149,7 +160,7 @@ impl Tally {
         self.yes >= quorum(nodes)
     }
 
-    /// A majority is out of reach, whatever the others say.
+    /// A majority is out of reach, whatever the other nodes reply.
     fn is_gone(&self, nodes: usize) -> bool {
         self.no > nodes - quorum(nodes)
     }
@@ -158,7 +169,7 @@ impl Tally {
         self.is_held(nodes) || self.is_gone(nodes)
     }
 
-    fn answer(self, hold: &Hold<'_>, nodes: usize) -> Renewed {
+    fn result(self, hold: &HeldClaim<'_>, nodes: usize) -> Renewed {
         if self.is_held(nodes) {
             return Renewed::Held(grant(hold.token, hold.fence));
         }
@@ -167,8 +178,8 @@ impl Tally {
             let what = format!("only {yes} of {nodes} nodes extended it, {needed} must");
             return Renewed::Unanswered(what);
         }
-        Renewed::Gone(match self.why {
-            Some(why) => Loss::Evicted { reason: reason(&why) },
+        Renewed::Gone(match self.reason {
+            Some(text) => Loss::Evicted { reason: reason(&text) },
             None => Loss::Forgotten,
         })
     }
@@ -180,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_hold_stands_falls_or_is_unknown_by_its_majority() {
-        let tally = |yes, no| Tally { yes, no, why: None };
+        let tally = |yes, no| ExtendTally { yes, no, reason: None };
         for (yes, no, held, gone) in [
             (3, 0, true, false),
             (3, 2, true, false),

@@ -1,8 +1,13 @@
-//! The waiters of this process, a queue for each name, and the listeners of its sessions. Knows
-//! sessions and names, not nodes.
+//! How signals reach the sessions of this process, and which of its waiters tries next.
 //!
-//! Nodes publish when a name is free. That is only a hint: a waiter that receives none tries again
-//! when its pause is over.
+//! Sessions receive two kinds of messages by the channels of the nodes: an eviction, which a node
+//! publishes to the session's own channel, and *the name is free*, which each node publishes when a
+//! hold ends. The second is only a hint: a waiter that receives none tries again when its pause is
+//! over. The process subscribes to a name's channel while it has a waiter that pauses, and each
+//! name has a queue of the process's waiters (`queue.rs`), of which the one with the turn gets
+//! `Signal::Again`.
+//!
+//! Listeners are called after the lock was dropped: a listener may call back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,35 +16,35 @@ use std::time::Duration;
 
 use super::Quorum;
 use super::attempt::Taken;
-use super::keys::Keys;
-use super::queue::{Admission, Departure, Notice, Queue, pause_alone};
+use super::keys::NodeKeys;
+use super::queue::{Admission, Departure, Notice, TryQueue, pause_without_session};
 use crate::contract::{Claim, ClaimId, IdMap, Name, SessionId, SignalListener};
 use crate::engine::redis::answers::signal;
 use crate::engine::redis::wire::Reply;
 use crate::time::{Clock, Tick};
 
-/// The waiters of this process, and the listeners of its sessions.
-pub(super) struct Hints {
-    /// How many nodes are a majority.
+/// The waiters of this process by name, and the listeners of its sessions.
+pub(super) struct ProcessWaiters {
+    /// The size of a majority.
     majority: usize,
     clock: Arc<dyn Clock>,
-    inner: Mutex<Inner>,
+    inner: Mutex<WaitersState>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct WaitersState {
     listeners: IdMap<SessionId, Weak<dyn SignalListener>>,
-    queues: HashMap<Name, Queue>,
+    queues: HashMap<Name, TryQueue>,
 }
 
-/// What a waiter is told whose attempt was lost, or that has to wait for its turn.
+/// How long a waiter pauses whose attempt was lost, or that waits for its turn.
 pub(super) struct Pause {
     pub(super) length: Option<Duration>,
-    /// The nodes are not asked yet to publish when the name is free.
+    /// The caller has to subscribe to the name's channel.
     pub(super) subscribe: bool,
 }
 
-impl Hints {
+impl ProcessWaiters {
     pub(super) fn new(majority: usize, clock: &Arc<dyn Clock>) -> Self {
         Self { majority, clock: Arc::clone(clock), inner: Mutex::default() }
     }
@@ -51,60 +56,59 @@ impl Hints {
         inner.listeners.insert(session, listener);
     }
 
-    /// Whether a waiter may try now, with an attempt that takes no longer than `limit`; otherwise
-    /// how long it pauses.
-    pub(super) fn ask(&self, claim: &Arc<Claim>, limit: Duration) -> Result<(), Pause> {
+    /// Returns whether a waiter may try now, with an attempt that takes no longer than `limit`;
+    /// otherwise how long it pauses.
+    pub(super) fn may_try(&self, claim: &Arc<Claim>, limit: Duration) -> Result<(), Pause> {
         let now = self.clock.now();
         let mut inner = self.lock();
         let queue = match inner.queues.entry(claim.parts.first_name().clone()) {
             Entry::Occupied(queue) => queue.into_mut(),
             Entry::Vacant(free) => {
-                free.insert(Queue::new(claim, now, limit));
+                free.insert(TryQueue::new(claim, now, limit));
                 return Ok(());
             }
         };
-        match queue.ask(claim, now, limit) {
+        match queue.may_try(claim, now, limit) {
             Admission::Try => Ok(()),
-            Admission::Wait(length) => Err(subscribing(queue, length)),
+            Admission::Wait(length) => Err(pause_of(queue, length)),
         }
     }
 
-    /// An attempt has found the name taken: how long its waiter pauses.
+    /// Records that an attempt found the name taken. Returns how long its waiter pauses.
     pub(super) fn lost(&self, claim: &Claim, taken: &Taken) -> Pause {
         let now = self.clock.now();
         let mut inner = self.lock();
         let Some(queue) = inner.queues.get_mut(claim.parts.first_name()) else {
-            // It has left meanwhile, or it belongs to no session and nothing can wake it.
-            return Pause { length: Some(pause_alone()), subscribe: false };
+            // It has left meanwhile, or it has no session and cannot be woken.
+            return Pause { length: Some(pause_without_session()), subscribe: false };
         };
         let length = queue.lost(claim.id, taken.by.first(), taken.free_in, now);
-        subscribing(queue, length)
+        pause_of(queue, length)
     }
 
-    /// Too few nodes answered an attempt for this name.
+    /// Records that too few nodes replied to an attempt for this name.
     pub(super) fn failed(&self, name: &Name) {
         if let Some(queue) = self.lock().queues.get_mut(name) {
             queue.failed();
         }
     }
 
-    /// An attempt was won: its waiter has left. Returns whether the nodes need not publish any more
-    /// when the name is free.
+    /// Records that an attempt was won, and takes its waiter out. Returns whether the caller has to
+    /// unsubscribe from the name.
     pub(super) fn won(&self, claim: &Claim) -> bool {
         let name = claim.parts.first_name();
         self.depart(name, |queue, now| queue.won(claim, now))
     }
 
-    /// A waiter has left. Returns whether the nodes need not publish any more when the name is
-    /// free.
+    /// Takes a waiter out. Returns whether the caller has to unsubscribe from the name.
     pub(super) fn leave(&self, name: &Name, claim: ClaimId) -> bool {
         self.depart(name, |queue, now| queue.leave(claim, now))
     }
 
-    fn depart(&self, name: &Name, leave: impl FnOnce(&mut Queue, Tick) -> Departure) -> bool {
+    fn depart(&self, name: &Name, leave: impl FnOnce(&mut TryQueue, Tick) -> Departure) -> bool {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { listeners, queues } = &mut *inner;
+        let WaitersState { listeners, queues } = &mut *inner;
         let Some(queue) = queues.get_mut(name) else { return false };
         let mut departure = leave(queue, now);
         loop {
@@ -115,8 +119,8 @@ impl Hints {
                     return queues.remove(name).is_some_and(|queue| queue.subscribed);
                 }
             };
-            let Some(listener) = ear_of(listeners, &notice) else {
-                // Its session is gone.
+            let Some(listener) = listener_of(listeners, &notice) else {
+                // The session of the next waiter is gone: take it out too.
                 departure = queue.leave(notice.claim, now);
                 continue;
             };
@@ -126,38 +130,38 @@ impl Hints {
         }
     }
 
-    /// This process has released a lock. The waiter that has the turn tries, at once unless other
-    /// processes are `contended` with.
+    /// Notifies the waiter with the turn that this process has released the lock. It tries at once,
+    /// unless other processes have waiters too (`contended`) and have to get their chance.
     pub(super) fn released(&self, name: &Name, claim: ClaimId, contended: bool) {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { listeners, queues } = &mut *inner;
+        let WaitersState { listeners, queues } = &mut *inner;
         let Some(queue) = queues.get_mut(name) else { return };
         let notice = queue.released(claim, contended, now);
-        let listener = ear_of(listeners, &notice);
+        let listener = listener_of(listeners, &notice);
         drop(inner);
         if let Some(listener) = listener {
             listener.on_signal(notice.signal());
         }
     }
 
-    /// Whether a waiter wants to know when the name is free.
-    pub(super) fn is_waited_for(&self, name: &Name) -> bool {
+    /// Returns whether the name's channel is subscribed.
+    pub(super) fn is_subscribed(&self, name: &Name) -> bool {
         self.lock().queues.get(name).is_some_and(|queue| queue.subscribed)
     }
 
-    /// All channels to hear. No client publishes on the last one: it only shows whether this client
-    /// may listen.
-    pub(super) fn channels(&self, keys: &Keys) -> Vec<String> {
+    /// Returns all channels to subscribe to. Nothing is published on the last one: it only shows
+    /// whether the ACL of this client allows channels.
+    pub(super) fn channels(&self, keys: &NodeKeys) -> Vec<String> {
         let inner = self.lock();
         let sessions = inner.listeners.keys().map(|session| keys.channel(*session));
-        let waited_for = inner.queues.iter().filter(|(_, queue)| queue.subscribed);
-        let names = waited_for.map(|(name, _)| keys.free(name));
+        let subscribed = inner.queues.iter().filter(|(_, queue)| queue.subscribed);
+        let names = subscribed.map(|(name, _)| keys.free(name));
         sessions.chain(names).chain([keys.channels() + "nobody"]).collect()
     }
 
-    /// A message has arrived.
-    pub(super) fn message(&self, keys: &Keys, channel: &[u8], payload: &[u8]) {
+    /// Dispatches a published message.
+    pub(super) fn on_message(&self, keys: &NodeKeys, channel: &[u8], payload: &[u8]) {
         if let Some(session) = keys.session_of(channel) {
             let listener = self.lock().listeners.get(&session).and_then(Weak::upgrade);
             if let (Some(listener), Some(signal)) = (listener, signal(payload)) {
@@ -169,74 +173,74 @@ impl Hints {
         let (Some(name), Some(claim)) = (keys.freed(channel), claim) else { return };
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { listeners, queues } = &mut *inner;
+        let WaitersState { listeners, queues } = &mut *inner;
         let notice = queues.get_mut(&name).and_then(|q| q.published(claim, self.majority, now));
-        let told = notice.and_then(|notice| Some((ear_of(listeners, &notice)?, notice)));
+        let notified = notice.and_then(|notice| Some((listener_of(listeners, &notice)?, notice)));
         drop(inner);
-        if let Some((listener, notice)) = told {
+        if let Some((listener, notice)) = notified {
             listener.on_signal(notice.signal());
         }
     }
 
-    /// Messages may have been missed: a waiter of each name tries again.
-    pub(super) fn missed(&self) {
+    /// Messages may have been lost: the waiter with the turn of each name tries again.
+    pub(super) fn reconnected(&self) {
         let now = self.clock.now();
         let mut inner = self.lock();
-        let Inner { listeners, queues } = &mut *inner;
+        let WaitersState { listeners, queues } = &mut *inner;
         let notices = queues.values_mut().map(|queue| queue.retry(now));
-        let told: Vec<_> =
-            notices.filter_map(|notice| Some((ear_of(listeners, &notice)?, notice))).collect();
+        let notified: Vec<_> =
+            notices.filter_map(|notice| Some((listener_of(listeners, &notice)?, notice))).collect();
         drop(inner);
-        for (listener, notice) in told {
+        for (listener, notice) in notified {
             listener.on_signal(notice.signal());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, WaitersState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn ear_of(
+fn listener_of(
     listeners: &IdMap<SessionId, Weak<dyn SignalListener>>,
     notice: &Notice,
 ) -> Option<Arc<dyn SignalListener>> {
     listeners.get(&notice.session?)?.upgrade()
 }
 
-/// The pause of a waiter. The first that pauses subscribes.
-fn subscribing(queue: &mut Queue, length: Option<Duration>) -> Pause {
+/// Builds the pause of a waiter. The first one that pauses subscribes.
+fn pause_of(queue: &mut TryQueue, length: Option<Duration>) -> Pause {
     Pause { length, subscribe: !std::mem::replace(&mut queue.subscribed, true) }
 }
 
 impl Quorum {
     /// Sends a session's signals to this listener, and subscribes to the session's channel.
     pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        self.hints.listen(session, listener);
-        let channel = self.site.keys.channel(session);
+        self.waiters.listen(session, listener);
+        let channel = self.context.keys.channel(session);
         for node in &self.nodes {
-            let wire = node.wire(self.hearing());
+            let wire = node.wire(self.subscriber());
             wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
         }
     }
 
-    /// Asks all nodes to publish no longer when the name is free.
+    /// Unsubscribes from a name's channel at all nodes.
     pub(super) fn unsubscribe(&self, name: &Name) {
-        let channel = self.site.keys.free(name);
+        let channel = self.context.keys.free(name);
         for node in &self.nodes {
-            drop(node.wire(self.hearing()).unsubscribe(channel.as_bytes()));
+            drop(node.wire(self.subscriber()).unsubscribe(channel.as_bytes()));
         }
-        // A waiter that came meanwhile may have subscribed before.
-        if self.hints.is_waited_for(name) {
+        // A waiter that arrived meanwhile may have subscribed before this.
+        if self.waiters.is_subscribed(name) {
             self.subscribe(name);
         }
     }
 
-    /// Asks all nodes to publish when the name is free.
+    /// Subscribes to a name's channel at all nodes.
     pub(super) fn subscribe(&self, name: &Name) {
-        let channel = self.site.keys.free(name);
+        let channel = self.context.keys.free(name);
         for node in &self.nodes {
-            let wire = node.wire(self.hearing());
+            let wire = node.wire(self.subscriber());
             wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
         }
     }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Quorum;
-use super::node::Lane;
+use super::node::Placement;
 use super::protocol::quorum;
-use super::round::together;
+use super::round::join_all;
 
 use crate::contract::{Error, Page, Query};
 use crate::engine::redis::change_terms::Said;
@@ -21,12 +21,12 @@ use crate::engine::redis::errors::Trouble;
 use crate::engine::{Terms, max_lease};
 
 impl Quorum {
-    pub(super) async fn change_terms(self, terms: &Terms, stands: Duration) -> Result<(), Error> {
-        self.greet(false).await?;
-        let refuse = |because: &str| max_lease::refused(stands, terms.max_lease, because);
+    pub(super) async fn change_terms(self, terms: &Terms, current: Duration) -> Result<(), Error> {
+        self.handshake(false).await?;
+        let refuse = |because: &str| max_lease::refused(current, terms.max_lease, because);
         let asked = vec![Some(String::new()); self.nodes.len()];
         let mut agreed = Vec::with_capacity(self.nodes.len());
-        for said in self.ask_to_change(terms, asked).await? {
+        for said in self.call_change_terms(terms, asked).await? {
             agreed.push(match said {
                 Some(Said::There(clients)) => return Err(refuse(&max_lease::connected(clients))),
                 Some(Said::Top(agreed)) => Some(agreed),
@@ -35,7 +35,7 @@ impl Quorum {
         }
         let mut page = Page::default();
         loop {
-            let seen = Box::pin(self.inspect(Lane::Back, &Query::Page(page.clone()))).await?;
+            let seen = Box::pin(self.inspect(Placement::Own, &Query::Page(page.clone()))).await?;
             if let Some(claims) = max_lease::claimed(&seen) {
                 return Err(refuse(&claims));
             }
@@ -44,7 +44,7 @@ impl Quorum {
                 break;
             }
         }
-        for said in self.ask_to_change(terms, agreed).await? {
+        for said in self.call_change_terms(terms, agreed).await? {
             match said {
                 Some(Said::There(clients)) => return Err(refuse(&max_lease::connected(clients))),
                 Some(Said::Again) => return Err(refuse("another client came and went")),
@@ -55,25 +55,26 @@ impl Quorum {
     }
 
     /// One call to each node for which there is a word; what each said, none if it did not.
-    async fn ask_to_change(
+    async fn call_change_terms(
         &self,
         terms: &Terms,
         words: Vec<Option<String>>,
     ) -> Result<Vec<Option<Said>>, Error> {
-        let site = &self.site;
-        let call = |(node, word): (&Arc<super::Node>, Option<String>)| {
-            let keys = vec![site.keys.node.clone(), site.keys.terms().to_owned()];
+        let context = &self.context;
+        let call = |(node, word): (&Arc<super::QuorumNode>, Option<String>)| {
+            let keys = vec![context.keys.node.clone(), context.keys.terms().to_owned()];
             let packed = word.map(|word| {
-                site.calling(&site.scripts().change_terms, keys)
+                context
+                    .script_call(&context.scripts().change_terms, keys)
                     .with(terms.max_lease.as_micros().to_string())
-                    .with(site.keys.plain().clients())
+                    .with(context.keys.plain().clients())
                     .with(word)
                     .packed(true)
             });
             let node = Arc::clone(node);
             async move {
                 match packed {
-                    Some(packed) => Some(node.wire(Lane::Back).call(&packed).await),
+                    Some(packed) => Some(node.wire(Placement::Own).call(&packed).await),
                     None => None,
                 }
             }
@@ -81,9 +82,9 @@ impl Quorum {
         let calls = self.nodes.iter().zip(words).map(call).collect();
         let mut said = Vec::with_capacity(self.nodes.len());
         let mut troubles: Vec<(usize, Trouble)> = Vec::new();
-        for (at, outcome) in together(calls).await.into_iter().enumerate() {
+        for (at, outcome) in join_all(calls).await.into_iter().enumerate() {
             said.push(match outcome {
-                Some(Ok(value)) => Some(Said::read(&value, site.keys.plain())?),
+                Some(Ok(value)) => Some(Said::read(&value, context.keys.plain())?),
                 Some(Err(trouble)) => {
                     troubles.push((at, trouble));
                     None
@@ -93,7 +94,7 @@ impl Quorum {
         }
         let answered = said.iter().flatten().count();
         if answered < quorum(self.nodes.len()) {
-            return Err(self.too_few(answered, troubles.into_iter()));
+            return Err(self.too_few_replies(answered, troubles.into_iter()));
         }
         Ok(said)
     }

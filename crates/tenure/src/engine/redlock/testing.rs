@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::node::Lane;
-use super::round::together;
+use super::node::Placement;
+use super::round::join_all;
 use super::url::Set;
 use super::{Quorum, RedlockEngine};
 use crate::contract::{Error, SessionId};
@@ -25,20 +25,20 @@ impl RedlockEngine {
         Ok(Self { quorum: Arc::new(quorum) })
     }
 
-    /// How many calls were made and answers heard.
+    /// How many calls were made and answers replies.
     pub(crate) fn activity(&self) -> u64 {
-        self.quorum.site.activity.load(Ordering::SeqCst)
+        self.quorum.context.activity.load(Ordering::SeqCst)
     }
 
     /// Answers behind everything that is on its way.
     pub(crate) fn round_trips(&self) -> Vec<Call> {
         let ping = pack(&[b"PING"]);
-        self.quorum.nodes.iter().map(|node| node.wire(Lane::Back).call(&ping)).collect()
+        self.quorum.nodes.iter().map(|node| node.wire(Placement::Own).call(&ping)).collect()
     }
 
     /// Waits on the engine's own thread.
     pub(crate) fn wait_for(&self, calls: Vec<Call>) {
-        drop(self.quorum.own.handle().block_on(together(calls)));
+        drop(self.quorum.own.handle().block_on(join_all(calls)));
     }
 
     /// The engine, as long as somebody else has it.
@@ -50,13 +50,14 @@ impl RedlockEngine {
     pub(crate) fn end_session(&self, session: SessionId) -> Result<(), Error> {
         let quorum = &self.quorum;
         let ending = async {
-            let names = quorum.names(Lane::Back).await?;
-            let keys = names.iter().map(|name| quorum.site.keys.lock(name)).collect();
-            let site = &quorum.site;
-            let calling = site.calling(&site.scripts().end_session, keys).with(session.to_hex());
-            let packed = calling.packed(true);
-            let calls = quorum.nodes.iter().map(|node| node.wire(Lane::Back).call(&packed));
-            for outcome in together(calls.collect()).await {
+            let names = quorum.names(Placement::Own).await?;
+            let keys = names.iter().map(|name| quorum.context.keys.lock(name)).collect();
+            let context = &quorum.context;
+            let call =
+                context.script_call(&context.scripts().end_session, keys).with(session.to_hex());
+            let packed = call.packed(true);
+            let calls = quorum.nodes.iter().map(|node| node.wire(Placement::Own).call(&packed));
+            for outcome in join_all(calls.collect()).await {
                 outcome.map_err(Trouble::into_error)?;
             }
             Ok(())
