@@ -1,5 +1,8 @@
-//! The claims that this client has with the quorum: which attempt each is at, and with which fence
-//! it holds. Knows claims, not nodes.
+//! The claims of this client: the latest attempt of each, and the fence with which it holds.
+//!
+//! An entry is made before the first attempt is sent and removed before a release is sent. A result
+//! counts only if its attempt is the latest one of a claim that is still here, so an attempt that
+//! wins after its claim was released or tried again is not taken for a grant.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,13 +13,13 @@ use crate::contract::{Claim, ClaimId, IdMap};
 #[derive(Default)]
 pub(super) struct Claims(Mutex<IdMap<ClaimId, ClaimState>>);
 
-/// How a claim stands.
+/// The state of one claim.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimState {
     pub(super) claim: Arc<Claim>,
-    /// Its latest attempt; 0 if nothing was sent yet.
+    /// The number of its latest attempt; 0 if nothing was sent yet.
     pub(super) attempt: u32,
-    /// The fence it holds with, if that attempt was won.
+    /// The fence with which it holds, if that attempt was won.
     pub(super) fence: Option<u64>,
 }
 
@@ -31,7 +34,7 @@ impl ClaimState {
 }
 
 impl Claims {
-    /// Begins another attempt.
+    /// Begins the next attempt of a claim.
     pub(super) fn begin(&self, claim: &Arc<Claim>) -> AttemptId {
         let mut claims = self.lock();
         let state = claims.entry(claim.id).or_insert_with(|| ClaimState::new(claim));
@@ -45,7 +48,8 @@ impl Claims {
         self.lock().entry(claim.id).or_insert_with(|| ClaimState::new(claim)).attempt
     }
 
-    /// An attempt was won. Not if the claim was given back or tried anew meanwhile.
+    /// Records that an attempt was won. Returns `false` if the claim was released or tried again
+    /// meanwhile.
     pub(super) fn won(&self, token: AttemptId, fence: u64) -> bool {
         let mut claims = self.lock();
         let state = claims.get_mut(&token.claim).filter(|one| one.attempt == token.attempt);
@@ -56,7 +60,7 @@ impl Claims {
         self.lock().get(&claim).cloned()
     }
 
-    /// The claim has ended.
+    /// Removes a claim.
     pub(super) fn end(&self, claim: ClaimId) -> Option<ClaimState> {
         self.lock().remove(&claim)
     }

@@ -301,7 +301,7 @@ impl QuorumContext {
         if server.field("cluster_enabled") == Some("1") {
             return refuse(
                 "is a node of a cluster".to_owned(),
-                "name servers that stand alone: nodes of a cluster fail join_all",
+                "name standalone servers: nodes of a cluster fail together",
             );
         }
         if server.field("role") == Some("slave") {

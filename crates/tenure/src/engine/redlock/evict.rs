@@ -1,4 +1,5 @@
-//! The evict verb: ends one grant by force at every node that has it.
+//! The evict verb: ends one grant by force, at every node that has it with exactly this fence. Each
+//! node keeps the reason in a tombstone and publishes the eviction to the holder's session.
 
 use super::Quorum;
 use super::node::Placement;
@@ -7,7 +8,6 @@ use crate::contract::{Error, Evicted, Eviction, HolderView, Verb};
 use crate::engine::redis::answers::{self, list, text};
 
 impl Quorum {
-    /// Ends exactly the grant with this fence, at every node that has it.
     pub(super) async fn evict(
         &self,
         placement: Placement,
@@ -42,7 +42,7 @@ impl Quorum {
         if ended.is_empty() {
             return Ok(Evicted::NoSuchGrant(shown(&others, silent)));
         }
-        // What was ended anywhere with this fence was this grant, or what is left of it.
+        // A hold with this fence at any node was this grant, or what is left of it.
         Ok(Evicted::Done(shown(&ended, nodes)))
     }
 }

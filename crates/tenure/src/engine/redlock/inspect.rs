@@ -1,5 +1,8 @@
-//! The inspect and evict verbs: what a majority of nodes shows. Knows records, not how they came to
-//! be.
+//! The inspect verb: what a majority of nodes has recorded.
+//!
+//! Every node is asked, and a holder is shown if enough nodes have it to be a majority together
+//! with the nodes that did not reply. Nodes keep no list of names, so a page scans the keys of all
+//! nodes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,12 +22,12 @@ use crate::engine::redis::errors::Trouble;
 use crate::engine::redis::pack::pack;
 use crate::limits;
 
-/// How long a look may take: whoever looks only wants to know.
-const LOOK: Duration = Duration::from_millis(200);
-/// Most names that one call looks at.
-const TOGETHER: usize = 128;
-/// How many keys a node looks at in one step of a scan.
-const SCAN: &[u8] = b"1000";
+/// The timeout of a round that inspects.
+const INSPECT_LIMIT: Duration = Duration::from_millis(200);
+/// How many names one call inspects.
+const MAX_NAMES: usize = 128;
+/// How many keys one `SCAN` command visits.
+const SCAN_COUNT: &[u8] = b"1000";
 
 impl Quorum {
     pub(super) async fn inspect(
@@ -38,13 +41,13 @@ impl Quorum {
                 Ok(Snapshot { slots, ..Snapshot::default() })
             }
             Query::Page(page) => self.page(placement, page).await,
-            // Nobody stands in line here, so nothing can be reached by a wait.
+            // Nodes keep no queue, so there are no waits to follow.
             Query::Reach(_) => Ok(Snapshot::default()),
         };
         seen.map_err(|error: Error| error.during(Verb::Inspect))
     }
 
-    /// What stands at these names, each with the answers of all nodes that answered.
+    /// Returns the records of these names from all nodes that replied, and how many did not.
     pub(super) async fn records(
         &self,
         placement: Placement,
@@ -67,7 +70,7 @@ impl Quorum {
         Ok((seen, silent))
     }
 
-    /// The attempt and the fence with which a majority of nodes knows a claim.
+    /// Returns the attempt and the fence with which a claim holds at a majority.
     pub(super) async fn find_hold(
         &self,
         placement: Placement,
@@ -84,7 +87,7 @@ impl Quorum {
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
         match most {
             Some((state, count)) if count >= needed => Ok(Some(state)),
-            // Those who are silent may know it.
+            // The nodes that did not reply may have it.
             Some((_, count)) if count + silent >= needed => {
                 Err(self.too_few_replies(nodes - silent, std::iter::empty()))
             }
@@ -103,7 +106,7 @@ impl Quorum {
             let holder = NodeRecord::of_majority(records.iter(), silent, nodes);
             let mut closed: Vec<_> = records.iter().filter_map(|record| record.closed).collect();
             closed.sort_unstable();
-            // Closed for as long as a majority is.
+            // The name is closed for as long as a majority is.
             let closed = closed.len().checked_sub(quorum(nodes)).map(|at| closed[at]);
             (holder.is_some() || closed.is_some()).then(|| SlotView {
                 name: name.clone(),
@@ -116,14 +119,14 @@ impl Quorum {
         Ok(names.iter().zip(seen).filter_map(slot).collect())
     }
 
-    /// The answers of all nodes that give one, a majority at least.
+    /// Calls a script at all nodes. Returns the replies, which are a majority at least.
     pub(super) async fn call_all(
         &self,
         placement: Placement,
         call: ScriptCall,
     ) -> Result<Vec<Value>, Error> {
         let nodes = self.nodes.len();
-        let limit = self.context.round_limit(LOOK * 14);
+        let limit = self.context.round_limit(INSPECT_LIMIT * 14);
         let mut round = Round::begin(self, placement, &Arc::new(call), 0..nodes, limit);
         let (mut answers, mut troubles) = (Vec::new(), Vec::new());
         while answers.len() + troubles.len() < nodes {
@@ -139,7 +142,7 @@ impl Quorum {
         Ok(answers)
     }
 
-    /// A page. Nodes keep no list of names, so all keys of all nodes are looked through.
+    /// Returns a page of slots.
     async fn page(&self, placement: Placement, page: &Page) -> Result<Snapshot, Error> {
         let limit = page.limit.clamp(1, limits::PAGE);
         let chosen = self.names(placement).await?;
@@ -149,7 +152,7 @@ impl Quorum {
             .filter(|name| page.pattern.matches(name.as_str()))
             .collect();
         let mut snapshot = Snapshot::default();
-        for names in chosen.chunks(TOGETHER) {
+        for names in chosen.chunks(MAX_NAMES) {
             snapshot.slots.extend(self.inspect_names(placement, names).await?);
             if snapshot.slots.len() > limit {
                 snapshot.slots.truncate(limit);
@@ -160,7 +163,7 @@ impl Quorum {
         Ok(snapshot)
     }
 
-    /// The names that any node knows.
+    /// Returns the names that any node has keys for.
     pub(super) async fn names(&self, placement: Placement) -> Result<BTreeSet<Name>, Error> {
         let scans = (0..self.nodes.len()).map(|at| self.scan(at, placement)).collect();
         let (mut names, mut troubles, mut answered) = (BTreeSet::new(), Vec::new(), 0);
@@ -184,7 +187,7 @@ impl Quorum {
         let (mut found, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
             let words: [&[u8]; 6] =
-                [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN];
+                [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
             let value = self.nodes[at].wire(placement).call(&pack(&words)).await?;
             let Some([next, keys]) = list(&value) else { return Err(Trouble::strange(&value)) };
             for key in list(keys).unwrap_or_default() {

@@ -1,80 +1,82 @@
-//! One attempt to hold a name at a majority of nodes. Pure: knows votes, not connections or clocks.
+//! Counts the votes of one attempt to hold a name at a majority of nodes. Pure: no connections, no
+//! clocks.
 //!
 //! ```text
-//! acquire at all ── q nodes say the same number ────────────────> won, one round trip
+//! acquire at all ── q nodes grant the same number ──────────────> won, one round trip
 //!                └─ q nodes say yes, otherwise ─> raise the largest at all ─ q say yes ─> won
 //!                └─ otherwise ─> lost: release everywhere
 //! ```
 //!
-//! Why a number wins only with q equal votes, and what is refuted about simpler ways, is told in
-//! `docs/redlock.md` and checked by `tests/redlock_model.rs`, which runs this very code.
+//! `q` is a majority. Only the first vote of a node counts, and votes that arrive after the raise
+//! has begun do not. Why a number wins only with q equal votes, and how simpler protocols fail, is
+//! in `docs/redlock.md`; `tests/redlock_model.rs` checks it by running this code.
 #![cfg_attr(
     not(feature = "test-util"),
     allow(unreachable_pub, dead_code, reason = "the model in the tests is made of it")
 )]
 
-/// How many of so many nodes are a majority.
+/// Returns how many nodes are a majority.
 #[must_use]
 pub const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// One attempt, as its votes come in.
+/// The votes of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttemptVotes(VotePhase);
 
-/// What is being asked of all nodes, and what each has answered; nothing if it has not yet.
+/// The round in flight, with the vote of each node; `None` before its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum VotePhase {
     Acquire(Vec<Option<NodeVote>>),
     Raise(u64, Vec<Option<bool>>),
 }
 
-/// What a node said to an acquire.
+/// A node's vote on an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeVote {
     /// Granted, with this number.
     Yes(u64),
-    /// Not granted, or no answer that counts.
+    /// Not granted, or no valid reply.
     No,
 }
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NextStep {
-    /// Wait for more answers.
+    /// Wait for more votes.
     Wait,
-    /// Send this number to all nodes to be raised. Said once.
+    /// Send a raise to this number to all nodes. Returned once.
     Raise(u64),
     /// The name is held, with this fence.
     Won(u64),
-    /// It is not, and will not be: release everywhere.
+    /// The name cannot be won any more: release at all nodes.
     Lost,
 }
 
 impl AttemptVotes {
-    /// An attempt at so many nodes, none of which has answered.
+    /// Makes an attempt at this many nodes, without any vote.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
         Self(VotePhase::Acquire(vec![None; nodes]))
     }
 
-    /// A node answered the acquire. What comes after the raise has begun, or a second time, does
-    /// not count.
+    /// Counts a node's vote on the acquire. A second vote of a node, or one after the raise has
+    /// begun, does not count.
     pub fn acquired(&mut self, node: usize, vote: NodeVote) -> NextStep {
         let VotePhase::Acquire(votes) = &mut self.0 else { return NextStep::Wait };
         votes[node].get_or_insert(vote);
         self.judge()
     }
 
-    /// A node answered the raise of the number that is being raised.
+    /// Counts a node's vote on the raise.
     pub fn raised(&mut self, node: usize, yes: bool) -> NextStep {
         let VotePhase::Raise(_, answers) = &mut self.0 else { return NextStep::Wait };
         answers[node].get_or_insert(yes);
         self.judge()
     }
 
-    /// Nobody waits any longer for nodes that have not answered.
+    /// Counts every node that has not voted as a no.
     pub fn timed_out(&mut self) -> NextStep {
         match &mut self.0 {
             VotePhase::Acquire(votes) => {
@@ -91,7 +93,7 @@ impl AttemptVotes {
         self.judge()
     }
 
-    /// Whether a majority has granted, though not with one number: it could be raised now.
+    /// Returns whether a majority has granted, though not with one number: a raise is possible.
     #[must_use]
     pub fn could_raise(&self) -> bool {
         let VotePhase::Acquire(votes) = &self.0 else { return false };
@@ -99,14 +101,14 @@ impl AttemptVotes {
         granted >= quorum(votes.len())
     }
 
-    /// Whether the raise has begun.
+    /// Returns whether the raise has begun.
     #[must_use]
     pub fn is_raising(&self) -> bool {
         matches!(self.0, VotePhase::Raise(..))
     }
 
-    /// The nodes whose number is below the fence that won by equal votes: raised as well, they make
-    /// the hold last when others fail.
+    /// Returns the nodes whose number is below the fence that won by equal votes. If they are
+    /// raised too, the hold outlives the loss of other nodes.
     #[must_use]
     pub fn below(&self, fence: u64) -> Vec<usize> {
         let VotePhase::Acquire(votes) = &self.0 else { return Vec::new() };

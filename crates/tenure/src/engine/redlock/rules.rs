@@ -1,8 +1,10 @@
-//! What one node does with one name, pure: state, message and time in, answer out. Knows no other
-//! node and no server.
+//! What one node does with one name, as pure code: state, request and time in, reply out.
 //!
-//! The scripts in `lua/` do the same. Random programs compare the two on a real server, and the
-//! model of the protocol is made of this code, so that neither can drift away from the other.
+//! The scripts in `lua/` restate this: `acquire.lua` is [`NodeSlot::acquire`], `raise.lua`,
+//! `extend.lua` and `release.lua` the methods of those names, `bury` and `tomb_of` in `head.lua`
+//! are `withdraw` and `is_withdrawn`. `tests.rs` compares the two on a real server with random
+//! programs, and the model of the protocol is made of this code, so that neither can drift from the
+//! other.
 #![cfg_attr(
     not(feature = "test-util"),
     allow(unreachable_pub, dead_code, reason = "the model in the tests is made of it")
@@ -10,7 +12,7 @@
 
 use crate::contract::ClaimId;
 
-/// One attempt of a claim. Every attempt counts as somebody new: the proof rests on it.
+/// One attempt of a claim. For a node, each attempt is a claim of its own: the proof rests on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     /// The claim.
@@ -22,9 +24,9 @@ pub struct AttemptId {
 /// All that a node keeps for one name. Times are microseconds of the node's own clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeSlot {
-    /// The largest number given out. It never goes back.
+    /// The largest number granted. It never decreases.
     pub counter: u64,
-    /// Who holds here.
+    /// The hold at this node.
     pub record: Option<NodeHold>,
     /// For each claim the latest of its attempts that was withdrawn, and with it all before.
     pub withdrawn: Vec<AttemptId>,
@@ -33,42 +35,42 @@ pub struct NodeSlot {
 /// A hold at one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeHold {
-    /// Who holds.
+    /// The attempt that holds.
     pub token: AttemptId,
-    /// With which number.
+    /// Its number.
     pub fence: u64,
-    /// Until when, unless it is extended.
+    /// When it expires, unless it is extended.
     pub expires: u64,
-    /// For how long the name stays closed if it ends like that.
+    /// For how long the name stays closed after that: the lock delay.
     pub delay: u64,
 }
 
-/// The answer to an acquire.
+/// The reply to an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AcquireReply {
-    /// It holds here, with this number.
+    /// The attempt holds here, with this number.
     Granted(u64),
-    /// Somebody else holds here, for this much longer.
+    /// Another attempt holds here, for this much longer.
     Held(u64),
     /// The attempt had been withdrawn before this copy of it arrived.
     Withdrawn,
 }
 
-/// What an acquire asks for.
+/// The arguments of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AcquireArgs {
-    /// Who asks.
+    /// The attempt.
     pub token: AttemptId,
     /// The number that the client proposes to all nodes, already clamped to the node's clock.
     pub hint: u64,
-    /// For how long, in microseconds.
+    /// The lease in microseconds.
     pub lease: u64,
-    /// For how long the name stays closed after an expiry.
+    /// The lock delay in microseconds.
     pub delay: u64,
 }
 
 impl NodeSlot {
-    /// Asks for the name.
+    /// Grants the name if it is free.
     pub fn acquire(&mut self, asked: AcquireArgs, now: u64) -> AcquireReply {
         let AcquireArgs { token, hint, lease, delay } = asked;
         if self.is_withdrawn(token) {
@@ -94,8 +96,8 @@ impl NodeSlot {
         AcquireReply::Granted(fence)
     }
 
-    /// Gives a hold the number that its client chose. Only the hold itself, and never a smaller
-    /// number than it has: see the proof in the docs.
+    /// Raises the number of a hold to the one that its client chose. Never lowers it: see the proof
+    /// in the docs.
     pub fn raise(&mut self, token: AttemptId, fence: u64, now: u64, lease: u64) -> bool {
         let Some(record) = self.living(token, now).filter(|record| record.fence <= fence) else {
             return false;
@@ -106,7 +108,7 @@ impl NodeSlot {
         true
     }
 
-    /// Keeps a hold alive. Only one that carries exactly this number counts for the quorum.
+    /// Extends a hold. Only one with exactly this number counts for the quorum.
     pub fn extend(&mut self, token: AttemptId, fence: u64, now: u64, lease: u64) -> bool {
         let Some(record) = self.living(token, now).filter(|record| record.fence == fence) else {
             return false;
@@ -115,7 +117,8 @@ impl NodeSlot {
         true
     }
 
-    /// Gives back, and refuses from now on, this attempt and all before it. Whether it held.
+    /// Releases this attempt and all before it, and refuses them from now on. Returns whether one
+    /// of them held.
     pub fn release(&mut self, token: AttemptId, now: u64) -> bool {
         self.withdraw(token);
         let ours = |record: &NodeHold| {
@@ -188,7 +191,7 @@ mod tests {
         let mut slot = NodeSlot::default();
         slot.acquire(asked(token(1, 1), 5), 0);
         assert!(!slot.raise(token(1, 1), 4, 0, 100), "below what it has");
-        assert!(!slot.raise(token(2, 1), 9, 0, 100), "somebody else");
+        assert!(!slot.raise(token(2, 1), 9, 0, 100), "another claim");
         assert!(slot.raise(token(1, 1), 9, 50, 100));
         assert!(!slot.extend(token(1, 1), 5, 50, 100), "it has another number now");
         assert!(slot.extend(token(1, 1), 9, 149, 100));

@@ -1,5 +1,5 @@
-//! The scripts of a node, put join_all from their files and known by their digests. Knows texts,
-//! not answers.
+//! The scripts of a node, assembled from the files in `lua/`, and calls of them. A script is called
+//! by its digest; a server that does not have it gets the text.
 
 use std::sync::LazyLock;
 
@@ -30,14 +30,14 @@ pub(super) struct NodeScripts {
     pub(super) end_session: NodeScript,
 }
 
-/// The scripts on the node's own clock.
+/// Returns the scripts that read the node's clock.
 pub(super) fn on_node_clock() -> &'static NodeScripts {
     static SCRIPTS: LazyLock<NodeScripts> =
         LazyLock::new(|| NodeScripts::new(text!("redlock/lua/clock.lua").get()));
     &SCRIPTS
 }
 
-/// The scripts on a clock that is handed in, first of all arguments.
+/// Returns the scripts that take the time as their first argument, for tests.
 #[cfg(feature = "conformance")]
 pub(super) fn on_given_clock() -> &'static NodeScripts {
     static SCRIPTS: LazyLock<NodeScripts> =
@@ -80,7 +80,7 @@ impl NodeScript {
     }
 }
 
-/// Adds lines without comments and indentation, which no server needs.
+/// Appends lines without comments and indentation.
 fn push(text: &mut String, lines: &str) {
     for line in lines.lines().map(str::trim) {
         if !line.is_empty() && !line.starts_with("--") {
@@ -90,7 +90,7 @@ fn push(text: &mut String, lines: &str) {
     }
 }
 
-/// A call of a script, the same for every node.
+/// The call of a script, the same for every node.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptCall {
     script: &'static NodeScript,
@@ -114,7 +114,7 @@ impl ScriptCall {
         self.arguments.push(argument.into());
     }
 
-    /// As the words of a command that carries the script's text.
+    /// Returns the words of an `EVAL` command.
     #[cfg(all(test, feature = "conformance"))]
     pub(super) fn words(&self) -> Vec<Vec<u8>> {
         let count = self.keys.len().to_string();
@@ -123,7 +123,7 @@ impl ScriptCall {
         first.into_iter().chain(keys).chain(self.arguments.iter().cloned()).collect()
     }
 
-    /// As a command, by the script's digest or, for a server that has forgotten it, by its text.
+    /// Encodes the command: `EVALSHA` with the digest, or `EVAL` with the text.
     pub(super) fn packed(&self, by_text: bool) -> Vec<u8> {
         let NodeScript { text, sha } = self.script;
         let (verb, script) = if by_text { ("EVAL", text) } else { ("EVALSHA", sha) };

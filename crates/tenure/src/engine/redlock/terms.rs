@@ -1,11 +1,14 @@
-//! Changing the longest lease of a namespace at all nodes that answer, when no client is there who
-//! relies on it.
+//! Changes the longest lease of a namespace at all nodes that reply, if no client relies on it.
 //!
-//! Each node knows which clients are connected, and how often clients have agreed on its terms. The
-//! change is made in three rounds: no node has a client that states another value; no claim is seen
-//! at a majority; and each node changes its terms if still no such client is there and none has
-//! agreed since. A node that is away keeps what it has, and is changed by the next client that
-//! connects with the new value while it is there.
+//! Each node knows which clients are connected, by their subscriptions, and counts how often
+//! clients have agreed on its terms. The change takes three rounds:
+//!
+//! 1. no node has a connected client that states another value; the nodes return their counts;
+//! 2. no claim is found at a majority;
+//! 3. each node changes its terms if there is still no such client and its count is the same.
+//!
+//! So a client that connects in between is either seen or makes the third round fail. A node that
+//! is away keeps the old value, and is changed by the next client that connects with the new value.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +29,8 @@ impl Quorum {
         let refuse = |because: &str| max_lease::refused(current, terms.max_lease, because);
         let asked = vec![Some(String::new()); self.nodes.len()];
         let mut agreed = Vec::with_capacity(self.nodes.len());
-        for said in self.call_change_terms(terms, asked).await? {
-            agreed.push(match said {
+        for reply in self.call_change_terms(terms, asked).await? {
+            agreed.push(match reply {
                 Some(Said::There(clients)) => return Err(refuse(&max_lease::connected(clients))),
                 Some(Said::Top(agreed)) => Some(agreed),
                 _ => None,
@@ -44,8 +47,8 @@ impl Quorum {
                 break;
             }
         }
-        for said in self.call_change_terms(terms, agreed).await? {
-            match said {
+        for reply in self.call_change_terms(terms, agreed).await? {
+            match reply {
                 Some(Said::There(clients)) => return Err(refuse(&max_lease::connected(clients))),
                 Some(Said::Again) => return Err(refuse("another client came and went")),
                 _ => {}
@@ -54,21 +57,22 @@ impl Quorum {
         Ok(())
     }
 
-    /// One call to each node for which there is a word; what each said, none if it did not.
+    /// Calls `change_terms` at each node for which there is a count (`""` to read it). Returns the
+    /// replies; `None` for a node that was not called or did not reply.
     async fn call_change_terms(
         &self,
         terms: &Terms,
-        words: Vec<Option<String>>,
+        counts: Vec<Option<String>>,
     ) -> Result<Vec<Option<Said>>, Error> {
         let context = &self.context;
-        let call = |(node, word): (&Arc<super::QuorumNode>, Option<String>)| {
+        let call = |(node, count): (&Arc<super::QuorumNode>, Option<String>)| {
             let keys = vec![context.keys.node.clone(), context.keys.terms().to_owned()];
-            let packed = word.map(|word| {
+            let packed = count.map(|count| {
                 context
                     .script_call(&context.scripts().change_terms, keys)
                     .with(terms.max_lease.as_micros().to_string())
                     .with(context.keys.plain().clients())
-                    .with(word)
+                    .with(count)
                     .packed(true)
             });
             let node = Arc::clone(node);
@@ -79,7 +83,7 @@ impl Quorum {
                 }
             }
         };
-        let calls = self.nodes.iter().zip(words).map(call).collect();
+        let calls = self.nodes.iter().zip(counts).map(call).collect();
         let mut said = Vec::with_capacity(self.nodes.len());
         let mut troubles: Vec<(usize, Trouble)> = Vec::new();
         for (at, outcome) in join_all(calls).await.into_iter().enumerate() {

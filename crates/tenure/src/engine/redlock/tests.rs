@@ -1,5 +1,5 @@
-//! The scripts do what the rules say: random programs, message by message, on a real server and in
-//! pure code, on one clock. Knows join sides.
+//! The scripts and the rules agree: random programs are run request by request on a real server and
+//! in pure code, on one virtual clock, and every reply is compared.
 
 use proptest::prelude::*;
 use servers::{Redis, Reply};
@@ -12,7 +12,7 @@ const KEY: &str = "tenure:{agreement/lock}:q";
 const NODE: &str = "tenure:{agreement}:node";
 const START: u64 = 1_700_000_000_000_000;
 
-/// One message to a node, or time that passes before it.
+/// One request to a node, or time that passes before it.
 #[derive(Clone, Debug)]
 enum Message {
     Acquire { token: AttemptId, hint: u64, lease: u64, delay: u64 },
@@ -27,7 +27,7 @@ fn token() -> impl Strategy<Value = AttemptId> {
         .prop_map(|(claim, attempt)| AttemptId { claim: ClaimId::from_u128(claim), attempt })
 }
 
-/// A number around the present: the clamp of a node leaves it alone.
+/// A number around the present, which the clamp of a node does not change.
 fn number() -> impl Strategy<Value = u64> {
     START..START + 40
 }
@@ -94,7 +94,7 @@ impl ScriptNode<'_> {
     }
 
     fn release(&self, token: AttemptId) -> bool {
-        // Remembered for longer than any program takes, as the rules remember for ever.
+        // Kept for longer than any program takes, because the rules keep tombstones for ever.
         let words = [token.claim.to_hex(), token.attempt.to_string(), "60000000".to_owned()];
         let words: Vec<_> = words.into_iter().chain(["1".to_owned()]).collect();
         self.run(&on_given_clock().release, &[KEY], &words).list()[0].int() == Some(1)
@@ -119,7 +119,7 @@ fn agree(redis: &Redis, program: &[Message]) {
                 (theirs.to_string(), rules.raise(token, fence, now, lease).to_string())
             }
             Message::Extend { token, fence, lease } => {
-                // Now and then with the number that stands there.
+                // Now and then with the number of the hold.
                 let stands = rules.record.as_ref().map(|record| record.fence);
                 let fence = stands.filter(|_| fence % 2 == 0).unwrap_or(fence);
                 let theirs = node.extend(token, fence, lease);
