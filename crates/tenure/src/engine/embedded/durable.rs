@@ -31,7 +31,7 @@ use super::store::WAIT;
 use super::txn::{Table, Txn, TxnError};
 use crate::contract::{Error, ErrorKind};
 
-/// StoreAddress space for the environment; the file is only as large as what is in it.
+/// Address space for the environment; the file is only as large as what is in it.
 const MAP: usize = 4 << 30;
 
 /// What the disk must have space for, as a help text.
