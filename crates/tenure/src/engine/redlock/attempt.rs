@@ -7,8 +7,8 @@
 //! 2. **Raise** goes to all nodes if no number can win by itself.
 //! 3. **Won**: nodes with a smaller number are raised in the background, so that the hold outlives
 //!    the loss of other nodes.
-//! 4. **Lost**: replies are awaited until they tell a name that is held (the claim waits) from
-//!    nodes that are away (an error), but not beyond the timeout.
+//! 4. **Lost**: replies are awaited until they distinguish a name that is held (the claim waits)
+//!    from nodes that are away (an error), but not beyond the timeout.
 //!
 //! Dropping a [`RunningAttempt`] that has not won withdraws it at all nodes, also when the caller's
 //! future is dropped at an await.
@@ -311,9 +311,8 @@ impl AcquireReplies {
                 "{closed} of {nodes} nodes may have lost their memory and grant nothing for \
                  another {longest:.0?}, because locks from before may still be held"
             );
-            return Error::new(ErrorKind::Unavailable, what).with_help(
-                "wait; or, if nobody has ever used this set of nodes, connect with ?new=yes",
-            );
+            return Error::new(ErrorKind::Unavailable, what)
+                .with_help("wait; or, if this set of nodes was never used, connect with ?new=yes");
         }
         engine.too_few_replies(
             answered + closed,

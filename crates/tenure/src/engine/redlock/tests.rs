@@ -120,8 +120,8 @@ fn agree(redis: &Redis, program: &[Message]) {
             }
             Message::Extend { token, fence, lease } => {
                 // Now and then with the number of the hold.
-                let stands = rules.record.as_ref().map(|record| record.fence);
-                let fence = stands.filter(|_| fence % 2 == 0).unwrap_or(fence);
+                let current = rules.record.as_ref().map(|record| record.fence);
+                let fence = current.filter(|_| fence % 2 == 0).unwrap_or(fence);
                 let theirs = node.extend(token, fence, lease);
                 (theirs.to_string(), rules.extend(token, fence, now, lease).to_string())
             }

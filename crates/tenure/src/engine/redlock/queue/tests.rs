@@ -52,7 +52,7 @@ fn holder(claim: &Claim) -> HolderView {
 }
 
 #[track_caller]
-fn told(departure: Departure, claim: &Claim) -> Duration {
+fn notified(departure: Departure, claim: &Claim) -> Duration {
     match departure {
         Departure::Others(Some(notice)) if notice.claim == claim.id => notice.after,
         other => panic!("{other:?}"),
@@ -73,7 +73,7 @@ fn waiters_try_one_after_another_in_the_order_of_their_arrival() {
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&b), Arc::clone(&c)]);
     for (winner, next) in [(&a, &b), (&b, &c)] {
         assert_eq!(queue.may_try(winner, at(1), LIMIT), Admission::Try);
-        assert_eq!(told(queue.won(winner, at(2)), next), MAX_PAUSE);
+        assert_eq!(notified(queue.won(winner, at(2)), next), MAX_PAUSE);
         let notice = queue.released(winner.id, false, at(3));
         assert_eq!((notice.claim, notice.after), (next.id, Duration::ZERO));
     }
@@ -87,7 +87,7 @@ fn a_waiter_that_leaves_passes_its_pause_on() {
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&b), Arc::clone(&c)]);
     let pause = queue.lost(a.id, Some(&holder(&claims::<1>()[0])), None, at(10)).unwrap();
     assert_eq!(queue.leave(b.id, at(10)), Departure::Others(None));
-    assert_eq!(told(queue.leave(a.id, at(10)), &c), pause);
+    assert_eq!(notified(queue.leave(a.id, at(10)), &c), pause);
     assert_eq!(queue.leave(c.id, at(10)), Departure::Last);
 }
 
@@ -99,8 +99,8 @@ fn a_waiter_that_stalls_with_the_turn_goes_to_the_back() {
     let late = at(0) + pause;
     assert_eq!(queue.may_try(&b, late, LIMIT), Admission::Try);
     assert_ne!(queue.may_try(&a, late, LIMIT), Admission::Try);
-    told(queue.won(&b, late), &c);
-    told(queue.won(&c, late), &a);
+    notified(queue.won(&b, late), &c);
+    notified(queue.won(&c, late), &a);
 }
 
 #[test]
