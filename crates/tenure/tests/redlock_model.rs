@@ -8,8 +8,8 @@
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use tenure::contract::ClaimId;
-use tenure::engine::redlock::protocol::{Attempt, Step, Vote};
-use tenure::engine::redlock::rules::{Acquired, Asked, Record, Slot, Token};
+use tenure::engine::redlock::protocol::{AttemptVotes, NextStep, NodeVote};
+use tenure::engine::redlock::rules::{AcquireArgs, AcquireReply, AttemptId, NodeHold, NodeSlot};
 
 const NODES: usize = 3;
 const CLIENTS: usize = 2;
@@ -39,7 +39,7 @@ struct Quorum {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
-    nodes: [Slot; NODES],
+    nodes: [NodeSlot; NODES],
     clients: [Client; CLIENTS],
 }
 
@@ -54,7 +54,7 @@ struct Client {
 enum Stage {
     Idle,
     /// The number is the one that is being raised.
-    Trying(Attempt, Option<u64>),
+    Trying(AttemptVotes, Option<u64>),
     Holding(u64),
     /// What it raised, if it came so far, may still arrive.
     GaveUp(Option<u64>),
@@ -77,8 +77,8 @@ enum Action {
     Expire(usize),
 }
 
-fn token(client: usize) -> Token {
-    Token { claim: ClaimId::from_u128(client as u128), attempt: 1 }
+fn token(client: usize) -> AttemptId {
+    AttemptId { claim: ClaimId::from_u128(client as u128), attempt: 1 }
 }
 
 impl Client {
@@ -106,26 +106,26 @@ impl World {
 
     /// Whether a client still has a majority of nodes that say so.
     fn holds(&self, client: usize, fence: u64) -> bool {
-        let says = |record: &Record| record.token == token(client) && record.fence == fence;
+        let says = |record: &NodeHold| record.token == token(client) && record.fence == fence;
         let nodes = self.nodes.iter();
         nodes.filter(|node| node.record.as_ref().is_some_and(says)).count() > NODES / 2
     }
 
     /// The client has heard an answer.
-    fn proceed(&mut self, client: usize, heard: impl FnOnce(&mut Attempt) -> Step) {
+    fn proceed(&mut self, client: usize, heard: impl FnOnce(&mut AttemptVotes) -> NextStep) {
         let Stage::Trying(attempt, raising) = &mut self.clients[client].stage else { return };
         match heard(attempt) {
-            Step::Wait => {}
-            Step::Raise(fence) => *raising = Some(fence),
-            Step::Won(fence) => self.clients[client].stage = Stage::Holding(fence),
-            Step::Lost => self.clients[client].stage = Stage::GaveUp(*raising),
+            NextStep::Wait => {}
+            NextStep::Raise(fence) => *raising = Some(fence),
+            NextStep::Won(fence) => self.clients[client].stage = Stage::Holding(fence),
+            NextStep::Lost => self.clients[client].stage = Stage::GaveUp(*raising),
         }
     }
 }
 
 impl Quorum {
     /// The raise, or what others took for one.
-    fn raise(&self, node: &mut Slot, token: Token, fence: u64) -> bool {
+    fn raise(&self, node: &mut NodeSlot, token: AttemptId, fence: u64) -> bool {
         let ours = node.record.as_ref().is_some_and(|record| record.token == token);
         match self.variant {
             Variant::Right | Variant::LargestWithoutWriteBack => {
@@ -147,7 +147,7 @@ impl Model for Quorum {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        let nodes = self.start.map(|counter| Slot { counter, ..Slot::default() });
+        let nodes = self.start.map(|counter| NodeSlot { counter, ..NodeSlot::default() });
         vec![World { nodes, clients: [Client::IDLE; CLIENTS] }]
     }
 
@@ -176,14 +176,14 @@ impl Model for Quorum {
         let mut world = last.clone();
         match action {
             Action::Begin(client) => {
-                let stage = Stage::Trying(Attempt::new(NODES), None);
+                let stage = Stage::Trying(AttemptVotes::new(NODES), None);
                 world.clients[client] = Client { stage, floor: last.completed() };
             }
             Action::Acquire(client, node, heard) => {
-                let asked = Asked { token: token(client), hint: 0, lease: LEASE, delay: 0 };
+                let asked = AcquireArgs { token: token(client), hint: 0, lease: LEASE, delay: 0 };
                 let answer = world.nodes[node].acquire(asked, NOW);
-                if let (Acquired::Granted(number), true) = (answer, heard) {
-                    world.proceed(client, |attempt| attempt.acquired(node, Vote::Yes(number)));
+                if let (AcquireReply::Granted(number), true) = (answer, heard) {
+                    world.proceed(client, |attempt| attempt.acquired(node, NodeVote::Yes(number)));
                 }
             }
             Action::Raise(client, node, heard) => {
@@ -193,7 +193,7 @@ impl Model for Quorum {
                     world.proceed(client, |attempt| attempt.raised(node, true));
                 }
             }
-            Action::TimeIsUp(client) => world.proceed(client, Attempt::time_is_up),
+            Action::TimeIsUp(client) => world.proceed(client, AttemptVotes::timed_out),
             Action::Expire(node) => world.nodes[node].record = None,
         }
         if self.variant == Variant::LargestWithoutWriteBack {

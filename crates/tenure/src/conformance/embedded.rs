@@ -14,7 +14,8 @@ use crate::time::{Clock, ManualClock};
 /// Opens embedded stores in directories of their own, on a virtual clock.
 ///
 /// All clients are in this process, as far as the store is concerned; what happens between
-/// processes is for tests with real ones.
+/// processes is for tests with real ones. Queues and holders get rows of their own early, so that
+/// every scenario sees both layouts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EmbeddedHarness;
 
@@ -46,7 +47,7 @@ fn open(path: &Path, clock: &ManualClock) -> Result<EmbeddedEngine, Error> {
         max_lease: limits::DEFAULT_MAX_LEASE,
         clock: Arc::new(clock.clone()),
     };
-    EmbeddedEngine::open(&Location::at(path), terms)
+    EmbeddedEngine::open_small(&Location::at(path), terms)
 }
 
 impl Stage for EmbeddedStage {
@@ -61,7 +62,7 @@ impl Stage for EmbeddedStage {
     ) -> Option<Result<Arc<dyn Engine>, Error>> {
         let (namespace, clock) = (namespace.clone(), Arc::new(self.clock.clone()));
         let terms = Terms { namespace, max_lease, clock };
-        let engine = EmbeddedEngine::open(&Location::at(&self.path), terms);
+        let engine = EmbeddedEngine::open_small(&Location::at(&self.path), terms);
         Some(engine.map(|engine| Arc::new(engine) as _))
     }
 

@@ -1,4 +1,5 @@
-//! Plain values as bytes, one after the other. Knows numbers and texts, not what they stand for.
+//! Encodes and decodes numbers, texts and durations as bytes, one after the other. Reads are
+//! checked against the end of the bytes.
 
 use std::time::Duration;
 
@@ -12,13 +13,13 @@ pub(super) struct Damaged;
 
 pub(super) type Read<T> = Result<T, Damaged>;
 
-/// Writes bytes one after the other.
+/// Appends encoded values.
 #[derive(Debug, Default)]
 pub(super) struct Writer(SmallVec<[u8; 512]>);
 
 impl Writer {
-    /// With room for so many bytes.
-    pub(super) fn with_room(bytes: usize) -> Self {
+    /// Makes a writer with this capacity.
+    pub(super) fn with_capacity(bytes: usize) -> Self {
         Self(SmallVec::with_capacity(bytes))
     }
 
@@ -72,7 +73,7 @@ impl Writer {
     }
 }
 
-/// Reads bytes one after the other, with checks.
+/// Decodes values one after the other, with checks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -124,7 +125,7 @@ impl<'a> Reader<'a> {
         self.take(count as usize)
     }
 
-    /// A count of things that take at least a byte each.
+    /// Reads a count of elements, each of which takes at least a byte.
     pub(super) fn count(&mut self, most: usize) -> Read<usize> {
         let count = self.u32()? as usize;
         if count > most || count > self.0.len() { Err(Damaged) } else { Ok(count) }

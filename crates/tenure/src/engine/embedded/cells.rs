@@ -1,4 +1,12 @@
-//! Cells in the synced environment: versioned bytes that outlive a reboot. Knows values, not locks.
+//! Cells in the synced environment: versioned values with compare-and-set, which outlive a reboot.
+//!
+//! A read is a read transaction on the caller's thread. A write is one synced transaction on the
+//! worker thread for the disk: it compares, assigns the next version, writes, and deletes a few
+//! expired values. The fence of a cell is kept when its value is removed or expires, so that a
+//! writer with an older fence is refused then too.
+//!
+//! A value expires by the boot-time clock in the boot in which it was written, and by the wall
+//! clock after that, because the boot-time clock begins anew.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -14,7 +22,7 @@ use crate::contract::{
 use crate::limits;
 use crate::time::{Clock, Tick};
 
-/// How many values a write looks at, whether their time is over.
+/// How many values a write checks for being expired.
 const CLEARED: usize = 4;
 
 /// The cells of one namespace.
@@ -22,38 +30,37 @@ pub(super) struct EmbeddedCells {
     sessions: Arc<Sessions>,
     clock: Arc<dyn Clock>,
     namespace: Namespace,
-    /// This boot, as far as expiries are concerned.
+    /// The first half of the boot id.
     boot: u64,
 }
 
-/// A cell as it is kept.
-struct Row {
+/// The row of a cell.
+struct CellRow {
     value: Option<Vec<u8>>,
     version: Version,
-    /// Outlives the value: a stale writer must be refused after a removal too.
+    /// Kept when the value is gone: a stale writer must be refused after a removal too.
     fence: Option<Fence>,
-    expires: Option<Expires>,
+    expires: Option<CellExpiry>,
 }
 
-/// The end of a value's time: by the boot-time clock in the boot it was written in, by the wall
-/// clock after that.
+/// When a value expires, by both clocks.
 #[derive(Clone, Copy)]
-struct Expires {
+struct CellExpiry {
     boot: u64,
     tick: Tick,
     wall_micros: u64,
 }
 
-/// The instant of a look or a write.
+/// The time of a read or a write, by both clocks.
 #[derive(Clone, Copy)]
-struct Instant {
+struct CellTime {
     boot: u64,
     tick: Tick,
     wall_micros: u64,
 }
 
-/// A write, or a removal if there is no value.
-struct Change {
+/// A write; a removal if there is no value.
+struct CellChange {
     name: Name,
     value: Option<Vec<u8>>,
     expect: Expect,
@@ -67,29 +74,28 @@ impl EmbeddedCells {
         namespace: Namespace,
         boot: &str,
     ) -> Self {
-        // The first half of a random id tells one boot from another.
         let digits: String = boot.chars().filter(char::is_ascii_hexdigit).take(16).collect();
         let boot = u64::from_str_radix(&digits, 16).unwrap_or(0);
         Self { sessions, clock, namespace, boot }
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> CellTime {
         let (tick, wall_micros) = (self.clock.now(), self.clock.wall_micros());
-        Instant { boot: self.boot, tick, wall_micros }
+        CellTime { boot: self.boot, tick, wall_micros }
     }
 
-    async fn change(&self, change: Change) -> Result<PutVerdict, Error> {
+    async fn change(&self, change: CellChange) -> Result<PutVerdict, Error> {
         let (sessions, namespace) = (Arc::clone(&self.sessions), self.namespace.clone());
         let now = self.now();
-        let changed = self.sessions.disk_helper().run(move || {
+        let changed = self.sessions.disk_worker().run(move || {
             let store = sessions.store();
             let durable = store.durable()?;
-            durable.write(store.guard(), |txn| write(txn, &namespace, change, now))
+            durable.write(store.gate(), |txn| write(txn, &namespace, change, now))
         });
         changed.await.map_err(|error| error.during(Verb::Cell))
     }
 
-    fn list_now(
+    fn read_list(
         &self,
         pattern: &Pattern,
         after: Option<&Name>,
@@ -111,7 +117,7 @@ impl EmbeddedCells {
                 let Some(name) = key.strip_prefix(prefix.as_slice()) else { break };
                 let name =
                     std::str::from_utf8(name).ok().and_then(|text| Name::try_from(text).ok());
-                let (Some(name), Ok(row)) = (name, Row::read(value)) else {
+                let (Some(name), Ok(row)) = (name, CellRow::read(value)) else {
                     return Ok(Err(Damaged));
                 };
                 let Some(cell) = row.cell(now).filter(|_| pattern.matches(name.as_str())) else {
@@ -137,7 +143,7 @@ impl Cells for EmbeddedCells {
                     return Ok(Ok(None));
                 };
                 let row = table.get(txn, &cell_key(number, name))?;
-                Ok(row.map(Row::read).transpose())
+                Ok(row.map(CellRow::read).transpose())
             })?;
             let row = read.map_err(|Damaged| damaged().during(Verb::Cell).on(name))?;
             Ok(row.and_then(|row| row.cell(now)))
@@ -149,12 +155,12 @@ impl Cells for EmbeddedCells {
             put.check()?;
             let (name, value) = (put.name.clone(), Some(put.value.clone()));
             let (expect, time_to_live) = (put.expect, put.time_to_live);
-            self.change(Change { name, value, expect, time_to_live }).await
+            self.change(CellChange { name, value, expect, time_to_live }).await
         })
     }
 
     fn remove<'a>(&'a self, name: &'a Name, expect: Expect) -> Pending<'a, PutVerdict> {
-        let change = Change { name: name.clone(), value: None, expect, time_to_live: None };
+        let change = CellChange { name: name.clone(), value: None, expect, time_to_live: None };
         Box::pin(self.change(change))
     }
 
@@ -165,15 +171,15 @@ impl Cells for EmbeddedCells {
         limit: usize,
     ) -> Pending<'a, Vec<(Name, Cell)>> {
         Box::pin(async move {
-            let listed = self.list_now(pattern, after, limit);
+            let listed = self.read_list(pattern, after, limit);
             listed.map_err(|error| error.during(Verb::Cell))
         })
     }
 }
 
-fn write(txn: &Txn<'_>, namespace: &Namespace, change: Change, now: Instant) -> PutVerdict {
+fn write(txn: &Txn<'_>, namespace: &Namespace, change: CellChange, now: CellTime) -> PutVerdict {
     let key = cell_key(&number_of(txn, namespace), &change.name);
-    let row = txn.get(&key, "a cell", Row::read);
+    let row = txn.get(&key, "a cell", CellRow::read);
     let present = row.as_ref().and_then(|row| row.cell(now));
     let fence = match change.expect.judge(present, row.and_then(|row| row.fence)) {
         Ok(fence) => fence,
@@ -184,18 +190,18 @@ fn write(txn: &Txn<'_>, namespace: &Namespace, change: Change, now: Instant) -> 
     if change.value.is_none() && fence.is_none() {
         txn.delete(&key);
     } else {
-        let row = Row { value: change.value, version, fence, expires };
+        let row = CellRow { value: change.value, version, fence, expires };
         txn.put(&key, row.write().bytes());
     }
     clear_expired(txn, &key, now);
     PutVerdict::Done(version)
 }
 
-/// Removes a few values whose time is over, after this one in order; fences are kept.
-fn clear_expired(txn: &Txn<'_>, from: &[u8], now: Instant) {
+/// Deletes expired values among the next few after this key, unless they have a fence to keep.
+fn clear_expired(txn: &Txn<'_>, from: &[u8], now: CellTime) {
     let mut at = Key::from(from);
     for _ in 0..CLEARED {
-        let row = |key: &[u8], value: &[u8]| (Key::from(key), Row::read(value));
+        let row = |key: &[u8], value: &[u8]| (Key::from(key), CellRow::read(value));
         let Some((key, row)) = txn.after(&at, b"V", row) else { return };
         if let Ok(row) = row
             && row.expires.is_some()
@@ -215,7 +221,7 @@ fn next_version(txn: &Txn<'_>) -> u64 {
     version
 }
 
-/// The number of the namespace, given out when it is first written to.
+/// Returns the number of the namespace, which is assigned at its first write.
 fn number_of(txn: &Txn<'_>, namespace: &Namespace) -> [u8; 4] {
     let key = namespace_key(namespace);
     let read = |bytes: &[u8]| bytes.try_into().map_err(|_| Damaged);
@@ -250,21 +256,21 @@ fn cell_key(number: &[u8], name: &Name) -> Key {
 }
 
 fn damaged() -> Error {
-    Error::new(ErrorKind::Corrupt, "a cell cannot be read: it is damaged or not ours")
+    Error::new(ErrorKind::Corrupt, "a cell cannot be decoded: its row is damaged")
         .with_help("write the cell anew")
 }
 
-impl Instant {
-    fn expires(self, time: Duration) -> Expires {
+impl CellTime {
+    fn expires(self, time: Duration) -> CellExpiry {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        Expires {
+        CellExpiry {
             boot: self.boot,
             tick: self.tick + time,
             wall_micros: self.wall_micros.saturating_add(micros),
         }
     }
 
-    fn left(self, expires: Expires) -> Duration {
+    fn left(self, expires: CellExpiry) -> Duration {
         if expires.boot == self.boot {
             return expires.tick.since(self.tick);
         }
@@ -272,8 +278,8 @@ impl Instant {
     }
 }
 
-impl Row {
-    fn cell(&self, now: Instant) -> Option<Cell> {
+impl CellRow {
+    fn cell(&self, now: CellTime) -> Option<Cell> {
         let expires_in = self.expires.map(|expires| now.left(expires));
         let lives = expires_in.is_none_or(|left| !left.is_zero());
         let value = self.value.as_ref().filter(|_| lives)?;
@@ -299,7 +305,7 @@ impl Row {
         let fence = reader.option(Reader::u64)?.map(Fence::new);
         let expires = reader.option(|reader| {
             let (boot, tick) = (reader.u64()?, Tick::from_nanos(reader.u64()?));
-            Ok(Expires { boot, tick, wall_micros: reader.u64()? })
+            Ok(CellExpiry { boot, tick, wall_micros: reader.u64()? })
         })?;
         let value = reader.option(Reader::raw)?.map(<[u8]>::to_vec);
         reader.end()?;

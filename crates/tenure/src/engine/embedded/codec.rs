@@ -1,7 +1,7 @@
-//! How claims, slots, tickets and signals look as bytes. Knows formats, not where they are kept.
+//! Encodes and decodes claims, slots, tickets, tombstones and signals.
 //!
-//! Everything is read with checks: bytes that are not ours give [`Damaged`], never a panic. A
-//! change of any of these formats changes the file set's format number.
+//! Every read is checked: bytes that are not ours give [`Damaged`], never a panic. A change of any
+//! of these formats changes the format number of the file set.
 
 use std::sync::Arc;
 
@@ -16,42 +16,41 @@ use crate::ledger::seam::{Group, Hold, Holders as _, Holds, Ticket, Tomb};
 use crate::limits;
 use crate::time::Tick;
 
-/// Everything the store keeps of one slot in one row; a long line, and many holders, stand in rows
-/// of their own.
+/// The row of a slot. A long queue and many holders have rows of their own.
 pub(super) struct SlotRow<'a> {
     pub(super) shape: Shape,
     pub(super) closed_until: Tick,
     pub(super) last_fence: u64,
     pub(super) groups: Vec<Group>,
-    pub(super) holds: HoldsRow,
-    pub(super) line: LineHead,
-    /// The tickets of a short line.
+    pub(super) holds: HoldersRow,
+    pub(super) queue: QueueHead,
+    /// The tickets of a short queue.
     pub(super) short: SmallVec<[&'a [u8]; 4]>,
 }
 
-/// What a slot's row says of its line.
+/// What a slot's row says of its queue. Empty for a short queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LineHead {
-    /// Under which number its rows stand; 0 for a short line.
+pub(super) struct QueueHead {
+    /// The number in the keys of its rows; 0 for a short queue.
     pub(super) id: u64,
     /// How many wait.
     pub(super) len: u32,
-    /// How many of them stand ahead of the line.
+    /// How many of them are ahead of the queue.
     pub(super) ahead: u32,
 }
 
 /// The holders, as a slot's row has them.
-pub(super) enum HoldsRow {
+pub(super) enum HoldersRow {
     /// A few: all of them.
     Few(Holds),
-    /// Many: they stand in rows of their own.
-    Many(HoldsHead),
+    /// Many, which have rows of their own.
+    Many(HoldersHead),
 }
 
-/// What a slot's row says of holders that stand in rows of their own.
+/// What a slot's row says of many holders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct HoldsHead {
-    /// Under which number their rows stand.
+pub(super) struct HoldersHead {
+    /// The number in the keys of their rows.
     pub(super) id: u64,
     pub(super) len: u32,
     /// The number of the next holder; numbers only grow.
@@ -66,16 +65,16 @@ pub(super) fn write_slot<'a>(
     writer: &mut Writer,
     (shape, closed_until, last_fence): (Shape, Tick, u64),
     groups: &[Group],
-    holds: Result<&Holds, HoldsHead>,
-    line: LineHead,
+    holds: Result<&Holds, HoldersHead>,
+    queue: QueueHead,
     short: impl Iterator<Item = &'a [u8]>,
 ) {
     write_shape(writer, shape);
     writer.tick(closed_until);
     writer.u64(last_fence);
-    writer.u64(line.id);
-    writer.u32(line.len);
-    writer.u32(line.ahead);
+    writer.u64(queue.id);
+    writer.u32(queue.len);
+    writer.u32(queue.ahead);
     writer.count(groups.len());
     for group in groups {
         writer.u64(group.key);
@@ -116,7 +115,7 @@ pub(super) fn write_hold(writer: &mut Writer, hold: &Hold) {
     writer.u8(u8::from(hold.reserved));
 }
 
-/// A hold that has a row of its own.
+/// Decodes a hold that has a row of its own.
 pub(super) fn read_hold(bytes: &[u8]) -> Read<Hold> {
     let mut reader = Reader::new(bytes);
     let hold = read_next_hold(&mut reader)?;
@@ -137,16 +136,16 @@ fn read_next_hold(reader: &mut Reader<'_>) -> Read<Hold> {
     })
 }
 
-fn read_holds(reader: &mut Reader<'_>, additive: bool) -> Read<HoldsRow> {
+fn read_holds(reader: &mut Reader<'_>, additive: bool) -> Read<HoldersRow> {
     match reader.u8()? {
         0 => {
             let mut holds = Holds::new(additive);
             for _ in 0..reader.count(limits::HOLDERS)? {
                 holds.insert(read_next_hold(reader)?);
             }
-            Ok(HoldsRow::Few(holds))
+            Ok(HoldersRow::Few(holds))
         }
-        1 => Ok(HoldsRow::Many(HoldsHead {
+        1 => Ok(HoldersRow::Many(HoldersHead {
             id: reader.u64()?,
             len: reader.u32()?,
             next: reader.u64()?,
@@ -162,7 +161,7 @@ pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow<'_>> {
     let shape = read_shape(&mut reader)?;
     let closed_until = reader.tick()?;
     let last_fence = reader.u64()?;
-    let line = LineHead { id: reader.u64()?, len: reader.u32()?, ahead: reader.u32()? };
+    let queue = QueueHead { id: reader.u64()?, len: reader.u32()?, ahead: reader.u32()? };
     let mut groups = Vec::new();
     for _ in 0..reader.count(limits::HOLDERS)? {
         groups.push(Group {
@@ -177,10 +176,10 @@ pub(super) fn read_slot(bytes: &[u8]) -> Read<SlotRow<'_>> {
     while !reader.is_empty() {
         short.push(reader.raw()?);
     }
-    Ok(SlotRow { shape, closed_until, last_fence, groups, holds, line, short })
+    Ok(SlotRow { shape, closed_until, last_fence, groups, holds, queue, short })
 }
 
-/// The few facts that find a ticket without reading all of it.
+/// The fields that find and order a ticket, read without decoding all of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TicketFacts {
     pub(super) claim: ClaimId,
@@ -190,13 +189,13 @@ pub(super) struct TicketFacts {
 }
 
 impl TicketFacts {
-    /// Those ahead of the line first, then by arrival.
+    /// The order in which tickets are served: those ahead of the queue first, then by arrival.
     pub(super) fn order(self) -> (bool, Arrival) {
         (self.kin == 0, self.arrival)
     }
 }
 
-/// How long the end of a ticket is: arrival, since, expires, kin.
+/// The length of a ticket's last fields: arrival, since, expires, kin.
 const TICKET_TAIL: usize = 8 + 8 + 8 + 4;
 
 pub(super) fn ticket_facts(bytes: &[u8]) -> Read<TicketFacts> {
@@ -208,14 +207,14 @@ pub(super) fn ticket_facts(bytes: &[u8]) -> Read<TicketFacts> {
     Ok(TicketFacts { claim, arrival, expires: tail.tick()?, kin: tail.u32()? })
 }
 
-/// The session of a ticket, if it has one.
+/// Returns the session of an encoded ticket, if it has one.
 pub(super) fn session_of(ticket: &[u8]) -> Option<SessionId> {
     let mut reader = Reader::new(ticket);
     let _claim = reader.id().ok()?;
     reader.option(Reader::id).ok()?.map(SessionId::from_u128)
 }
 
-/// Whether a ticket is of this owner or of a descendant.
+/// Returns whether an encoded ticket is of this owner or of a descendant.
 pub(super) fn is_kin(ticket: &[u8], owner: OwnerId) -> bool {
     let mut reader = Reader::new(ticket);
     let mut look = || -> Read<bool> {
@@ -231,7 +230,7 @@ pub(super) fn is_kin(ticket: &[u8], owner: OwnerId) -> bool {
         }
         Ok(false)
     };
-    // What cannot be read is found when the ticket is looked at.
+    // A ticket that cannot be read is reported as damage when it is decoded.
     look().unwrap_or(true)
 }
 
@@ -349,7 +348,7 @@ fn write_about(writer: &mut Writer, about: &About) {
             writer.u8(1);
             writer.text(text);
         }
-        // Written as text, because it is read more often than written.
+        // Encoded as text: it is read more often than written.
         Some(here @ Place::Here(_)) => {
             writer.u8(1);
             writer.text(&here.to_string());
@@ -391,10 +390,10 @@ fn read_shape(reader: &mut Reader<'_>) -> Read<Shape> {
     }
 }
 
-/// A letter that says nothing: it only ends a wait.
-pub(super) const NUDGE: &[u8] = &[0];
+/// A datagram that carries no signal: it interrupts a blocking receive.
+pub(super) const INTERRUPT: &[u8] = &[0];
 
-/// Signals as they travel. `None` for those that only this process makes.
+/// Encodes a signal as a datagram. `None` for signals that never leave a process.
 pub(super) fn write_signal(writer: &mut Writer, signal: &Signal) -> Option<()> {
     match signal {
         Signal::Granted { claim, grant } => {

@@ -1,5 +1,5 @@
-//! The synced environment: what must outlive a reboot. Knows how far fences are reserved, and rows
-//! for cells; not what is in them.
+//! The synced environment: what must outlive a reboot. It keeps the cells, and up to where fences
+//! are reserved.
 //!
 //! ```text
 //! F                 -> the fence up to which fences are reserved
@@ -8,10 +8,13 @@
 //! V number name     -> a cell
 //! ```
 //!
-//! LMDB makes a new environment in an empty file. So a `data.mdb` that was cut to nothing would
-//! look like a new one, and cells and fences would begin anew without a word. The file `made`
-//! beside it says that there was an environment: it is written once that is on disk. With it, an
-//! empty or missing `data.mdb` is refused and left as it is.
+//! Writers pass the gate's mutex for this environment; readers do not. Every write is an `fsync`,
+//! so writes run on the worker thread for the disk.
+//!
+//! LMDB creates a new environment in an empty file. So a `data.mdb` that was truncated would look
+//! like a new one, and cells and fences would begin anew without an error. The file `made` beside
+//! it shows that there was an environment: it is written once that is on disk. With it, an empty or
+//! missing `data.mdb` is refused and left as it is.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -20,39 +23,40 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak
 
 use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 
+use super::directory::{self, StoreDirectory, cannot, cannot_without};
 use super::errors::stuck;
 use super::files::{is_damage, until_closed};
-use super::guard::{Guard, Room};
-use super::place::{self, Root, cannot, cannot_without};
+use super::gate::{Environment, Gate};
 use super::store::WAIT;
-use super::txn::{Table, Trouble, Txn};
+use super::txn::{Table, Txn, TxnError};
 use crate::contract::{Error, ErrorKind};
 
 /// Address space for the environment; the file is only as large as what is in it.
 const MAP: usize = 4 << 30;
 
-/// What a disk must have room for beside cells.
-const LEAST_ROOM: &str = "cells and the reserve of fences need 64 KiB, and what is in the cells";
+/// What the disk must have space for, as a help text.
+const MIN_SPACE: &str = "cells and the reserve of fences need 64 KiB, and what is in the cells";
 
-/// The file that says that there is an environment.
+/// The file that shows that there was an environment.
 const MADE: &str = "made";
 
 /// The synced environment.
 pub(super) struct Durable {
-    root: Root,
+    root: StoreDirectory,
     path: PathBuf,
-    /// `None` once its files are gone: the path may be needed for others.
+    /// `None` once its files are gone: this process may open new ones at the same path.
     env: RwLock<Option<Env<WithoutTls>>>,
     table: Table,
-    /// Which file it is, to notice when the path leads to another one.
+    /// Device and inode of the file, to notice that the path leads to another one.
     inode: (u64, u64),
 }
 
-/// One process must not open an environment twice.
+/// The environments that this process has open: LMDB must not open one twice.
 static OPEN: LazyLock<Mutex<HashMap<PathBuf, Weak<Durable>>>> = LazyLock::new(Mutex::default);
 
 impl Durable {
-    pub(super) fn at(root: &Root) -> Result<Arc<Self>, Error> {
+    /// Returns the environment in this directory; opens it if this process has not done so yet.
+    pub(super) fn at(root: &StoreDirectory) -> Result<Arc<Self>, Error> {
         let path = root.durable();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, durable| durable.strong_count() > 0);
@@ -62,57 +66,57 @@ impl Durable {
             }
             *durable.env.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        place::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
+        directory::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
         check_not_emptied(&path)?;
-        let durable = match open_env(&path).and_then(|opened| Ok(remember(&path).map(|()| opened)?))
-        {
-            Ok((env, table)) => {
-                let inode = inode(&path).map_err(|error| cannot("look at", &path, error))?;
-                let env = RwLock::new(Some(env));
-                Self { root: root.clone(), path: path.clone(), env, table, inode }
-            }
-            Err(error) => return Err(failed(root, &path, Trouble::Store(error))),
-        };
+        let durable =
+            match open_env(&path).and_then(|opened| Ok(write_mark(&path).map(|()| opened)?)) {
+                Ok((env, table)) => {
+                    let inode = inode(&path).map_err(|error| cannot("look at", &path, error))?;
+                    let env = RwLock::new(Some(env));
+                    Self { root: root.clone(), path: path.clone(), env, table, inode }
+                }
+                Err(error) => return Err(failed(root, &path, TxnError::Store(error))),
+            };
         let durable = Arc::new(durable);
         open.insert(path, Arc::downgrade(&durable));
         Ok(durable)
     }
 
-    /// One synced transaction. Blocks the thread: for the gate, and for the disk.
+    /// Runs one synced transaction. Blocks the thread: on the gate, and on the disk.
     pub(super) fn write<T>(
         &self,
-        guard: &Guard,
+        gate: &Gate,
         step: impl FnOnce(&Txn<'_>) -> T,
     ) -> Result<T, Error> {
-        let _inside = guard.enter(Room::Durable, WAIT).map_err(stuck)?;
+        let _inside = gate.enter(Environment::Durable, WAIT).map_err(stuck)?;
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.gone())?;
-        let txn = env.write_txn().map_err(|error| self.failed(Trouble::Store(error)))?;
+        let txn = env.write_txn().map_err(|error| self.failed(TxnError::Store(error)))?;
         let txn = Txn::new(txn, self.table);
         let answer = step(&txn);
-        txn.commit().map_err(|trouble| self.failed(trouble))?;
+        txn.commit().map_err(|error| self.failed(error))?;
         Ok(answer)
     }
 
-    /// Looks at one instant's state.
+    /// Runs one read transaction.
     pub(super) fn read<T>(
         &self,
-        look: impl FnOnce(&RoTxn<'_, WithoutTls>, Table) -> heed::Result<T>,
+        read: impl FnOnce(&RoTxn<'_, WithoutTls>, Table) -> heed::Result<T>,
     ) -> Result<T, Error> {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.gone())?;
-        let seen = env.read_txn().and_then(|txn| look(&txn, self.table));
-        seen.map_err(|error| self.failed(Trouble::Store(error)))
+        let result = env.read_txn().and_then(|txn| read(&txn, self.table));
+        result.map_err(|error| self.failed(TxnError::Store(error)))
     }
 
-    /// Up to where fences are reserved.
-    pub(super) fn reserved(&self, guard: &Guard) -> Result<u64, Error> {
-        self.write(guard, read_reserved)
+    /// Returns up to where fences are reserved.
+    pub(super) fn reserved(&self, gate: &Gate) -> Result<u64, Error> {
+        self.write(gate, read_reserved)
     }
 
-    /// Reserves fences up to `until`, and says up to where they are reserved now.
-    pub(super) fn reserve(&self, guard: &Guard, until: u64) -> Result<u64, Error> {
-        self.write(guard, |txn| {
+    /// Reserves fences up to `until`. Returns up to where they are reserved now.
+    pub(super) fn reserve(&self, gate: &Gate, until: u64) -> Result<u64, Error> {
+        self.write(gate, |txn| {
             let reserved = read_reserved(txn).max(until);
             txn.put(b"F", &reserved.to_le_bytes());
             reserved
@@ -128,23 +132,23 @@ impl Durable {
         Error::new(ErrorKind::Closed, what).with_help("connect again")
     }
 
-    fn failed(&self, trouble: Trouble) -> Error {
-        failed(&self.root, &self.path, trouble)
+    fn failed(&self, error: TxnError) -> Error {
+        failed(&self.root, &self.path, error)
     }
 }
 
-/// Says that there is an environment at this path. It is brought to disk first: a power cut must
-/// not leave the mark without what it stands for.
-fn remember(path: &Path) -> std::io::Result<()> {
+/// Writes the file `made`. The environment is synced first: a power cut must not leave the mark
+/// without the environment.
+fn write_mark(path: &Path) -> std::io::Result<()> {
     let mark = path.join(MADE);
     if mark.exists() {
         return Ok(());
     }
     std::fs::File::open(path.join("data.mdb"))?.sync_all()?;
-    place::private(&mark).map(drop)
+    directory::private(&mark).map(drop)
 }
 
-/// Refuses an environment that has lost everything in it.
+/// Refuses an environment whose file was truncated or removed.
 fn check_not_emptied(path: &Path) -> Result<(), Error> {
     let data = path.join("data.mdb");
     let state = match std::fs::metadata(&data) {
@@ -181,18 +185,18 @@ fn read_reserved(txn: &Txn<'_>) -> u64 {
     txn.get(b"F", "the reserve of fences", read).unwrap_or(0)
 }
 
-fn failed(root: &Root, path: &Path, trouble: Trouble) -> Error {
-    let what = match trouble {
-        Trouble::Damaged(what) => format!("{what} cannot be read"),
-        Trouble::Store(error) if is_damage(&error) => error.to_string(),
-        Trouble::Store(heed::Error::Mdb(MdbError::MapFull)) => {
+fn failed(root: &StoreDirectory, path: &Path, error: TxnError) -> Error {
+    let what = match error {
+        TxnError::Damaged(what) => format!("{what} cannot be read"),
+        TxnError::Store(error) if is_damage(&error) => error.to_string(),
+        TxnError::Store(heed::Error::Mdb(MdbError::MapFull)) => {
             return Error::new(ErrorKind::Limit, "the store has no room for more cells")
                 .with_help("remove cells, or give them a time to live");
         }
-        Trouble::Store(heed::Error::Io(error)) => {
-            return cannot_without("write", path, error, LEAST_ROOM);
+        TxnError::Store(heed::Error::Io(error)) => {
+            return cannot_without("write", path, error, MIN_SPACE);
         }
-        Trouble::Store(error) => {
+        TxnError::Store(error) => {
             let what = format!("{} failed: {error}", path.display());
             return Error::new(ErrorKind::Unavailable, what).caused_by(error);
         }
@@ -207,22 +211,22 @@ fn failed(root: &Root, path: &Path, trouble: Trouble) -> Error {
         )
 }
 
-#[allow(unsafe_code, reason = "heed cannot see who else maps the file")]
+#[allow(unsafe_code, reason = "heed cannot see which processes map the file")]
 fn open_env(path: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(MAP);
     until_closed(path);
     // SAFETY: opened once in this process (see `OPEN`), in one pid namespace, on a local file
-    // system (see `place`); nobody but LMDB writes these files.
+    // system (see `directory`); nothing but LMDB writes these files.
     let env = unsafe { options.open(path) }?;
-    // To read beyond the end of the file would end the process instead of giving an error.
+    // A read beyond the end of the file would end the process with a signal.
     let whole = (env.info().last_page_number as u64 + 1) * u64::from(env.stat().page_size);
     if std::fs::metadata(path.join("data.mdb"))?.len() < whole {
         return Err(heed::Error::Mdb(MdbError::Corrupted));
     }
-    // Readers that were killed would keep old pages for ever.
+    // Readers of killed processes would keep old pages from being reused.
     env.clear_stale_readers()?;
-    // The nameless table is always there, so that nothing has to be written to open it.
+    // The unnamed table always exists, so opening it writes nothing.
     let txn = env.read_txn()?;
     let table = env.open_database(&txn, None)?;
     drop(txn);

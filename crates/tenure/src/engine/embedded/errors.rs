@@ -1,19 +1,20 @@
-//! What the engine says when it cannot: one sentence each, and what to do. Knows words, not causes.
+//! Builds the errors of the engine that do not come from the file system (for those see
+//! `directory::cannot`).
 
 use std::fs;
 
-use super::guard::Busy;
+use super::gate::GateBusy;
 use crate::contract::{Error, ErrorKind};
 
-/// Others use the store, and we cannot.
+/// The store is in use, and its files cannot be read by this build.
 pub(super) fn foreign(what: &str) -> Error {
     let what = format!("the store is in use by another build of Tenure ({what})");
     Error::new(ErrorKind::Unsupported, what)
         .with_help("use one build for all programs that share a store, or a directory for each")
 }
 
-/// Somebody stands in the gate and does not move.
-pub(super) fn stuck(busy: Busy) -> Error {
+/// The gate was busy for the whole timeout.
+pub(super) fn stuck(busy: GateBusy) -> Error {
     let what = match busy.pid {
         None => "another process has been inside the store too long".to_owned(),
         Some(pid) => {
@@ -25,6 +26,7 @@ pub(super) fn stuck(busy: Busy) -> Error {
     Error::new(ErrorKind::Unavailable, what).with_help("let it go on (kill -CONT) or end it")
 }
 
+/// This process is a forked child of the one that opened the store.
 pub(super) fn forked() -> Error {
     Error::new(ErrorKind::Closed, "this process was forked from one that had the store open")
         .with_help("start the child with exec, or connect after the fork only")

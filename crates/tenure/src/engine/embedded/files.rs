@@ -1,5 +1,7 @@
-//! Makes, opens and sets aside the files of a store. Knows what a whole file set looks like, not
-//! what happens in it.
+//! Creates, opens and sets aside the files of a store.
+//!
+//! A file set is created under another name and renamed when it is whole, so a process that is
+//! killed meanwhile leaves nothing that looks like one. Damaged files are renamed, never deleted.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,32 +11,36 @@ use std::sync::atomic::Ordering;
 use heed::{Env, EnvFlags, EnvOpenOptions, MdbError, WithoutTls};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use super::guard::Guard;
-use super::place::{self, Root, SetUp, cannot, cannot_without};
+use super::directory::{self, SetupLock, StoreDirectory, cannot, cannot_without};
+use super::gate::Gate;
 use super::store::WAIT;
 use super::txn::Table;
 use crate::contract::{Error, ErrorKind};
 
-/// How large the map is at first.
+/// The map of a new store.
 pub(super) const FIRST_MAP: usize = 4 << 20;
-/// What a disk must have room for: the first map, and a few small files beside it.
+/// What the disk must have space for: the first map, and a few small files beside it.
 const NEW_STORE: &str = "a new store needs 5 MiB";
 
 /// Why a file set could not be opened.
-pub(super) enum Refused {
-    Plainly(Error),
+pub(super) enum OpenError {
+    /// An error to return.
+    Failed(Error),
+    /// The files are damaged, unless another process uses them; what was found.
     Damaged(String),
 }
 
-pub(super) fn refused(error: heed::Error, path: &Path) -> Refused {
-    if is_damage(&error) {
-        return Refused::Damaged(format!("{}: {error}", path.display()));
-    }
-    match error {
-        heed::Error::Io(error) => Refused::Plainly(cannot("open", path, error)),
-        error => {
-            let what = format!("cannot open {}: {error}", path.display());
-            Refused::Plainly(Error::new(ErrorKind::Unavailable, what).caused_by(error))
+impl OpenError {
+    pub(super) fn new(error: heed::Error, path: &Path) -> Self {
+        if is_damage(&error) {
+            return Self::Damaged(format!("{}: {error}", path.display()));
+        }
+        match error {
+            heed::Error::Io(error) => Self::Failed(cannot("open", path, error)),
+            error => {
+                let what = format!("cannot open {}: {error}", path.display());
+                Self::Failed(Error::new(ErrorKind::Unavailable, what).caused_by(error))
+            }
         }
     }
 }
@@ -45,8 +51,8 @@ pub(super) fn is_damage(error: &heed::Error) -> bool {
     matches!(error, Corrupted | Invalid | PageNotFound | Panic | VersionMismatch | BadTxn)
 }
 
-/// Moves a damaged file set away, and says what was found and where it is now.
-pub(super) fn set_aside(root: &Root, damaged: &Path, what: &str) -> Error {
+/// Renames a damaged file set. Returns the error, which says what was found and the new name.
+pub(super) fn set_aside(root: &StoreDirectory, damaged: &Path, what: &str) -> Error {
     let place = match root.set_aside(damaged) {
         Ok(aside) => format!("set aside as {}", aside.display()),
         Err(error) => format!("could not be set aside: {error}"),
@@ -55,35 +61,39 @@ pub(super) fn set_aside(root: &Root, damaged: &Path, what: &str) -> Error {
         .with_help("connect again: a new one is made; locks that were held in it are lost")
 }
 
-/// Makes a file set beside its place and moves it there when it is whole.
-pub(super) fn make(root: &Root, file_set: &Path, _alone: &SetUp) -> Result<(), Error> {
+/// Creates a file set under another name, and renames it when it is whole.
+pub(super) fn create(
+    root: &StoreDirectory,
+    file_set: &Path,
+    _lock: &SetupLock,
+) -> Result<(), Error> {
     let draft = root.path().join(format!("new-{}", std::process::id()));
-    let made = make_in(&draft).and_then(|()| {
+    let created = create_in(&draft).and_then(|()| {
         fs::rename(&draft, file_set).map_err(|error| cannot("make", file_set, error))
     });
-    if made.is_err() {
+    if created.is_err() {
         let _ = fs::remove_dir_all(&draft);
     }
-    made
+    created
 }
 
-fn make_in(draft: &Path) -> Result<(), Error> {
+fn create_in(draft: &Path) -> Result<(), Error> {
     let failed = |error: io::Error| cannot_without("make", draft, error, NEW_STORE);
     let _ = fs::remove_dir_all(draft);
-    place::private_directory(&draft.join("locks")).map_err(failed)?;
-    place::private_directory(&draft.join("sessions")).map_err(failed)?;
-    let namespace = place::pid_namespace()?;
-    place::private(&draft.join("about"))
+    directory::private_directory(&draft.join("locks")).map_err(failed)?;
+    directory::private_directory(&draft.join("sessions")).map_err(failed)?;
+    let namespace = directory::pid_namespace()?;
+    directory::private(&draft.join("about"))
         .and_then(|mut file| file.write_all(namespace.to_string().as_bytes()))
         .map_err(failed)?;
-    place::private(&draft.join("users")).map_err(failed)?;
-    let page = place::private(&draft.join("guard")).map_err(failed)?;
-    let guard = Guard::open(&page, true).map_err(failed)?;
+    directory::private(&draft.join("users")).map_err(failed)?;
+    let page = directory::private(&draft.join("guard")).map_err(failed)?;
+    let gate = Gate::open(&page, true).map_err(failed)?;
     let path = draft.join("locks/data.mdb");
-    let data = place::private(&path).map_err(failed)?;
+    let data = directory::private(&path).map_err(failed)?;
     fallocate(&data, FallocateFlags::empty(), 0, FIRST_MAP as u64)
         .map_err(|error| failed(error.into()))?;
-    // An empty file is what LMDB makes a new environment in; the blocks stay reserved.
+    // LMDB creates a new environment in an empty file; the allocated blocks prove the space.
     data.set_len(0).map_err(failed)?;
     let (env, _) = open_env(&draft.join("locks"), FIRST_MAP).map_err(|error| {
         let what = format!("cannot make {}: {error}", path.display());
@@ -93,11 +103,11 @@ fn make_in(draft: &Path) -> Result<(), Error> {
     fallocate(&data, FallocateFlags::empty(), 0, FIRST_MAP as u64)
         .map_err(|error| failed(error.into()))?;
     env.prepare_for_closing().wait();
-    guard.counters().map_size.store(FIRST_MAP as u64, Ordering::Release);
+    gate.counters().map_size.store(FIRST_MAP as u64, Ordering::Release);
     Ok(())
 }
 
-#[allow(unsafe_code, reason = "heed cannot see who else maps the file")]
+#[allow(unsafe_code, reason = "heed cannot see which processes map the file")]
 pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>, Table)> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(map);
@@ -106,7 +116,7 @@ pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>
     // LMDB, and the directory is closed to other users.
     unsafe { options.flags(EnvFlags::WRITE_MAP | EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC) };
     // SAFETY: opened once in this process (see `sessions`), in one pid namespace, on a local file
-    // system (see `place`); nobody but LMDB writes these files.
+    // system (see `directory`); nothing but LMDB writes these files.
     let env = unsafe { options.open(path) }?;
     let mut txn = env.write_txn()?;
     let table = env.create_database(&mut txn, None)?;
@@ -114,22 +124,22 @@ pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>
     Ok((env, table))
 }
 
-/// The last user in this process may be about to close the environment at this path.
+/// Waits until this process has closed the environment at this path, if it is closing one.
 pub(super) fn until_closed(path: &Path) {
     if let Some(closing) = heed::env_closing_event(path) {
         closing.wait_timeout(WAIT);
     }
 }
 
-/// The robust mutex that guards a file set does not hold across pid namespaces.
+/// Refuses a file set of another pid namespace: the robust mutex does not work across them.
 pub(super) fn check_namespace(file_set: &Path) -> Result<(), Error> {
-    let ours = place::pid_namespace()?;
+    let ours = directory::pid_namespace()?;
     let theirs = fs::read_to_string(file_set.join("about"));
     if theirs.is_ok_and(|text| text.trim() == ours.to_string()) {
         return Ok(());
     }
-    if !place::in_use(file_set) {
-        // Nobody is left there: the file set can be made anew for us.
+    if !directory::in_use(file_set) {
+        // No process uses it: it is created anew for this namespace.
         return fs::remove_dir_all(file_set).map_err(|error| cannot("remove", file_set, error));
     }
     let what = format!("{} is in use in another pid namespace (a container?)", file_set.display());

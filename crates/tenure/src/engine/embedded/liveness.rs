@@ -1,10 +1,19 @@
-//! Who lives: each session holds a record lock on a file of its own, which the kernel releases when
-//! its process dies. Knows files and locks, not claims.
+//! Which sessions are alive: each session holds a shared record lock (`fcntl`) on a file of its
+//! own, which the kernel releases when the process dies.
 //!
-//! Record locks (`fcntl`) belong to a process: a child that inherited the descriptor does not hold
-//! them, and a process number that is used again means nothing. Two traps come with them: closing
-//! any descriptor of the file lets go of the lock, and a process cannot see its own. So a session's
-//! file is opened once, and nobody looks at the files of its own process.
+//! ```text
+//! no file ── created under another name, locked, renamed ──> locked ── remove() ──> no file
+//!  Absent                                                    Alive
+//!                                                             │ the process dies
+//!                                                             ▼
+//!                                            unlocked: Dead ── its session was ended ──> no file
+//! ```
+//!
+//! A file that can be found is locked first, so an unlocked file always means a dead session.
+//! Record locks belong to a process: a child that inherited the descriptor does not hold them, and
+//! a pid that is used again means nothing. Two rules follow from how they work: closing any
+//! descriptor of the file releases the lock, and a process cannot see its own lock. So the file of
+//! a session is opened once, and a process never checks the files of its own sessions.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,33 +26,33 @@ use rustix::process::{Flock, FlockType, Pid, fcntl_getlk};
 use crate::contract::SessionId;
 use crate::limits;
 
-/// The sign of life of one session. Lets go when dropped.
+/// The lock on a session's liveness file. Dropping it releases the lock.
 #[derive(Debug)]
-pub(super) struct Alive {
-    /// Never read: the lock is on it.
+pub(super) struct LivenessLock {
+    /// Never read: the record lock is on it.
     _file: File,
     path: PathBuf,
 }
 
-/// What can be seen of a session.
+/// The state of a session of another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pulse {
-    /// This process keeps it alive, as far as it can be named here.
-    Beats(Option<Pid>),
-    /// It died: its file is there, and nobody keeps it alive any more.
-    Stopped,
-    /// There is no trace of it: it left in order, or its death was dealt with.
+pub(super) enum Liveness {
+    /// A process holds the lock; its pid, if it has one in this pid namespace.
+    Alive(Option<Pid>),
+    /// Its process has died: the file is there and not locked.
+    Dead,
+    /// There is no file: the session left, or was ended after its process died.
     Absent,
 }
 
-impl Alive {
-    /// Gives a sign of life for the session in this directory.
-    pub(super) fn announce(directory: &Path, session: SessionId) -> io::Result<Self> {
+impl LivenessLock {
+    /// Creates and locks the liveness file of a session in this directory.
+    pub(super) fn acquire(directory: &Path, session: SessionId) -> io::Result<Self> {
         let path = file_of(directory, session);
         let draft = path.with_extension("new");
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&draft)?;
-        // Locked before it can be found: whoever finds it unlocked takes the session for dead.
+        // Locked before it can be found: an unlocked file is taken for a dead session.
         fcntl_lock(&file, FlockOperation::NonBlockingLockShared)?;
         std::fs::rename(&draft, &path)?;
         Ok(Self { _file: file, path })
@@ -53,8 +62,8 @@ impl Alive {
         &self.path
     }
 
-    /// A good-bye in order: nobody has to find out.
-    pub(super) fn farewell(self) {
+    /// Removes the file: the session leaves, and no process has to find it dead.
+    pub(super) fn remove(self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -71,34 +80,34 @@ pub(super) fn clear_old(directory: &Path) {
         let Some(session) = name.to_str().and_then(|name| name.parse::<SessionId>().ok()) else {
             continue;
         };
-        if old && matches!(pulse(directory, session), Ok(Pulse::Stopped)) {
+        if old && matches!(check(directory, session), Ok(Liveness::Dead)) {
             let _ = std::fs::remove_file(entry.path());
-            let _ = std::fs::remove_file(directory.join(super::post::file_name(session)));
+            let _ = std::fs::remove_file(directory.join(super::datagrams::file_name(session)));
         }
     }
 }
 
-/// Where the sign of life of a session is.
+/// Returns the path of a session's liveness file.
 pub(super) fn file_of(directory: &Path, session: SessionId) -> PathBuf {
     directory.join(session.to_hex())
 }
 
-/// Looks for the sign of life of a session of another process.
-pub(super) fn pulse(directory: &Path, session: SessionId) -> io::Result<Pulse> {
+/// Checks a session of another process.
+pub(super) fn check(directory: &Path, session: SessionId) -> io::Result<Liveness> {
     match File::open(file_of(directory, session)) {
-        Ok(file) => pulse_of(&file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Pulse::Absent),
+        Ok(file) => check_file(&file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Liveness::Absent),
         Err(error) => Err(error),
     }
 }
 
-/// Whether anybody holds a record lock on this file.
-pub(super) fn pulse_of(file: &File) -> io::Result<Pulse> {
-    // "Could I have it for myself?" is answered with who is in the way.
+/// Checks whether another process holds a record lock on this file.
+pub(super) fn check_file(file: &File) -> io::Result<Liveness> {
+    // The kernel returns a lock that conflicts with the exclusive one we ask about.
     let mine = Flock::from(FlockType::WriteLock);
     match fcntl_getlk(file, &mine)? {
-        Some(held) => Ok(Pulse::Beats(held.pid)),
-        None => Ok(Pulse::Stopped),
+        Some(held) => Ok(Liveness::Alive(held.pid)),
+        None => Ok(Liveness::Dead),
     }
 }
 
@@ -110,8 +119,8 @@ mod tests {
     fn a_session_leaves_no_trace_or_a_file_that_nobody_holds() {
         let directory = tempfile::tempdir().unwrap();
         let session = SessionId::new();
-        assert_eq!(pulse(directory.path(), session).unwrap(), Pulse::Absent);
+        assert_eq!(check(directory.path(), session).unwrap(), Liveness::Absent);
         std::fs::write(file_of(directory.path(), session), "").unwrap();
-        assert_eq!(pulse(directory.path(), session).unwrap(), Pulse::Stopped);
+        assert_eq!(check(directory.path(), session).unwrap(), Liveness::Dead);
     }
 }

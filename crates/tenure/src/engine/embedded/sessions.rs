@@ -1,71 +1,69 @@
-//! The sessions of this process in one store, and what it knows of those of others. Knows who is
-//! told, who lives and who is watched; not what they hold.
+//! The sessions of this process in one store, and which sessions of other processes are alive.
+//!
+//! A session of this process holds a lock on its liveness file and binds a socket (`join`,
+//! `leave`). A session of another process in the way of a waiter is *watched*: the event loop waits
+//! for the end of its process. When it ends without having left, its holds and tickets are ended
+//! slot by slot (`end_dead`), which grants to the next waiters; every process that watched tries
+//! this, and the first one to finish removes the session's files.
+//!
+//! There is one `Sessions` per store and process ([`OPEN`]): LMDB must not be opened twice in one
+//! process, and a process cannot see its own record locks.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 
-use super::Scope;
-use super::codec::{self, Damaged, Writer};
+use super::StepScope;
+use super::codec;
+use super::datagrams::{self, DatagramSender, SessionSocket};
 use super::errors::forked;
-use super::helper::Helper;
-use super::liveness::{self, Alive, Pulse};
-use super::lookout::{self, Desk, Order};
-use super::post::{self, Letterbox, Postman, Sent};
-use super::shelf::Pages;
-use super::store::{Address, Appetite, Store, WAIT};
-use crate::contract::{Error, IdMap, InlineWait, LocalSessions, SessionId, Signal, SignalListener};
+use super::event_loop::{self, EventLoopHandle, LoopRequest};
+use super::liveness::{self, Liveness, LivenessLock};
+use super::signals::SocketReaders;
+use super::sizes::Sizes;
+use super::slots::SlotRows;
+use super::store::{StepKind, Store, StoreAddress, WAIT};
+use super::worker::Worker;
+use crate::contract::{Error, IdMap, InlineWait, LocalSessions, SessionId, SignalListener};
 use crate::ledger::Ledger;
 use crate::time::{Clock, SystemClock};
 
 /// How many slots are cleared of a dead session in one step.
-const ENDED: usize = 64;
-/// How many sessions of others this process watches at once.
-const WATCHED: usize = 1_024;
+const SLOTS_PER_STEP: usize = 64;
+/// How many sessions of other processes this process watches at once.
+const MAX_WATCHED: usize = 1_024;
 
-/// One process must not open an environment twice, nor look at the signs of its own life.
-static OPEN: LazyLock<Mutex<HashMap<Address, Weak<Sessions>>>> = LazyLock::new(Mutex::default);
+/// The stores that this process has open.
+static OPEN: LazyLock<Mutex<HashMap<StoreAddress, Weak<Sessions>>>> = LazyLock::new(Mutex::default);
 
 /// The sessions of this process in one store.
 pub(super) struct Sessions {
     store: Arc<Store>,
     directory: PathBuf,
-    postman: Postman,
-    own: RwLock<IdMap<SessionId, Own>>,
+    sender: DatagramSender,
+    local: RwLock<IdMap<SessionId, LocalSession>>,
     watched: Mutex<HashSet<SessionId>>,
-    desk: Arc<Desk>,
+    event_loop: Arc<EventLoopHandle>,
     started: OnceLock<()>,
-    helper: Helper,
-    disk_helper: Helper,
+    worker: Worker,
+    disk_worker: Worker,
 }
 
-struct Own {
-    listener: Weak<dyn SignalListener>,
-    alive: Alive,
-    letters: Arc<Letterbox>,
-    /// What it is to the lookout.
-    token: u64,
-    watch: Arc<Attendance>,
-}
-
-/// Who listens at a letterbox: the lookout, or callers that are blocked anyway.
-#[derive(Default)]
-struct Attendance {
-    /// A caller waits at the letterbox now.
-    attended: AtomicBool,
-    /// The lookout does not listen: callers come again and again, and it would be woken in vain.
-    left: AtomicBool,
-    /// Somebody waits elsewhere because another caller attended.
-    others: AtomicBool,
-    /// Callers have come since the lookout last asked.
-    busy: AtomicBool,
+/// A session of this process.
+pub(super) struct LocalSession {
+    pub(super) listener: Weak<dyn SignalListener>,
+    liveness: LivenessLock,
+    pub(super) socket: Arc<SessionSocket>,
+    /// The token of the socket in the event loop.
+    pub(super) token: u64,
+    pub(super) readers: Arc<SocketReaders>,
 }
 
 impl Sessions {
-    /// The sessions in the store at this address; opened if this process has not done so yet.
-    pub(super) fn at(address: &Address) -> Result<Arc<Self>, Error> {
+    /// Returns the sessions in the store at this address; opens the store if this process has not
+    /// done so yet, with these sizes.
+    pub(super) fn at(address: &StoreAddress, sizes: Sizes) -> Result<Arc<Self>, Error> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, sessions| sessions.strong_count() > 0);
         let sessions = open.get(address).and_then(Weak::upgrade);
@@ -73,12 +71,12 @@ impl Sessions {
             if sessions.store.inherited() {
                 return Err(forked());
             }
-            if sessions.store.check_place() {
+            if sessions.store.check_files() {
                 return Ok(sessions);
             }
             sessions.store.close();
         }
-        let store = Arc::new(Store::open(address)?);
+        let store = Arc::new(Store::open(address, sizes)?);
         let sessions =
             Self::new(store).map_err(|error| cannot_join(&error, address.root.path()))?;
         open.insert(address.clone(), Arc::downgrade(&sessions));
@@ -88,15 +86,15 @@ impl Sessions {
     fn new(store: Arc<Store>) -> io::Result<Arc<Self>> {
         let directory = store.sessions();
         Ok(Arc::new(Self {
-            postman: Postman::new(&directory)?,
+            sender: DatagramSender::new(&directory)?,
             store,
             directory,
-            own: RwLock::default(),
+            local: RwLock::default(),
             watched: Mutex::default(),
-            desk: Desk::new()?,
+            event_loop: EventLoopHandle::new()?,
             started: OnceLock::new(),
-            helper: Helper::default(),
-            disk_helper: Helper::default(),
+            worker: Worker::default(),
+            disk_worker: Worker::default(),
         }))
     }
 
@@ -104,164 +102,76 @@ impl Sessions {
         &self.store
     }
 
-    /// For steps that find the gate busy.
-    pub(super) fn helper(&self) -> &Helper {
-        &self.helper
+    /// Returns the thread for steps that find the gate busy.
+    pub(super) fn worker(&self) -> &Worker {
+        &self.worker
     }
 
-    /// For steps that wait for the disk.
-    pub(super) fn disk_helper(&self) -> &Helper {
-        &self.disk_helper
+    /// Returns the thread for steps that wait for the disk.
+    pub(super) fn disk_worker(&self) -> &Worker {
+        &self.disk_worker
     }
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    pub(super) fn postman(&self) -> &Postman {
-        &self.postman
+    pub(super) fn sender(&self) -> &DatagramSender {
+        &self.sender
     }
 
-    /// A session of this process begins: it gives a sign of life and can be written to.
+    pub(super) fn event_loop(&self) -> &EventLoopHandle {
+        &self.event_loop
+    }
+
+    /// Begins a session of this process: binds its socket and locks its liveness file.
     pub(super) fn join(
         self: &Arc<Self>,
         session: SessionId,
         listener: Weak<dyn SignalListener>,
     ) -> io::Result<()> {
-        let letters = self.postman.letterbox(&self.directory, session)?;
-        let token = self.desk.token();
-        self.desk.add(letters.socket(), token)?;
-        let (letters, watch) = (Arc::new(letters), Arc::default());
-        // In one: whoever looks at a sign of our own life lets go of it.
-        let mut own = self.own_mut();
-        let alive = Alive::announce(&self.directory, session)?;
-        own.insert(session, Own { listener, alive, letters, token, watch });
-        drop(own);
+        let socket = self.sender.bind(&self.directory, session)?;
+        let token = self.event_loop.token();
+        self.event_loop.add(socket.fd(), token)?;
+        let (socket, readers) = (Arc::new(socket), Arc::default());
+        // Under one lock: a check of the file by this process would release the record lock on it,
+        // and `is_dead` checks only what is not in `local`.
+        let mut local = self.local_mut();
+        let liveness = LivenessLock::acquire(&self.directory, session)?;
+        local.insert(session, LocalSession { listener, liveness, socket, token, readers });
+        drop(local);
         if self.started.get().is_none() {
-            lookout::start(Arc::clone(&self.desk), Arc::downgrade(self))?;
+            event_loop::start(Arc::clone(&self.event_loop), Arc::downgrade(self))?;
             let _ = self.started.set(());
         }
         Ok(())
     }
 
-    /// A session of this process is over.
+    /// Ends a session of this process.
     pub(super) fn leave(&self, session: SessionId) {
-        let own = self.own_mut().remove(&session);
-        if let Some(own) = own
+        let local = self.local_mut().remove(&session);
+        if let Some(local) = local
             && !self.store.inherited()
         {
-            self.desk.remove(own.letters.socket());
-            own.letters.nudge(codec::NUDGE);
-            own.letters.take_down();
-            own.alive.farewell();
+            self.event_loop.remove(local.socket.fd());
+            local.socket.interrupt(codec::INTERRUPT);
+            local.socket.unlink();
+            local.liveness.remove();
         }
     }
 
-    pub(super) fn is_own(&self, session: SessionId) -> bool {
-        self.own().contains_key(&session)
+    pub(super) fn is_local(&self, session: SessionId) -> bool {
+        self.local().contains_key(&session)
     }
 
-    /// Reads what has come for the session that the lookout knows by this number.
-    pub(super) fn read_letters_of(&self, token: u64) {
-        let own = self.own();
-        let session = own.iter().find(|(_, own)| own.token == token).map(|(session, _)| *session);
-        drop(own);
-        if let Some(session) = session {
-            self.read_letters(session);
-        }
-    }
-
-    fn read_letters(&self, session: SessionId) {
-        while self.read_letter(session) {}
-    }
-
-    /// Reads one letter. Whether there was one.
-    fn read_letter(&self, session: SessionId) -> bool {
-        let own = self.own();
-        let Some(mine) = own.get(&session) else { return false };
-        let nudge = |letter: &[u8]| (letter == codec::NUDGE, codec::read_signal(letter));
-        let Some((nudge, signal)) = mine.letters.take(nudge) else { return false };
-        let listener = mine.listener.upgrade();
-        let attended = mine.watch.attended.load(Ordering::SeqCst);
-        drop(own);
-        if nudge && attended {
-            // Meant for the caller that attends, not for whoever reads here.
-            self.interrupt(session);
-            return false;
-        }
-        hear(listener, signal);
-        true
-    }
-
-    /// Takes letterboxes back to which no caller has come for a while. Whether any are left.
-    pub(super) fn take_back(&self) -> bool {
-        let mut left = false;
-        for own in self.own().values() {
-            if !own.watch.left.load(Ordering::SeqCst) {
-                continue;
-            }
-            let busy = own.watch.busy.swap(false, Ordering::SeqCst);
-            if busy || own.watch.attended.load(Ordering::SeqCst) {
-                left = true;
-            } else {
-                self.listen_again(own);
-            }
-        }
-        left
-    }
-
-    fn listen_again(&self, own: &Own) {
-        own.watch.left.store(false, Ordering::SeqCst);
-        self.desk.leave_to_others(own.letters.socket(), own.token, false);
-    }
-
-    /// Tells each session its signal: those of this process at once, the others by letter.
-    pub(super) fn tell(&self, signals: Vec<(SessionId, Signal)>, scope: &Scope) {
-        for (session, signal) in signals {
-            let own = self.own();
-            let listener = own.get(&session).map(|own| own.listener.upgrade());
-            drop(own);
-            match listener {
-                Some(Some(listener)) => listener.on_signal(signal),
-                Some(None) => {}
-                None => self.write_to(session, &signal, scope),
-            }
-        }
-    }
-
-    pub(super) fn tell_all(&self, signal: &Signal) {
-        let listeners: Vec<_> =
-            self.own().values().filter_map(|own| own.listener.upgrade()).collect();
-        for listener in listeners {
-            listener.on_signal(signal.clone());
-        }
-    }
-
-    /// Tells every session of this process to ask again about what it waits for.
-    pub(super) fn resync(&self) {
-        self.tell_all(&Signal::Resync);
-    }
-
-    fn write_to(&self, session: SessionId, signal: &Signal, scope: &Scope) {
-        let mut writer = Writer::default();
-        if codec::write_signal(&mut writer, signal).is_none() {
-            return;
-        }
-        match self.postman.send(session, writer.bytes()) {
-            Sent::Delivered => {}
-            Sent::Full => self.desk.order(Order::Deliver(session, writer.bytes().to_vec())),
-            // It was granted a lock and is not there: the next in line should not wait for it.
-            Sent::Nobody => self.watch(&[session], scope),
-        }
-    }
-
-    /// Notices when one of these sessions is over. Cheap for those that are watched already.
-    pub(super) fn watch(&self, in_the_way: &[SessionId], scope: &Scope) {
+    /// Watches the processes of these sessions. Cheap for sessions that are watched already.
+    pub(super) fn watch(&self, in_the_way: &[SessionId], scope: &StepScope) {
         let mut watched = self.watched();
         for session in in_the_way {
-            if watched.len() < WATCHED && !watched.contains(session) && !self.is_own(*session) {
+            if watched.len() < MAX_WATCHED && !watched.contains(session) && !self.is_local(*session)
+            {
                 watched.insert(*session);
-                self.desk.order(Order::Watch(*session, scope.clone()));
+                self.event_loop.request(LoopRequest::Watch(*session, scope.clone()));
             }
         }
     }
@@ -270,69 +180,69 @@ impl Sessions {
         self.watched().remove(&session);
     }
 
-    /// The processes with a session that lives in this store, for people.
+    /// Describes the processes that have a living session in this store, for error messages.
     pub(super) fn living(&self) -> Vec<String> {
         let mut living = Vec::new();
-        if !self.own().is_empty() {
+        if !self.local().is_empty() {
             living.push("this process".to_owned());
         }
         match self.others() {
             Ok(others) => {
                 for session in others {
-                    match liveness::pulse(&self.directory, session) {
-                        Ok(Pulse::Beats(Some(pid))) => {
+                    match liveness::check(&self.directory, session) {
+                        Ok(Liveness::Alive(Some(pid))) => {
                             living.push(format!("process {}", pid.as_raw_nonzero()));
                         }
-                        Ok(Pulse::Beats(None)) => living.push("a process".to_owned()),
-                        Ok(Pulse::Stopped | Pulse::Absent) => {}
+                        Ok(Liveness::Alive(None)) => living.push("a process".to_owned()),
+                        Ok(Liveness::Dead | Liveness::Absent) => {}
                         Err(error) => living.push(format!("session {session:?} ({error})")),
                     }
                 }
             }
-            Err(error) => living.push(format!("nobody knows: {error}")),
+            Err(error) => living.push(format!("unknown processes ({error})")),
         }
         living
     }
 
-    /// The sessions of other processes, living or dead.
+    /// Returns the sessions of other processes, living or dead.
     pub(super) fn others(&self) -> io::Result<Vec<SessionId>> {
         let entries = std::fs::read_dir(&self.directory)?.flatten();
         let session = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-        Ok(entries.filter_map(session).filter(|session| !self.is_own(*session)).collect())
+        Ok(entries.filter_map(session).filter(|session| !self.is_local(*session)).collect())
     }
 
-    /// Whether a session of another process is certainly over.
+    /// Returns whether a session of another process is certainly dead.
     pub(super) fn is_dead(&self, session: SessionId) -> bool {
-        let own = self.own();
-        !own.contains_key(&session)
-            && matches!(liveness::pulse(&self.directory, session), Ok(Pulse::Stopped))
+        let local = self.local();
+        !local.contains_key(&session)
+            && matches!(liveness::check(&self.directory, session), Ok(Liveness::Dead))
     }
 
-    /// The same on the helper's thread: the lookout must not stand before the gate.
-    pub(super) fn end_dead_soon(self: &Arc<Self>, session: SessionId, scope: Scope) {
+    /// Runs `end_dead` on the worker thread: the event loop must not block on the gate.
+    pub(super) fn end_dead_later(self: &Arc<Self>, session: SessionId, scope: StepScope) {
         let sessions = Arc::clone(self);
-        self.helper.later(move || sessions.end_dead(session, &scope));
+        self.worker.spawn(move || sessions.end_dead(session, &scope));
     }
 
-    /// Ends what a dead session held and waited for, and lets the next ones in. Blocks for as long
-    /// as the gate does.
-    pub(super) fn end_dead(&self, session: SessionId, scope: &Scope) {
+    /// Ends the holds and tickets of a dead session, and grants to the next waiters. Blocks the
+    /// thread for as long as the gate does.
+    pub(super) fn end_dead(&self, session: SessionId, scope: &StepScope) {
         let file = liveness::file_of(&self.directory, session);
         let began = SystemClock.now();
         let mut after = None;
-        // A few slots at a time: the others have to get in between, and a full store has no room
-        // for a large step.
+        // A few slots per step: other processes get in between, and a full store has no space for
+        // a large transaction.
         loop {
-            let step = |ledger: &mut Ledger<Pages<'_, '_>>, now| {
-                let names = ledger.shelf().names_after(after.as_ref(), ENDED);
+            let step = |ledger: &mut Ledger<SlotRows<'_, '_>>, now| {
+                let names = ledger.shelf().names_after(after.as_ref(), SLOTS_PER_STEP);
                 ledger.end_session_in(&names, session, now);
-                (names.len() == ENDED).then(|| names.last().cloned()).flatten()
+                (names.len() == SLOTS_PER_STEP).then(|| names.last().cloned()).flatten()
             };
             let clock = &*scope.clock;
-            match self.store.step(scope.namespace, clock, Appetite::Gives, WAIT, step) {
+            match self.store.step(scope.namespace, clock, StepKind::FreesSpace, WAIT, step) {
                 Ok((last, signals)) => {
-                    self.tell(signals, scope);
-                    // Everybody who waits notices a death; the first one deals with it.
+                    self.deliver(signals, scope);
+                    // Without the file another process has finished the same work.
                     if last.is_none() || !file.exists() {
                         break;
                     }
@@ -340,7 +250,7 @@ impl Sessions {
                 }
                 Err(error) => {
                     tracing::warn!(%session, %error, "cannot end a dead session yet");
-                    // Again, if it took its time; otherwise it would only fail again at once.
+                    // Retry after a timeout of the gate. Other errors would repeat at once.
                     if SystemClock.now().since(began) >= WAIT {
                         self.watch(&[session], scope);
                     }
@@ -349,17 +259,17 @@ impl Sessions {
             }
         }
         let _ = std::fs::remove_file(&file);
-        let _ = std::fs::remove_file(self.directory.join(post::file_name(session)));
-        // Others stand in the way now, who may not be watched yet.
+        let _ = std::fs::remove_file(self.directory.join(datagrams::file_name(session)));
+        // Other sessions are in the way of waiters now, and may not be watched yet.
         self.resync();
     }
 
-    fn own(&self) -> std::sync::RwLockReadGuard<'_, IdMap<SessionId, Own>> {
-        self.own.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn local(&self) -> std::sync::RwLockReadGuard<'_, IdMap<SessionId, LocalSession>> {
+        self.local.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn own_mut(&self) -> std::sync::RwLockWriteGuard<'_, IdMap<SessionId, Own>> {
-        self.own.write().unwrap_or_else(PoisonError::into_inner)
+    fn local_mut(&self) -> std::sync::RwLockWriteGuard<'_, IdMap<SessionId, LocalSession>> {
+        self.local.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn watched(&self) -> MutexGuard<'_, HashSet<SessionId>> {
@@ -369,7 +279,7 @@ impl Sessions {
 
 impl LocalSessions for Sessions {
     fn liveness_file(&self, session: SessionId) -> Option<PathBuf> {
-        self.own().get(&session).map(|own| own.alive.path().to_owned())
+        self.local().get(&session).map(|local| local.liveness.path().to_owned())
     }
 
     fn inline_wait(&self) -> Option<&dyn InlineWait> {
@@ -377,71 +287,17 @@ impl LocalSessions for Sessions {
     }
 }
 
-impl InlineWait for Sessions {
-    fn wait(&self, session: SessionId, wanted: &dyn Fn() -> bool) -> bool {
-        let own = self.own();
-        let Some(mine) = own.get(&session) else { return false };
-        let (letters, watch) = (Arc::clone(&mine.letters), Arc::clone(&mine.watch));
-        let listener = Weak::clone(&mine.listener);
-        if watch.attended.swap(true, Ordering::SeqCst) {
-            watch.others.store(true, Ordering::SeqCst);
-            return false;
-        }
-        watch.busy.store(true, Ordering::SeqCst);
-        if !watch.left.swap(true, Ordering::SeqCst) {
-            self.desk.leave_to_others(letters.socket(), mine.token, true);
-            self.desk.order(Order::TakeBack);
-        }
-        drop(own);
-        let leaving = Leaving(&watch.attended);
-        if wanted()
-            && let Some(signal) = letters.wait(codec::read_signal)
-        {
-            hear(listener.upgrade(), signal);
-        }
-        drop(leaving);
-        if watch.others.swap(false, Ordering::SeqCst)
-            && let Some(own) = self.own().get(&session)
-        {
-            self.listen_again(own);
-        }
-        true
-    }
-
-    fn interrupt(&self, session: SessionId) {
-        if let Some(own) = self.own().get(&session) {
-            own.letters.nudge(codec::NUDGE);
-        }
-    }
-}
-
-/// Says that nobody attends any more, also after a panic.
-struct Leaving<'a>(&'a AtomicBool);
-
-impl Drop for Leaving<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
-    }
-}
-
-/// Passes on what is a signal; what is none is not for us.
-fn hear(listener: Option<Arc<dyn SignalListener>>, signal: Result<Signal, Damaged>) {
-    if let (Some(listener), Ok(signal)) = (listener, signal) {
-        listener.on_signal(signal);
-    }
-}
-
 impl Drop for Sessions {
     fn drop(&mut self) {
-        self.desk.order(Order::Stop);
-        let own = std::mem::take(&mut *self.own_mut());
+        self.event_loop.request(LoopRequest::Stop);
+        let local = std::mem::take(&mut *self.local_mut());
         if self.store.inherited() {
             // The files are the parent's.
             return;
         }
-        for own in own.into_values() {
-            own.letters.take_down();
-            own.alive.farewell();
+        for local in local.into_values() {
+            local.socket.unlink();
+            local.liveness.remove();
         }
     }
 }
@@ -452,8 +308,8 @@ impl std::fmt::Debug for Sessions {
     }
 }
 
-/// Why a session could not begin.
+/// Builds the error for a session that could not begin.
 pub(super) fn cannot_join(error: &io::Error, directory: &Path) -> Error {
     let error = io::Error::new(error.kind(), error.to_string());
-    super::place::cannot("begin a session in", directory, error)
+    super::directory::cannot("begin a session in", directory, error)
 }

@@ -1,5 +1,22 @@
-//! The lock environment of one host, opened once in this process. Knows transactions and their
-//! trouble, not what a step does.
+//! The lock environment of one store, opened once in this process, and the steps made in it.
+//!
+//! A *step* is one verb of the ledger inside one LMDB write transaction, inside the gate. In order:
+//! enter the gate; read the clock; check that the files are still in place; follow a map that
+//! another process has enlarged; run the verb; reserve fences on disk if the step gave out more
+//! than are reserved; commit. A map that is full is enlarged, and the step is run again.
+//!
+//! Invariants:
+//!
+//! 1. **Time does not go back from one step to the next**, because the clock is read inside the
+//!    gate.
+//! 2. **No fence is committed that is not reserved on disk**: `check_reserve` comes before the
+//!    commit. So fences grow even if the lock files are deleted.
+//! 3. **The blocks of the map exist before the map does**: a page that the disk has no space for
+//!    would end the process with a signal instead of an error.
+//! 4. **A full disk never keeps a lock taken**: steps that may grow the store leave `SPARE` bytes
+//!    free for releases, renewals and evictions.
+//! 5. **Damaged files are set aside, not repaired.** `closed` is set in shared memory first, so
+//!    that no other process goes on in files that the next client will not find.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -9,16 +26,18 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use heed::{Env, MdbError, WithoutTls};
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, fcntl_lock};
+use rustix::fs::{FlockOperation, fcntl_lock};
 
+use super::directory::{self, SetupLock, StoreDirectory, cannot};
 use super::durable::Durable;
 use super::errors::{foreign, forked, stuck};
-use super::files::{Refused, check_namespace, is_damage, make, open_env, refused, set_aside};
-use super::guard::{Busy, Guard, Inside, Room};
+use super::files::{OpenError, check_namespace, create, is_damage, open_env, set_aside};
+use super::gate::{Environment, Gate, GateBusy, GateGuard};
 use super::liveness;
-use super::place::{self, Root, SetUp, cannot, cannot_without};
-use super::shelf::Pages;
-use super::txn::{Table, Trouble, Txn};
+use super::map::MAX_MAP;
+use super::sizes::Sizes;
+use super::slots::{RowContext, SlotRows};
+use super::txn::{Table, Txn, TxnError};
 use crate::contract::{Error, ErrorKind, SessionId, Signal};
 use crate::ledger::seam::Mint;
 use crate::ledger::{Ledger, Now};
@@ -26,141 +45,142 @@ use crate::limits;
 use crate::process::Birth;
 use crate::time::{Clock, Tick};
 
-/// No version has begun with a smaller map.
-const LEAST_MAP: u64 = 1 << 20;
-/// How large the map may become.
-const LAST_MAP: usize = 4 << 30;
-/// Kept free for everything but claims, so that a full disk never keeps a lock taken.
-const SPARE: usize = 1 << 20;
+/// The smallest map that any version has created.
+const MIN_MAP: u64 = 1 << 20;
 /// How far ahead fences are reserved: an hour of the wall clock, which they follow.
 const AHEAD: u64 = 3_600_000_000;
 
-/// How often a step looks whether the files are still in their place, in nanoseconds.
-const LOOK_EVERY: u64 = 100_000_000;
+/// How often a step checks that the files are still in place, in nanoseconds.
+const CHECK_EVERY: u64 = 100_000_000;
 
-/// Every so many claims a few slots are looked through: rarely, because it wakes a thread.
+/// Every so many claims a few slots are swept: rarely, because that wakes the worker thread.
 const SWEEP_EVERY: u64 = 4_096;
 
-/// How long anybody waits for the gate.
+/// The timeout of the gate.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
 
 /// The lock environment.
 pub(super) struct Store {
-    root: Root,
-    file_set: PathBuf,
-    /// Never read: the record lock on it says that the file set is in use. Closed before the
-    /// environment, because closing it would also let go of the lock of whoever opens next.
+    root: StoreDirectory,
+    pub(super) file_set: PathBuf,
+    /// Never read: the record lock on it shows that the file set is in use. Closed before the
+    /// environment: this process may open the store again as soon as that is closed, and closing
+    /// this descriptor later would release the new lock too.
     _users: File,
-    /// `None` once the store is gone: its path may be needed for another.
+    /// `None` once the store is gone: this process may open another one at the same path.
     env: RwLock<Option<Env<WithoutTls>>>,
     table: Table,
-    guard: Guard,
-    data: File,
-    /// Which file that is, to notice when the path leads to another one.
+    sizes: Sizes,
+    pub(super) gate: Gate,
+    pub(super) data: File,
+    /// Device and inode of `data`, to notice that the path leads to another file.
     inode: (u64, u64),
     durable: OnceLock<Arc<Durable>>,
     birth: Birth,
-    gone: OnceLock<String>,
+    pub(super) gone: OnceLock<String>,
     claims: AtomicU64,
     /// The reserve of fences is running low.
     low: AtomicBool,
-    /// A claim found no room.
-    full: AtomicBool,
-    /// When the place was last looked at.
-    looked: AtomicU64,
+    /// A claim found the store full.
+    pub(super) full: AtomicBool,
+    /// When the files were checked last, in nanoseconds of the clock.
+    checked: AtomicU64,
 }
 
-/// Which store, for which boot of the machine.
+/// A store directory and a boot of the machine: what identifies a file set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address {
-    pub(super) root: Root,
+pub(super) struct StoreAddress {
+    pub(super) root: StoreDirectory,
     pub(super) boot: String,
 }
 
-/// Whether a step takes something new, which a full disk may refuse.
+/// Whether a step may need more space, which a full disk may refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Appetite {
-    Takes,
-    Gives,
+pub(super) enum StepKind {
+    MayGrow,
+    FreesSpace,
 }
 
-/// What a step came to, and whom to tell.
-pub(super) type Done<T> = (T, Vec<(SessionId, Signal)>);
+/// The answer of a step, and the signals to deliver.
+pub(super) type StepOutcome<T> = (T, Vec<(SessionId, Signal)>);
 
 impl Store {
-    /// Opens the store at this address, and makes it if it is not there yet. Once per process.
-    pub(super) fn open(address: &Address) -> Result<Self, Error> {
+    /// Opens the store at this address, and creates it if it does not exist. Once per process.
+    pub(super) fn open(address: &StoreAddress, sizes: Sizes) -> Result<Self, Error> {
         let root = &address.root;
-        let alone = root.set_up()?;
-        root.clear_old(&address.boot, &alone);
+        let lock = root.lock_setup()?;
+        root.clear_old(&address.boot, &lock);
         let file_set = root.file_set(&address.boot);
         if file_set.exists() {
             check_namespace(&file_set)?;
         }
         let fresh = !file_set.exists();
         if fresh {
-            make(root, &file_set, &alone)?;
+            create(root, &file_set, &lock)?;
         }
-        let opened = Self::open_files(root, &file_set);
+        let opened = Self::open_files(root, &file_set, sizes);
         match opened {
             Ok(store) => {
-                store.first_reserve(&alone)?;
+                store.first_reserve(&lock)?;
                 liveness::clear_old(&store.sessions());
                 Ok(store)
             }
-            Err(Refused::Plainly(error)) => Err(error),
-            // What others work in is not damaged: it was made by another build.
-            Err(Refused::Damaged(what)) if place::in_use(&file_set) => Err(foreign(&what)),
-            Err(Refused::Damaged(what)) => Err(set_aside(root, &file_set, &what)),
+            Err(OpenError::Failed(error)) => Err(error),
+            // Files that are in use are not damaged: another build has made them.
+            Err(OpenError::Damaged(what)) if directory::in_use(&file_set) => Err(foreign(&what)),
+            Err(OpenError::Damaged(what)) => Err(set_aside(root, &file_set, &what)),
         }
     }
 
-    fn open_files(root: &Root, file_set: &Path) -> Result<Self, Refused> {
+    fn open_files(root: &StoreDirectory, file_set: &Path, sizes: Sizes) -> Result<Self, OpenError> {
         let page = file_set.join("guard");
         let file = File::options().read(true).write(true).open(&page);
         let file =
-            file.map_err(|error| Refused::Damaged(format!("{}: {error}", page.display())))?;
-        let guard = Guard::open(&file, false).map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidData => Refused::Damaged(format!("guard page: {error}")),
-            _ => Refused::Plainly(cannot("map", &page, error)),
+            file.map_err(|error| OpenError::Damaged(format!("{}: {error}", page.display())))?;
+        let gate = Gate::open(&file, false).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => OpenError::Damaged(format!("guard page: {error}")),
+            _ => OpenError::Failed(cannot("map", &page, error)),
         })?;
         let path = file_set.join("locks/data.mdb");
         let data = File::options().read(true).write(true).open(&path);
         let data =
-            data.map_err(|error| Refused::Damaged(format!("{}: {error}", path.display())))?;
+            data.map_err(|error| OpenError::Damaged(format!("{}: {error}", path.display())))?;
         let about =
-            data.metadata().map_err(|error| Refused::Plainly(cannot("read", &path, error)))?;
-        let map = guard.counters().map_size.load(Ordering::Acquire);
-        if about.len() < map || map < LEAST_MAP {
-            return Err(Refused::Damaged(format!("{} was cut short", path.display())));
+            data.metadata().map_err(|error| OpenError::Failed(cannot("read", &path, error)))?;
+        let map = gate.counters().map_size.load(Ordering::Acquire);
+        if about.len() < map || map < MIN_MAP {
+            return Err(OpenError::Damaged(format!("{} was cut short", path.display())));
         }
         let env = {
-            // Opening takes LMDB's writer lock, which has no time limit: through the gate, then.
-            let inside = guard.enter(Room::Locks, WAIT);
-            // The kernel frees the gate of whoever died in it: if nobody is there at all, what
-            // stands in the page is no mutex.
+            // Opening takes LMDB's writer lock, which has no timeout: inside the gate, then.
+            let inside = gate.enter(Environment::Locks, WAIT);
+            // The kernel unlocks the mutex of a process that died: a mutex that stays locked while
+            // no process uses the file set is not one.
             let _inside = inside.map_err(|busy| {
-                if place::in_use(file_set) {
-                    Refused::Plainly(stuck(busy))
+                if directory::in_use(file_set) {
+                    OpenError::Failed(stuck(busy))
                 } else {
-                    Refused::Damaged("guard page: the gate is shut, with nobody inside".into())
+                    OpenError::Damaged(
+                        "guard page: the gate is locked, but no process uses the store".into(),
+                    )
                 }
             })?;
-            open_env(&file_set.join("locks"), usize::try_from(map).unwrap_or(LAST_MAP))
+            open_env(&file_set.join("locks"), usize::try_from(map).unwrap_or(MAX_MAP))
         };
-        let (env, table) = env.map_err(|error| refused(error, &path))?;
-        let users = place::private(&file_set.join("users"))
+        let (env, table) = env.map_err(|error| OpenError::new(error, &path))?;
+        let users = directory::private(&file_set.join("users"))
             .and_then(|file| {
                 Ok(fcntl_lock(&file, FlockOperation::NonBlockingLockShared).map(|()| file)?)
             })
-            .map_err(|error| Refused::Plainly(cannot("lock", file_set, error)))?;
+            .map_err(|error| OpenError::Failed(cannot("lock", file_set, error)))?;
         Ok(Self {
             root: root.clone(),
             file_set: file_set.to_owned(),
             _users: users,
             env: RwLock::new(Some(env)),
             table,
-            guard,
+            sizes,
+            gate,
             data,
             inode: (about.dev(), about.ino()),
             durable: OnceLock::new(),
@@ -169,7 +189,7 @@ impl Store {
             claims: AtomicU64::new(0),
             low: AtomicBool::new(false),
             full: AtomicBool::new(false),
-            looked: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
         })
     }
 
@@ -181,18 +201,18 @@ impl Store {
         &self.file_set
     }
 
-    /// Why everything in this store is lost, if it is.
+    /// Returns why the store is gone, if it is.
     pub(super) fn gone(&self) -> Option<&str> {
         self.gone.get().map(String::as_str)
     }
 
-    /// Whether this process is a child that inherited the store and must leave it alone.
+    /// Returns whether this process is a forked child, which must not use its parent's store.
     pub(super) fn inherited(&self) -> bool {
         self.birth.is_inherited()
     }
 
-    /// Looks whether the path still leads to the file we opened; if not, all is lost.
-    pub(super) fn check_place(&self) -> bool {
+    /// Checks that the path still leads to the file that was opened. If not, the store is gone.
+    pub(super) fn check_files(&self) -> bool {
         let path = self.file_set.join("locks/data.mdb");
         let there = fs::metadata(&path).map(|about| (about.dev(), about.ino()));
         if there.ok() == Some(self.inode) {
@@ -203,7 +223,7 @@ impl Store {
         false
     }
 
-    /// The synced environment, opened when it is first needed.
+    /// Returns the synced environment, which is opened at its first use.
     pub(super) fn durable(&self) -> Result<&Arc<Durable>, Error> {
         if self.inherited() {
             return Err(forked());
@@ -215,47 +235,47 @@ impl Store {
         Ok(self.durable.get_or_init(|| durable))
     }
 
-    pub(super) fn guard(&self) -> &Guard {
-        &self.guard
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
     }
 
-    /// One atomic step, if the gate is free; `None` if it is not.
+    /// Runs one step if the gate is free. Returns `None` if it is busy.
     pub(super) fn try_step<T>(
         &self,
         namespace: u32,
         clock: &dyn Clock,
-        appetite: Appetite,
-        step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
-    ) -> Result<Option<Done<T>>, Error> {
+        kind: StepKind,
+        step: impl FnMut(&mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<Option<StepOutcome<T>>, Error> {
         self.usable()?;
-        match self.guard.try_enter(Room::Locks) {
-            Ok(inside) => self.run(&inside, namespace, clock, appetite, step).map(Some),
-            Err(Busy { .. }) => Ok(None),
+        match self.gate.try_enter(Environment::Locks) {
+            Ok(inside) => self.run(&inside, namespace, clock, kind, step).map(Some),
+            Err(GateBusy { .. }) => Ok(None),
         }
     }
 
-    /// One atomic step, as soon as the gate is free. Blocks the thread, for `limit` at most.
+    /// Runs one step as soon as the gate is free. Blocks the thread, for `limit` at most.
     pub(super) fn step<T>(
         &self,
         namespace: u32,
         clock: &dyn Clock,
-        appetite: Appetite,
+        kind: StepKind,
         limit: Duration,
-        step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
-    ) -> Result<Done<T>, Error> {
+        step: impl FnMut(&mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<StepOutcome<T>, Error> {
         self.usable()?;
-        match self.guard.enter(Room::Locks, limit) {
-            Ok(inside) => self.run(&inside, namespace, clock, appetite, step),
+        match self.gate.enter(Environment::Locks, limit) {
+            Ok(inside) => self.run(&inside, namespace, clock, kind, step),
             Err(busy) => Err(stuck(busy)),
         }
     }
 
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn stop_inside(&self) -> Result<(), Error> {
-        let inside = self.guard.enter(Room::Locks, WAIT).map_err(stuck)?;
+        let inside = self.gate.enter(Environment::Locks, WAIT).map_err(stuck)?;
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.lost())?;
-        let txn = env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
+        let txn = env.write_txn().map_err(|error| self.failed(TxnError::Store(error)))?;
         inside.stop();
         drop(txn);
         Ok(())
@@ -268,7 +288,7 @@ impl Store {
         if self.gone().is_some() { Err(self.lost()) } else { Ok(()) }
     }
 
-    fn lost(&self) -> Error {
+    pub(super) fn lost(&self) -> Error {
         Error::new(ErrorKind::Closed, self.gone().unwrap_or("the store is closed").to_owned())
             .with_help("connect again; everything that was held is lost")
     }
@@ -277,76 +297,77 @@ impl Store {
         self.env.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes a store that is gone: this process may open another at the same path.
+    /// Closes the environment of a store that is gone.
     pub(super) fn close(&self) {
         *self.env.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     fn run<T>(
         &self,
-        inside: &Inside<'_>,
+        inside: &GateGuard<'_>,
         namespace: u32,
         clock: &dyn Clock,
-        appetite: Appetite,
-        mut step: impl FnMut(&mut Ledger<Pages<'_, '_>>, Now) -> T,
-    ) -> Result<Done<T>, Error> {
+        kind: StepKind,
+        mut step: impl FnMut(&mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+    ) -> Result<StepOutcome<T>, Error> {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.lost())?;
-        // Read inside the gate, so that time never goes back from one step to the next.
+        // Inside the gate: invariant 1.
         let mut tick = clock.now();
-        self.still_there(tick)?;
+        self.check_open(tick)?;
         self.follow_map(env, inside)?;
-        if appetite == Appetite::Takes {
+        if kind == StepKind::MayGrow {
             self.keep_spare(env, inside)?;
         }
-        let counters = self.guard.counters();
+        let counters = self.gate.counters();
         loop {
-            let txn = env.write_txn().map_err(|error| self.trouble(Trouble::Store(error)))?;
+            let txn = env.write_txn().map_err(|error| self.failed(TxnError::Store(error)))?;
             let txn = Txn::new(txn, self.table);
+            let context = RowContext { txn: &txn, counters, sizes: &self.sizes };
             let now = Now { tick, wall_micros: clock.wall_micros() };
             let mint = Mint {
                 floor: counters.floor.load(Ordering::Relaxed),
                 arrivals: counters.arrivals.load(Ordering::Relaxed),
                 ..Mint::default()
             };
-            let mut ledger = Ledger::over(Pages::new(&txn, counters, namespace), mint);
+            let mut ledger = Ledger::over(SlotRows::new(context, namespace), mint);
             let answer = step(&mut ledger, now);
-            let (mut pages, mint, signals) = ledger.into_parts();
-            pages.flush();
-            drop(pages);
+            let (mut rows, mint, signals) = ledger.into_parts();
+            rows.flush();
+            drop(rows);
             counters.floor.fetch_max(mint.floor, Ordering::Relaxed);
             counters.arrivals.fetch_max(mint.arrivals, Ordering::Relaxed);
             self.check_reserve(mint.top)?;
             match txn.commit() {
                 Ok(()) => return Ok((answer, signals)),
-                Err(Trouble::Store(heed::Error::Mdb(MdbError::MapFull))) => {
+                Err(TxnError::Store(heed::Error::Mdb(MdbError::MapFull))) => {
                     self.grow(env, inside)?;
                     tick = clock.now();
                 }
-                Err(trouble) => return Err(self.trouble(trouble)),
+                Err(error) => return Err(self.failed(error)),
             }
         }
     }
 
-    /// Whether the files are still where others look for them. Asked often enough that nobody goes
-    /// on for long in a store that was replaced, even if nobody tells.
-    fn still_there(&self, now: Tick) -> Result<(), Error> {
-        if self.guard.counters().closed.load(Ordering::Acquire) != 0 {
+    /// Checks that the store was not set aside by another process and, now and then, that its files
+    /// are still in place. A backstop: the event loop watches them too.
+    fn check_open(&self, now: Tick) -> Result<(), Error> {
+        if self.gate.counters().closed.load(Ordering::Acquire) != 0 {
             let _ = self.gone.set("the store was found damaged and set aside".to_owned());
             return Err(self.lost());
         }
         let now = now.as_nanos();
-        let looked = self.looked.load(Ordering::Relaxed);
-        if now.abs_diff(looked) < LOOK_EVERY {
+        let checked = self.checked.load(Ordering::Relaxed);
+        if now.abs_diff(checked) < CHECK_EVERY {
             return Ok(());
         }
-        self.looked.store(now, Ordering::Relaxed);
-        if self.check_place() { Ok(()) } else { Err(self.lost()) }
+        self.checked.store(now, Ordering::Relaxed);
+        if self.check_files() { Ok(()) } else { Err(self.lost()) }
     }
 
-    /// No fence is given out that is not reserved.
+    /// Makes sure that fences up to `top` are reserved.
     fn check_reserve(&self, top: u64) -> Result<(), Error> {
-        let reserved = self.guard.counters().reserved.load(Ordering::Acquire);
+        let reserved = self.gate.counters().reserved.load(Ordering::Acquire);
         if top > reserved {
             return self.reserve(top);
         }
@@ -356,118 +377,60 @@ impl Store {
         Ok(())
     }
 
-    /// Whether this claim is the one that looks through a few slots for what is dead.
-    pub(super) fn sweeps(&self) -> bool {
+    /// Counts a claim. Returns whether it is the one that starts a sweep.
+    pub(super) fn counts_to_sweep(&self) -> bool {
         self.claims.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1
     }
 
-    /// Whether a claim found no room. Says so to one caller.
+    /// Returns whether a claim found the store full, and resets that.
     pub(super) fn was_full(&self) -> bool {
         self.full.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether fences should be reserved further ahead soon. Says so to one caller.
+    /// Returns whether the reserve of fences is running low, and resets that.
     pub(super) fn wants_reserve(&self) -> bool {
         self.low.load(Ordering::Relaxed) && self.low.swap(false, Ordering::Relaxed)
     }
 
     /// Reserves fences further ahead, before they are needed.
     pub(super) fn reserve_ahead(&self) -> Result<(), Error> {
-        self.reserve(self.guard.counters().reserved.load(Ordering::Acquire))
+        self.reserve(self.gate.counters().reserved.load(Ordering::Acquire))
     }
 
-    /// Reserves fences past `fence`, durably: whatever happens to the lock files, later fences are
-    /// larger than all that were given out.
+    /// Reserves fences past `fence`, on disk: later fences are larger than all that were given out,
+    /// whatever happens to the lock files.
     pub(super) fn reserve(&self, fence: u64) -> Result<(), Error> {
-        let reserved = self.durable()?.reserve(&self.guard, fence.saturating_add(AHEAD))?;
-        self.guard.counters().reserved.fetch_max(reserved, Ordering::AcqRel);
+        let reserved = self.durable()?.reserve(&self.gate, fence.saturating_add(AHEAD))?;
+        self.gate.counters().reserved.fetch_max(reserved, Ordering::AcqRel);
         Ok(())
     }
 
-    /// A new file set begins above everything that earlier ones may have given out.
-    fn first_reserve(&self, _alone: &SetUp) -> Result<(), Error> {
-        let counters = self.guard.counters();
+    /// Makes a new file set begin above all fences that earlier ones may have given out.
+    fn first_reserve(&self, _lock: &SetupLock) -> Result<(), Error> {
+        let counters = self.gate.counters();
         if counters.reserved.load(Ordering::Acquire) != 0 {
             return Ok(());
         }
-        let floor = self.durable()?.reserved(&self.guard)?;
+        let floor = self.durable()?.reserved(&self.gate)?;
         counters.floor.fetch_max(floor, Ordering::AcqRel);
         let wall = crate::time::SystemClock.wall_micros().min(limits::FENCE / 2);
         self.reserve(floor.max(wall))
     }
 
-    /// Another process may have made the map larger.
-    fn follow_map(&self, env: &Env<WithoutTls>, _inside: &Inside<'_>) -> Result<(), Error> {
-        let wanted = self.guard.counters().map_size.load(Ordering::Acquire);
-        let wanted = usize::try_from(wanted).unwrap_or(LAST_MAP);
-        if env.info().map_size < wanted {
-            self.resize(env, wanted)?;
-        }
-        Ok(())
-    }
-
-    fn keep_spare(&self, env: &Env<WithoutTls>, inside: &Inside<'_>) -> Result<(), Error> {
-        let info = env.info();
-        if (info.last_page_number + 1) * rustix::param::page_size() + SPARE <= info.map_size {
-            return Ok(());
-        }
-        let Err(full) = self.grow(env, inside) else { return Ok(()) };
-        // Pages that were used once may be free again.
-        let used = env.non_free_pages_size().ok().and_then(|size| usize::try_from(size).ok());
-        if used.is_some_and(|used| used + SPARE <= info.map_size) {
-            return Ok(());
-        }
-        self.full.store(true, Ordering::Relaxed);
-        Err(full)
-    }
-
-    fn grow(&self, env: &Env<WithoutTls>, _inside: &Inside<'_>) -> Result<(), Error> {
-        let wanted = env.info().map_size * 2;
-        if wanted > LAST_MAP {
-            let what = "the store is as large as it may become";
-            return Err(Error::new(ErrorKind::Limit, what).with_help("hold fewer locks"));
-        }
-        // The blocks must be there before the map is: a page that the disk has no room for would
-        // end the process instead of giving an error.
-        let room = fallocate(&self.data, FallocateFlags::empty(), 0, wanted as u64);
-        if let Err(error) = room {
-            // What was found before the end came is given back.
-            let _ = self.data.set_len(env.info().map_size as u64);
-            let more = (wanted - env.info().map_size) >> 20;
-            let needs = format!("the store needs {more} MiB more to hold more locks");
-            return Err(cannot_without("enlarge", &self.file_set, error.into(), &needs));
-        }
-        self.resize(env, wanted)?;
-        self.guard.counters().map_size.fetch_max(wanted as u64, Ordering::AcqRel);
-        Ok(())
-    }
-
-    #[allow(unsafe_code, reason = "heed cannot see that no transaction is open")]
-    fn resize(&self, env: &Env<WithoutTls>, size: usize) -> Result<(), Error> {
-        // SAFETY: the caller is alone inside the gate, and every transaction of this environment
-        // is opened and closed inside it.
-        let resized = unsafe { env.resize(size) };
-        resized.map_err(|error| {
-            // The old map is gone already: this process must not look at it again.
-            let _ = self.gone.set(format!("the store could not be mapped: {error}"));
-            self.lost()
-        })
-    }
-
-    /// What a step's trouble means. Damage is set aside, which ends every lock of the file set.
-    fn trouble(&self, trouble: Trouble) -> Error {
-        let what = match trouble {
-            Trouble::Damaged(what) => format!("{what} cannot be read"),
-            Trouble::Store(error) if is_damage(&error) => error.to_string(),
-            Trouble::Store(error) => {
+    /// Converts to the public error. Damaged files are set aside, which ends all their locks.
+    fn failed(&self, error: TxnError) -> Error {
+        let what = match error {
+            TxnError::Damaged(what) => format!("{what} cannot be read"),
+            TxnError::Store(error) if is_damage(&error) => error.to_string(),
+            TxnError::Store(error) => {
                 let what = format!("the embedded store failed: {error}");
                 return Error::new(ErrorKind::Unavailable, what)
                     .with_help("see whether the disk is full or failing")
                     .caused_by(error);
             }
         };
-        // Those who are inside next must not go on in files that nobody else will find.
-        self.guard.counters().closed.store(1, Ordering::Release);
+        // Before the files are moved: invariant 5.
+        self.gate.counters().closed.store(1, Ordering::Release);
         let error = set_aside(&self.root, &self.file_set, &what);
         let _ = self.gone.set(error.to_string());
         error

@@ -1,8 +1,7 @@
-//! One write transaction, shared by everything that reads and writes in it. Knows rows of bytes,
-//! not what they mean.
+//! One write transaction, shared by everything that reads and writes rows in a step.
 //!
-//! The rules cannot fail half-way, so trouble is kept here until the step is over; then the whole
-//! transaction is dropped.
+//! The ledger's rules cannot fail half-way. So the first error is kept here, later reads find
+//! nothing (which ends every loop), and `commit` returns the error and drops the transaction.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,12 +17,12 @@ pub(super) type Table = Database<Bytes, Bytes>;
 /// A key, on the stack where it is short.
 pub(super) type Key = SmallVec<[u8; 64]>;
 
-/// What a step ran into.
+/// The error that a step ran into.
 #[derive(Debug)]
-pub(super) enum Trouble {
-    /// A row that is not ours.
+pub(super) enum TxnError {
+    /// A row that cannot be decoded; what it should be.
     Damaged(&'static str),
-    /// LMDB's own trouble, a full map among it.
+    /// An error of LMDB, a full map among them.
     Store(heed::Error),
 }
 
@@ -31,30 +30,30 @@ pub(super) enum Trouble {
 pub(super) struct Txn<'e> {
     rows: RefCell<RwTxn<'e>>,
     table: Table,
-    trouble: Cell<Option<Trouble>>,
+    error: Cell<Option<TxnError>>,
 }
 
 impl<'e> Txn<'e> {
     pub(super) fn new(txn: RwTxn<'e>, table: Table) -> Self {
-        Self { rows: RefCell::new(txn), table, trouble: Cell::new(None) }
+        Self { rows: RefCell::new(txn), table, error: Cell::new(None) }
     }
 
-    /// Makes it so, unless the step ran into trouble: then nothing happened.
-    pub(super) fn commit(self) -> Result<(), Trouble> {
-        match self.trouble.into_inner() {
-            Some(trouble) => Err(trouble),
-            None => self.rows.into_inner().commit().map_err(Trouble::Store),
+    /// Commits, unless the step ran into an error: then nothing is written.
+    pub(super) fn commit(self) -> Result<(), TxnError> {
+        match self.error.into_inner() {
+            Some(error) => Err(error),
+            None => self.rows.into_inner().commit().map_err(TxnError::Store),
         }
     }
 
-    /// Reads a row; `what` says what it should be.
+    /// Reads the row under this key; `what` names it in an error.
     pub(super) fn get<T>(
         &self,
         key: &[u8],
         what: &'static str,
         read: impl FnOnce(&[u8]) -> Result<T, Damaged>,
     ) -> Option<T> {
-        if self.troubled() {
+        if self.has_failed() {
             return None;
         }
         let txn = self.rows.borrow();
@@ -64,7 +63,7 @@ impl<'e> Txn<'e> {
         }
     }
 
-    /// The row under this key, or the first one after it, if its key begins with `prefix`.
+    /// Reads the row under this key or the first one after it, if its key begins with `prefix`.
     pub(super) fn from<T>(
         &self,
         key: &[u8],
@@ -76,7 +75,7 @@ impl<'e> Txn<'e> {
         self.within(found, prefix, read)
     }
 
-    /// The first row after this key, if its key begins with `prefix`.
+    /// Reads the first row after this key, if its key begins with `prefix`.
     pub(super) fn after<T>(
         &self,
         key: &[u8],
@@ -88,7 +87,7 @@ impl<'e> Txn<'e> {
         self.within(found, prefix, read)
     }
 
-    /// The last row before this key, if its key begins with `prefix`.
+    /// Reads the last row before this key, if its key begins with `prefix`.
     pub(super) fn before<T>(
         &self,
         key: &[u8],
@@ -100,7 +99,7 @@ impl<'e> Txn<'e> {
         self.within(found, prefix, read)
     }
 
-    /// How many keys there are from `from` up to, and without, `to`.
+    /// Counts the keys from `from` up to, and without, `to`.
     pub(super) fn count(&self, from: &[u8], to: &[u8]) -> usize {
         use std::ops::Bound;
         let txn = self.rows.borrow();
@@ -118,13 +117,13 @@ impl<'e> Txn<'e> {
         }
     }
 
-    /// Writes a row unless it stands there already.
-    pub(super) fn put_if_new(&self, key: &[u8], value: &[u8]) {
-        let stands = {
+    /// Writes a row unless it has this value already.
+    pub(super) fn put_if_changed(&self, key: &[u8], value: &[u8]) {
+        let same = {
             let txn = self.rows.borrow();
             matches!(self.table.get(&txn, key), Ok(Some(old)) if old == value)
         };
-        if !stands {
+        if !same {
             self.put(key, value);
         }
     }
@@ -136,20 +135,20 @@ impl<'e> Txn<'e> {
         }
     }
 
-    /// Keeps the trouble, and gives nothing.
+    /// Records damage, and returns `None` for it.
     pub(super) fn checked<T>(&self, what: &'static str, read: Result<T, Damaged>) -> Option<T> {
         if read.is_err() {
-            self.keep(Trouble::Damaged(what));
+            self.record(TxnError::Damaged(what));
         }
         read.ok()
     }
 
-    /// Whether the step cannot be finished: then nothing more is found, so that every loop ends.
-    pub(super) fn troubled(&self) -> bool {
-        let trouble = self.trouble.take();
-        let troubled = trouble.is_some();
-        self.trouble.set(trouble);
-        troubled
+    /// Returns whether the step ran into an error: then nothing more is found.
+    pub(super) fn has_failed(&self) -> bool {
+        let error = self.error.take();
+        let failed = error.is_some();
+        self.error.set(error);
+        failed
     }
 
     fn within<T>(
@@ -159,7 +158,7 @@ impl<'e> Txn<'e> {
         read: impl FnOnce(&[u8], &[u8]) -> T,
     ) -> Option<T> {
         match found {
-            _ if self.troubled() => None,
+            _ if self.has_failed() => None,
             Ok(Some((key, value))) if key.starts_with(prefix) => Some(read(key, value)),
             Ok(_) => None,
             Err(error) => self.failed(error),
@@ -167,13 +166,13 @@ impl<'e> Txn<'e> {
     }
 
     fn failed<T>(&self, error: heed::Error) -> Option<T> {
-        self.keep(Trouble::Store(error));
+        self.record(TxnError::Store(error));
         None
     }
 
-    /// The first trouble is what counts; the rest follows from it.
-    fn keep(&self, trouble: Trouble) {
-        let first = self.trouble.take();
-        self.trouble.set(Some(first.unwrap_or(trouble)));
+    /// Records the first error; later ones follow from it.
+    fn record(&self, error: TxnError) {
+        let first = self.error.take();
+        self.error.set(Some(first.unwrap_or(error)));
     }
 }

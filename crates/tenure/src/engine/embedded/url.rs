@@ -31,7 +31,7 @@ impl Location {
 
     /// Which boot of the machine it is.
     pub(super) fn boot_id(&self) -> Result<String, Error> {
-        self.boot.clone().map_or_else(super::place::boot_id, Ok)
+        self.boot.clone().map_or_else(super::directory::boot_id, Ok)
     }
 
     /// As it would be after the machine had started again with this boot id: for tests.

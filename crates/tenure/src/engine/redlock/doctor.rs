@@ -1,5 +1,5 @@
-//! Looks at every node with the eyes of an operator: is it there, how is its clock, what does it
-//! keep, does it grant. Knows what to ask and what the answers mean for a quorum.
+//! Examines every node for an operator: whether it replies, how far its clock is off, what it keeps
+//! through a restart, and whether it grants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use redis::Value;
 use tokio::time::timeout;
 
 use super::Quorum;
-use super::node::{Lane, Node, info_text};
+use super::connect::{CLOCK_BOUND, info_text};
+use super::node::{Placement, QuorumNode};
 use super::protocol::quorum;
-use super::round::together;
-use super::site::CLOCK_BOUND;
+use super::round::join_all;
 use crate::contract::{Finding, Health};
 use crate::engine::redis::answers::{list, text};
 use crate::engine::redis::errors::Trouble;
@@ -21,19 +21,19 @@ use crate::limits;
 use crate::time::Clock;
 
 impl Quorum {
-    /// Asks every node, and judges the answers.
-    pub(super) async fn ask_the_nodes(&self) -> Vec<Finding> {
-        let asked = self.nodes.iter().map(|node| {
-            let (node, clock) = (Arc::clone(node), Arc::clone(&self.site.clock));
-            // On our own thread, which keeps time whatever runs the caller.
+    /// Examines all nodes. Returns a finding for the quorum and one for each node.
+    pub(super) async fn doctor(&self) -> Vec<Finding> {
+        let examined = self.nodes.iter().map(|node| {
+            let (node, clock) = (Arc::clone(node), Arc::clone(&self.context.clock));
+            // On the engine's own thread, which has timers on any caller's runtime.
             self.own.handle().spawn(async move {
-                let facts = timeout(limits::CALL, Facts::ask(&node, &*clock)).await;
+                let facts = timeout(limits::CALL, NodeFacts::read(&node, &*clock)).await;
                 facts.ok().and_then(Result::ok)
             })
         });
-        let facts: Vec<Option<Facts>> =
-            together(asked.collect()).await.into_iter().map(|one| one.ok().flatten()).collect();
-        let mut findings = vec![self.whole(&facts)];
+        let facts: Vec<Option<NodeFacts>> =
+            join_all(examined.collect()).await.into_iter().map(|one| one.ok().flatten()).collect();
+        let mut findings = vec![self.judge_quorum(&facts)];
         for (node, facts) in self.nodes.iter().zip(&facts) {
             let (state, what) = match facts {
                 Some(facts) => facts.judge(node.closed_for()),
@@ -44,10 +44,10 @@ impl Quorum {
         findings
     }
 
-    /// The set as a whole.
-    fn whole(&self, facts: &[Option<Facts>]) -> Finding {
+    /// Judges the quorum as a whole.
+    fn judge_quorum(&self, facts: &[Option<NodeFacts>]) -> Finding {
         let (nodes, needed) = (self.nodes.len(), quorum(self.nodes.len()));
-        let open = |(node, facts): (&Arc<Node>, &Option<Facts>)| {
+        let open = |(node, facts): (&Arc<QuorumNode>, &Option<NodeFacts>)| {
             facts.is_some() && node.closed_for().is_none()
         };
         let granting = self.nodes.iter().zip(facts).filter(|one| open(*one)).count();
@@ -66,17 +66,17 @@ impl Quorum {
     }
 }
 
-/// What a node tells.
-struct Facts {
+/// What was found out about a node.
+struct NodeFacts {
     server: Server,
-    /// How far its clock is from ours in microseconds, and how sure that is.
+    /// How far its clock is ahead of ours in microseconds, and the uncertainty of that.
     clock: Option<(i64, Duration)>,
     fsync: Option<String>,
 }
 
-impl Facts {
-    async fn ask(node: &Node, clock: &dyn Clock) -> Result<Self, Trouble> {
-        let wire = node.wire(Lane::Back);
+impl NodeFacts {
+    async fn read(node: &QuorumNode, clock: &dyn Clock) -> Result<Self, Trouble> {
+        let wire = node.wire(Placement::Own);
         let report = wire.call(&pack(&[b"INFO"])).await?;
         let server = Server::new(info_text(&report).unwrap_or_default());
         let mut best: Option<(i64, Duration)> = None;
@@ -87,7 +87,7 @@ impl Facts {
             let offset = time_in(&answer).and_then(|theirs| offset(before, theirs, after));
             best = best.into_iter().chain(offset).min_by_key(|(_, give_or_take)| *give_or_take);
         }
-        // Whoever may not ask for the configuration sees less, and no harm is done.
+        // Optional: the ACL of this user may forbid `CONFIG`.
         let fsync = wire.call(&pack(&[b"CONFIG", b"GET", b"appendfsync"])).await.ok();
         Ok(Self { server, clock: best, fsync: fsync.as_ref().and_then(setting_in) })
     }
@@ -136,14 +136,14 @@ impl Facts {
     }
 }
 
-/// From our time before and after the node said its own.
+/// Computes the offset of a node's clock from our time before and after its reply.
 fn offset(before: u64, theirs: u64, after: u64) -> Option<(i64, Duration)> {
     let middle = before.midpoint(after);
     let ahead = i64::try_from(i128::from(theirs) - i128::from(middle)).ok()?;
     Some((ahead, Duration::from_micros(after.saturating_sub(before) / 2)))
 }
 
-/// Seconds and microseconds, as one number.
+/// Parses a `TIME` reply into microseconds.
 fn time_in(value: &Value) -> Option<u64> {
     let [seconds, micros] = list(value)? else { return None };
     let number = |value: &Value| text(value)?.parse::<u64>().ok();
@@ -161,8 +161,8 @@ fn setting_in(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn facts(info: &str, clock: Option<(i64, Duration)>, fsync: Option<&str>) -> Facts {
-        Facts { server: Server::new(info), clock, fsync: fsync.map(str::to_owned) }
+    fn facts(info: &str, clock: Option<(i64, Duration)>, fsync: Option<&str>) -> NodeFacts {
+        NodeFacts { server: Server::new(info), clock, fsync: fsync.map(str::to_owned) }
     }
 
     #[test]

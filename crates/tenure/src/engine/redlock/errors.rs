@@ -1,9 +1,9 @@
-//! What a quorum does not do, and who does. Knows words.
+//! Builds the errors for claims that a quorum does not support.
 
 use crate::contract::{Claim, Error, ErrorKind, HolderView, Part, Shape, Verb};
 
-/// Where the rest is promised.
-const ELSEWHERE: &str = "use one store that all agree on: redis://, or embedded: on one host";
+/// The help text: engines that support the claim.
+const HELP: &str = "use one store that all agree on: redis://, or embedded: on one host";
 
 /// Refuses a claim for anything but one exclusive lock.
 pub(super) fn unless_plain(claim: &Claim) -> Result<(), Error> {
@@ -23,10 +23,10 @@ pub(super) fn unless_plain(claim: &Claim) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unsupported, what)
         .during(Verb::Claim)
         .on(claim.parts.first_name())
-        .with_help(ELSEWHERE))
+        .with_help(HELP))
 }
 
-/// Refuses to enter again what is held through another process or by an outer owner.
+/// Refuses re-entry of a name that is held through another process or by an ancestor.
 pub(super) fn reentry(holder: &HolderView) -> Error {
     let what = format!(
         "this owner, or one it is nested in, holds the name already ({}); a quorum cannot let it \

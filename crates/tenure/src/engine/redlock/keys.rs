@@ -1,80 +1,80 @@
-//! How things are called at a node. Knows names of keys and channels, not what they hold.
+//! The keys and channels at a node.
 //!
-//! The names are those of the plain engine with a mark of their own behind: the two never meet, and
-//! each refuses a namespace that the other has opened.
+//! They are those of the `redis` engine with a suffix of their own, so the two never collide. The
+//! key of the terms is the same: each engine refuses a namespace that the other has opened.
 
 use crate::contract::{Name, Namespace, SessionId};
 use crate::engine::redis::keys::Keys as Plain;
 
-/// What the key of a lock ends with.
-const MARK: &str = ":q";
-/// What the channel ends with on which the end of a hold is told.
+/// The suffix of a lock's key.
+const SUFFIX: &str = ":q";
+/// The suffix of the channel on which the end of a hold is published.
 const FREE: &str = ":free";
 
 /// The keys and channels of one namespace.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(super) struct NodeKeys {
     plain: Plain,
-    /// What a node says of itself.
+    /// The key of the node's own state: its run, quarantine and highest fence.
     pub(super) node: String,
 }
 
-impl Keys {
+impl NodeKeys {
     pub(super) fn new(namespace: &Namespace) -> Self {
         let plain = Plain::new(namespace);
         let node = plain.terms.replace(":terms", ":node");
         Self { plain, node }
     }
 
-    /// What all clients have agreed on: the same key as that of the plain engine, so that nobody
-    /// takes one node of a set for a whole store.
+    /// Returns the key of the terms: the same as that of the `redis` engine, so that no client
+    /// takes one node for a whole store.
     pub(super) fn terms(&self) -> &str {
         &self.plain.terms
     }
 
-    /// The names that a plain engine uses, which are the same here for clients.
+    /// Returns the keys of the `redis` engine, whose channels of clients are used here too.
     pub(super) fn plain(&self) -> &Plain {
         &self.plain
     }
 
-    /// The key of a lock.
+    /// Returns the key of a lock.
     pub(super) fn lock(&self, name: &Name) -> String {
         let mut key = self.plain.slot(name);
-        key.push_str(MARK);
+        key.push_str(SUFFIX);
         key
     }
 
-    /// The name of the lock with this key.
+    /// Returns the name of the lock with this key.
     pub(super) fn name_of(&self, key: &[u8]) -> Option<Name> {
-        self.plain.name_of(key.strip_suffix(MARK.as_bytes())?)
+        self.plain.name_of(key.strip_suffix(SUFFIX.as_bytes())?)
     }
 
-    /// What finds the keys of all locks.
+    /// Returns the pattern that matches the keys of all locks.
     pub(super) fn all_locks(&self) -> String {
-        format!("{}{MARK}", self.plain.all_locks())
+        format!("{}{SUFFIX}", self.plain.all_locks())
     }
 
-    /// The channel on which the end of a hold is told.
+    /// Returns the channel on which the end of a hold is published.
     pub(super) fn free(&self, name: &Name) -> String {
         self.lock(name) + FREE
     }
 
-    /// The name whose hold has ended, as this channel tells.
+    /// Returns the name of such a channel.
     pub(super) fn freed(&self, channel: &[u8]) -> Option<Name> {
         self.name_of(channel.strip_suffix(FREE.as_bytes())?)
     }
 
-    /// The channel of a session.
+    /// Returns the channel of a session.
     pub(super) fn channel(&self, session: SessionId) -> String {
         self.plain.channel(session)
     }
 
-    /// What the channel of a session begins with.
+    /// Returns the prefix of all channels of sessions.
     pub(super) fn channels(&self) -> String {
         self.plain.probe().trim_end_matches("nobody").to_owned()
     }
 
-    /// The session of a channel.
+    /// Returns the session of a channel.
     pub(super) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
         self.plain.session_of(channel)
     }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn keys_and_channels_name_their_locks_and_never_those_of_the_plain_engine() {
         let namespace = Namespace::try_from("n s").unwrap();
-        let (keys, plain) = (Keys::new(&namespace), Plain::new(&namespace));
+        let (keys, plain) = (NodeKeys::new(&namespace), Plain::new(&namespace));
         let name = Name::try_from("a:q").unwrap();
         assert_eq!(keys.name_of(keys.lock(&name).as_bytes()), Some(name.clone()));
         assert_eq!(keys.freed(keys.free(&name).as_bytes()), Some(name.clone()));

@@ -1,88 +1,90 @@
-//! One attempt to hold a name at a majority of nodes. Pure: knows votes, not connections or clocks.
+//! Counts the votes of one attempt to hold a name at a majority of nodes. Pure: no connections, no
+//! clocks.
 //!
 //! ```text
-//! acquire at all ── q nodes say the same number ────────────────> won, one round trip
+//! acquire at all ── q nodes grant the same number ──────────────> won, one round trip
 //!                └─ q nodes say yes, otherwise ─> raise the largest at all ─ q say yes ─> won
 //!                └─ otherwise ─> lost: release everywhere
 //! ```
 //!
-//! Why a number wins only with q equal votes, and what is refuted about simpler ways, is told in
-//! `docs/redlock.md` and checked by `tests/redlock_model.rs`, which runs this very code.
+//! `q` is a majority. Only the first vote of a node counts, and votes that arrive after the raise
+//! has begun do not. Why a number wins only with q equal votes, and how simpler protocols fail, is
+//! in `docs/redlock.md`; `tests/redlock_model.rs` checks it by running this code.
 #![cfg_attr(
     not(feature = "test-util"),
     allow(unreachable_pub, dead_code, reason = "the model in the tests is made of it")
 )]
 
-/// How many of so many nodes are a majority.
+/// Returns how many nodes are a majority.
 #[must_use]
 pub const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// One attempt, as its votes come in.
+/// The votes of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Attempt(Round);
+pub struct AttemptVotes(VotePhase);
 
-/// What is being asked of all nodes, and what each has answered; nothing if it has not yet.
+/// The round in flight, with the vote of each node; `None` before its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Round {
-    Acquire(Vec<Option<Vote>>),
+enum VotePhase {
+    Acquire(Vec<Option<NodeVote>>),
     Raise(u64, Vec<Option<bool>>),
 }
 
-/// What a node said to an acquire.
+/// A node's vote on an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Vote {
+pub enum NodeVote {
     /// Granted, with this number.
     Yes(u64),
-    /// Not granted, or no answer that counts.
+    /// Not granted, or no valid reply.
     No,
 }
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Wait for more answers.
+pub enum NextStep {
+    /// Wait for more votes.
     Wait,
-    /// Send this number to all nodes to be raised. Said once.
+    /// Send a raise to this number to all nodes. Returned once.
     Raise(u64),
     /// The name is held, with this fence.
     Won(u64),
-    /// It is not, and will not be: release everywhere.
+    /// The name cannot be won any more: release at all nodes.
     Lost,
 }
 
-impl Attempt {
-    /// An attempt at so many nodes, none of which has answered.
+impl AttemptVotes {
+    /// Makes an attempt at this many nodes, without any vote.
     #[must_use]
     pub fn new(nodes: usize) -> Self {
-        Self(Round::Acquire(vec![None; nodes]))
+        Self(VotePhase::Acquire(vec![None; nodes]))
     }
 
-    /// A node answered the acquire. What comes after the raise has begun, or a second time, does
-    /// not count.
-    pub fn acquired(&mut self, node: usize, vote: Vote) -> Step {
-        let Round::Acquire(votes) = &mut self.0 else { return Step::Wait };
+    /// Counts a node's vote on the acquire. A second vote of a node, or one after the raise has
+    /// begun, does not count.
+    pub fn acquired(&mut self, node: usize, vote: NodeVote) -> NextStep {
+        let VotePhase::Acquire(votes) = &mut self.0 else { return NextStep::Wait };
         votes[node].get_or_insert(vote);
         self.judge()
     }
 
-    /// A node answered the raise of the number that is being raised.
-    pub fn raised(&mut self, node: usize, yes: bool) -> Step {
-        let Round::Raise(_, answers) = &mut self.0 else { return Step::Wait };
+    /// Counts a node's vote on the raise.
+    pub fn raised(&mut self, node: usize, yes: bool) -> NextStep {
+        let VotePhase::Raise(_, answers) = &mut self.0 else { return NextStep::Wait };
         answers[node].get_or_insert(yes);
         self.judge()
     }
 
-    /// Nobody waits any longer for nodes that have not answered.
-    pub fn time_is_up(&mut self) -> Step {
+    /// Counts every node that has not voted as a no.
+    pub fn timed_out(&mut self) -> NextStep {
         match &mut self.0 {
-            Round::Acquire(votes) => {
+            VotePhase::Acquire(votes) => {
                 for vote in votes {
-                    vote.get_or_insert(Vote::No);
+                    vote.get_or_insert(NodeVote::No);
                 }
             }
-            Round::Raise(_, answers) => {
+            VotePhase::Raise(_, answers) => {
                 for answer in answers {
                     answer.get_or_insert(false);
                 }
@@ -91,46 +93,46 @@ impl Attempt {
         self.judge()
     }
 
-    /// Whether a majority has granted, though not with one number: it could be raised now.
+    /// Returns whether a majority has granted, though not with one number: a raise is possible.
     #[must_use]
     pub fn could_raise(&self) -> bool {
-        let Round::Acquire(votes) = &self.0 else { return false };
-        let granted = votes.iter().filter(|vote| matches!(vote, Some(Vote::Yes(_)))).count();
+        let VotePhase::Acquire(votes) = &self.0 else { return false };
+        let granted = votes.iter().filter(|vote| matches!(vote, Some(NodeVote::Yes(_)))).count();
         granted >= quorum(votes.len())
     }
 
-    /// Whether the raise has begun.
+    /// Returns whether the raise has begun.
     #[must_use]
     pub fn is_raising(&self) -> bool {
-        matches!(self.0, Round::Raise(..))
+        matches!(self.0, VotePhase::Raise(..))
     }
 
-    /// The nodes whose number is below the fence that won by equal votes: raised as well, they make
-    /// the hold last when others fail.
+    /// Returns the nodes whose number is below the fence that won by equal votes. If they are
+    /// raised too, the hold outlives the loss of other nodes.
     #[must_use]
     pub fn below(&self, fence: u64) -> Vec<usize> {
-        let Round::Acquire(votes) = &self.0 else { return Vec::new() };
-        let below = |node: &usize| matches!(votes[*node], Some(Vote::Yes(g)) if g < fence);
+        let VotePhase::Acquire(votes) = &self.0 else { return Vec::new() };
+        let below = |node: &usize| matches!(votes[*node], Some(NodeVote::Yes(g)) if g < fence);
         (0..votes.len()).filter(below).collect()
     }
 
-    fn judge(&mut self) -> Step {
+    fn judge(&mut self) -> NextStep {
         let step = match &self.0 {
-            Round::Acquire(votes) => judge_votes(votes),
-            Round::Raise(fence, answers) => judge_raise(*fence, answers),
+            VotePhase::Acquire(votes) => judge_votes(votes),
+            VotePhase::Raise(fence, answers) => judge_raise(*fence, answers),
         };
-        if let (Step::Raise(fence), Round::Acquire(votes)) = (step, &self.0) {
-            self.0 = Round::Raise(fence, vec![None; votes.len()]);
+        if let (NextStep::Raise(fence), VotePhase::Acquire(votes)) = (step, &self.0) {
+            self.0 = VotePhase::Raise(fence, vec![None; votes.len()]);
         }
         step
     }
 }
 
-fn judge_votes(votes: &[Option<Vote>]) -> Step {
+fn judge_votes(votes: &[Option<NodeVote>]) -> NextStep {
     let quorum = quorum(votes.len());
     let pending = votes.iter().filter(|vote| vote.is_none()).count();
-    let number = |vote: &Option<Vote>| match vote {
-        Some(Vote::Yes(number)) => Some(*number),
+    let number = |vote: &Option<NodeVote>| match vote {
+        Some(NodeVote::Yes(number)) => Some(*number),
         _ => None,
     };
     let numbers = || votes.iter().filter_map(number);
@@ -138,27 +140,27 @@ fn judge_votes(votes: &[Option<Vote>]) -> Step {
     let count = |wanted: u64| numbers().filter(|number| *number == wanted).count();
     let (most, number) = numbers().map(|number| (count(number), number)).max().unwrap_or((0, 0));
     if most >= quorum {
-        return Step::Won(number);
+        return NextStep::Won(number);
     }
     if granted + pending < quorum {
-        return Step::Lost;
+        return NextStep::Lost;
     }
     if granted < quorum || most + pending >= quorum {
-        return Step::Wait;
+        return NextStep::Wait;
     }
-    Step::Raise(numbers().max().unwrap_or_default())
+    NextStep::Raise(numbers().max().unwrap_or_default())
 }
 
-fn judge_raise(fence: u64, answers: &[Option<bool>]) -> Step {
+fn judge_raise(fence: u64, answers: &[Option<bool>]) -> NextStep {
     let quorum = quorum(answers.len());
     let count = |wanted: Option<bool>| answers.iter().filter(|one| **one == wanted).count();
     let (yes, pending) = (count(Some(true)), count(None));
     if yes >= quorum {
-        Step::Won(fence)
+        NextStep::Won(fence)
     } else if yes + pending < quorum {
-        Step::Lost
+        NextStep::Lost
     } else {
-        Step::Wait
+        NextStep::Wait
     }
 }
 
@@ -168,47 +170,51 @@ mod tests {
 
     #[test]
     fn equal_numbers_of_a_majority_win_in_one_round() {
-        let mut attempt = Attempt::new(5);
-        assert_eq!(attempt.acquired(0, Vote::Yes(7)), Step::Wait);
-        assert_eq!(attempt.acquired(3, Vote::Yes(6)), Step::Wait);
-        assert_eq!(attempt.acquired(1, Vote::Yes(7)), Step::Wait);
-        assert_eq!(attempt.acquired(2, Vote::Yes(7)), Step::Won(7));
+        let mut attempt = AttemptVotes::new(5);
+        assert_eq!(attempt.acquired(0, NodeVote::Yes(7)), NextStep::Wait);
+        assert_eq!(attempt.acquired(3, NodeVote::Yes(6)), NextStep::Wait);
+        assert_eq!(attempt.acquired(1, NodeVote::Yes(7)), NextStep::Wait);
+        assert_eq!(attempt.acquired(2, NodeVote::Yes(7)), NextStep::Won(7));
         assert_eq!(attempt.below(7), [3]);
     }
 
     #[test]
     fn other_numbers_are_raised_to_the_largest_as_soon_as_none_can_win() {
-        let mut attempt = Attempt::new(3);
-        assert_eq!(attempt.acquired(0, Vote::Yes(7)), Step::Wait);
-        assert_eq!(attempt.acquired(1, Vote::Yes(9)), Step::Wait, "the third may agree with one");
-        assert_eq!(attempt.acquired(2, Vote::No), Step::Raise(9));
-        assert_eq!(attempt.acquired(2, Vote::Yes(7)), Step::Wait, "too late to count");
-        assert_eq!(attempt.raised(1, true), Step::Wait);
-        assert_eq!(attempt.raised(1, true), Step::Wait, "a copy is no second vote");
-        assert_eq!(attempt.raised(0, true), Step::Won(9));
+        let mut attempt = AttemptVotes::new(3);
+        assert_eq!(attempt.acquired(0, NodeVote::Yes(7)), NextStep::Wait);
+        assert_eq!(
+            attempt.acquired(1, NodeVote::Yes(9)),
+            NextStep::Wait,
+            "the third may agree with one"
+        );
+        assert_eq!(attempt.acquired(2, NodeVote::No), NextStep::Raise(9));
+        assert_eq!(attempt.acquired(2, NodeVote::Yes(7)), NextStep::Wait, "too late to count");
+        assert_eq!(attempt.raised(1, true), NextStep::Wait);
+        assert_eq!(attempt.raised(1, true), NextStep::Wait, "a copy is no second vote");
+        assert_eq!(attempt.raised(0, true), NextStep::Won(9));
     }
 
     #[test]
     fn it_is_lost_as_soon_as_a_majority_is_out_of_reach() {
-        let mut attempt = Attempt::new(5);
+        let mut attempt = AttemptVotes::new(5);
         for node in 0..2 {
-            assert_eq!(attempt.acquired(node, Vote::No), Step::Wait);
+            assert_eq!(attempt.acquired(node, NodeVote::No), NextStep::Wait);
         }
-        assert_eq!(attempt.acquired(2, Vote::No), Step::Lost);
-        let mut attempt = Attempt::new(3);
-        attempt.acquired(0, Vote::Yes(1));
-        assert_eq!(attempt.time_is_up(), Step::Lost);
+        assert_eq!(attempt.acquired(2, NodeVote::No), NextStep::Lost);
+        let mut attempt = AttemptVotes::new(3);
+        attempt.acquired(0, NodeVote::Yes(1));
+        assert_eq!(attempt.timed_out(), NextStep::Lost);
     }
 
     #[test]
     fn a_raise_that_too_few_confirm_is_lost() {
-        let mut attempt = Attempt::new(3);
-        attempt.acquired(0, Vote::Yes(1));
-        attempt.acquired(1, Vote::Yes(2));
-        assert_eq!(attempt.time_is_up(), Step::Raise(2));
-        assert_eq!(attempt.raised(0, true), Step::Wait);
-        assert_eq!(attempt.raised(1, false), Step::Wait);
-        assert_eq!(attempt.time_is_up(), Step::Lost);
+        let mut attempt = AttemptVotes::new(3);
+        attempt.acquired(0, NodeVote::Yes(1));
+        attempt.acquired(1, NodeVote::Yes(2));
+        assert_eq!(attempt.timed_out(), NextStep::Raise(2));
+        assert_eq!(attempt.raised(0, true), NextStep::Wait);
+        assert_eq!(attempt.raised(1, false), NextStep::Wait);
+        assert_eq!(attempt.timed_out(), NextStep::Lost);
     }
 
     #[test]

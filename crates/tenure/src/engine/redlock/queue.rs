@@ -1,22 +1,22 @@
-//! The waiters of this process for one name. Pure: knows claims and instants, not nodes, clocks or
-//! sessions.
+//! The waiters of this process for one name, and which of them tries. Pure: instants are handed in.
 //!
 //! Nodes keep no queue, so a waiter can only try again. If all waiters of a process tried, they
 //! would split the votes among themselves, and each hand-off would cost as many calls as there are
-//! waiters. So one waiter of a process tries at a time: the one that has the *turn*. The others
-//! stand behind it, in the order in which they arrived, and send nothing.
+//! waiters. So one waiter of a process tries at a time, the one that has the *turn*. The others
+//! queue behind it in the order of their arrival, and send nothing.
 //!
 //! - The turn passes on when its waiter has won or has left. After a win the next waiter tries when
 //!   this process releases the lock, when a node publishes that the name is free, or when its pause
-//!   is over. A waiter that leaves passes on the pause that it had: a crowd of callers that give up
-//!   does not make the tries of this process more frequent.
-//! - A turn ends by time as well. Its waiter then goes to the back, and the first that asks takes
-//!   the turn: a caller that stopped polling in the middle of an attempt stops nothing but itself.
-//! - If too few nodes answered the last attempt, the queue is open: every waiter tries for itself,
-//!   and hears for itself that the nodes are away.
+//!   is over. A waiter that leaves passes on the pause that it had: many callers that time out do
+//!   not make the attempts of this process more frequent.
+//! - A turn times out. Its waiter then goes to the back, and the next waiter that asks takes the
+//!   turn: a caller that stopped polling in the middle of an attempt blocks only itself.
+//! - If too few nodes replied to the last attempt, the queue is *open*: every waiter tries, and
+//!   gets the error itself.
 //!
-//! The queue decides when an attempt is made and never what it comes to: nothing in the proof of
-//! the protocol rests on it. Two attempts of one process at the same time only compete.
+//! Invariant: there is always a waiter with the turn; a queue without waiters is removed. The queue
+//! decides when an attempt is made and never its result, so nothing in the proof of the protocol
+//! rests on it: two attempts of one process at the same time only compete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,33 +26,33 @@ use crate::contract::{Claim, ClaimId, HolderView, IdMap, OwnerId, SessionId, Sig
 use crate::sync::random_bytes;
 use crate::time::Tick;
 
-/// The first pause of a waiter that found the name taken; each is twice as long as the one before.
-const PAUSE: Duration = Duration::from_millis(8);
+/// The first pause of a waiter that found the name taken. The backoff doubles it each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(8);
 /// The longest pause.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// After a release waiters of several processes try at random instants within this time. It doubles
 /// with each attempt that was lost because votes were split.
 const SPREAD: Duration = Duration::from_millis(4);
-/// So often the spread doubles.
-const DOUBLINGS: u32 = 5;
+/// How often the spread doubles at most.
+const MAX_DOUBLINGS: u32 = 5;
 /// How late the waiter that has the turn may be before another takes the turn.
 const GRACE: Duration = Duration::from_secs(1);
-/// So many hand-offs in a row stay inside this process while waiters of other processes wait.
-const STREAK: u32 = 8;
+/// How many hand-offs in a row stay inside this process while other processes have waiters.
+const MAX_STREAK: u32 = 8;
 
-/// The waiters of this process for one name. There is always one that has the turn.
+/// The waiters of this process for one name.
 #[derive(Debug)]
-pub(super) struct Queue {
-    turn: Turn,
+pub(super) struct TryQueue {
+    turn: QueueTurn,
     /// The others, in order.
     behind: BTreeMap<u64, Waiter>,
     places: IdMap<ClaimId, u64>,
     next: u64,
-    /// Whether nodes are asked to publish when the name is free.
+    /// Whether the name's channel is subscribed.
     pub(super) subscribed: bool,
-    /// Too few nodes answered the last attempt.
+    /// Too few nodes replied to the last attempt: every waiter tries.
     open: bool,
-    /// The holder that the last attempt met, or that won.
+    /// The holder that refused the last attempt, or that won it.
     holder: Option<(ClaimId, OwnerId)>,
     /// How many attempts were lost since the last win.
     tries: u32,
@@ -62,19 +62,19 @@ pub(super) struct Queue {
     streak: u32,
     /// The claim of this process that was released last.
     released: Option<ClaimId>,
-    /// The claim whose end was published last, and by how many nodes: every node publishes it.
+    /// The claim whose end was published last, and by how many nodes so far.
     published: (Option<ClaimId>, usize),
 }
 
 #[derive(Debug)]
 struct Waiter {
     claim: Arc<Claim>,
-    /// When it asked last. One that has not asked for its lease is gone.
+    /// When it asked last. A waiter that has not asked for a lease is dead.
     asked: Tick,
 }
 
 #[derive(Debug)]
-struct Turn {
+struct QueueTurn {
     waiter: Waiter,
     /// When its next attempt is due.
     try_at: Tick,
@@ -82,16 +82,16 @@ struct Turn {
     until: Tick,
 }
 
-/// Whether a waiter may try now.
+/// Whether a waiter may make an attempt now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// It makes an attempt.
+    /// The waiter makes an attempt.
     Try,
     /// Another waiter has the turn: ask again after this pause, or with the next renewal.
     Wait(Option<Duration>),
 }
 
-/// A waiter to be told when to try.
+/// When a waiter has to try, for `Signal::Again`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Notice {
     pub(super) session: Option<SessionId>,
@@ -105,21 +105,21 @@ impl Notice {
     }
 }
 
-/// What came of a departure.
+/// The queue after a waiter has left.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Departure {
-    /// Others wait. The one that has the turn now is told, if the turn passed on.
+    /// Other waiters remain. If the turn passed on, its new waiter is to be notified.
     Others(Option<Notice>),
     /// The last waiter has left.
     Last,
 }
 
-impl Queue {
-    /// The first waiter has the turn. Its attempt takes no longer than `limit`.
+impl TryQueue {
+    /// Makes a queue whose first waiter has the turn. Its attempt takes no longer than `limit`.
     pub(super) fn new(claim: &Arc<Claim>, now: Tick, limit: Duration) -> Self {
         let waiter = Waiter { claim: Arc::clone(claim), asked: now };
         Self {
-            turn: Turn { waiter, try_at: now, until: now + limit + GRACE },
+            turn: QueueTurn { waiter, try_at: now, until: now + limit + GRACE },
             behind: BTreeMap::new(),
             places: IdMap::default(),
             next: 0,
@@ -134,29 +134,29 @@ impl Queue {
         }
     }
 
-    /// A waiter asks, for the first time or again, whether to try. Its attempt takes no longer than
+    /// Returns whether a waiter may try, and queues it otherwise. Its attempt takes no longer than
     /// `limit`.
-    pub(super) fn ask(&mut self, claim: &Arc<Claim>, now: Tick, limit: Duration) -> Admission {
+    pub(super) fn may_try(&mut self, claim: &Arc<Claim>, now: Tick, limit: Duration) -> Admission {
         if self.turn.waiter.claim.id == claim.id {
             self.turn.waiter.asked = now;
             self.turn.until = now + limit + GRACE;
             return Admission::Try;
         }
-        let place = self.stand(claim, now);
-        // A holder that may be an ancestor of this waiter is met, to be told apart from one that
-        // has left.
-        if self.open || self.met_kin(claim) {
+        let place = self.enqueue(claim, now);
+        // If the last holder was an ancestor of this waiter, the attempt finds out whether it still
+        // holds, which is an error, or has released.
+        if self.open || self.held_by_kin(claim) {
             return Admission::Try;
         }
         if now < self.turn.until {
             let second = self.behind.first_key_value().is_some_and(|(first, _)| *first == place);
-            // Nested owners look more often, because their ancestor may come to hold.
+            // Nested owners try more often, because their ancestor may come to hold.
             let nested = !claim.lineage.ancestors().is_empty();
             let wait = self.turn.until.since(now);
             return Admission::Wait(match (second, nested) {
                 (true, false) => Some(wait),
-                (true, true) => Some(wait.min(LONGEST)),
-                (false, true) => Some(LONGEST),
+                (true, true) => Some(wait.min(MAX_PAUSE)),
+                (false, true) => Some(MAX_PAUSE),
                 (false, false) => None,
             });
         }
@@ -164,7 +164,7 @@ impl Queue {
         Admission::Try
     }
 
-    /// An attempt has found the name taken. Returns the pause of the waiter that made it.
+    /// Records that an attempt found the name taken. Returns the pause of its waiter.
     pub(super) fn lost(
         &mut self,
         claim: ClaimId,
@@ -175,8 +175,8 @@ impl Queue {
         self.open = false;
         self.holder = by.map(|holder| (holder.claim, holder.lineage.owner()));
         match by {
-            // Several tried at the same time, and none of them won.
-            None => self.splits = (self.splits + 1).min(DOUBLINGS),
+            // Several attempts split the votes, and none won.
+            None => self.splits = (self.splits + 1).min(MAX_DOUBLINGS),
             Some(_) => self.splits = self.splits.saturating_sub(1),
         }
         if self.turn.waiter.claim.id != claim {
@@ -187,27 +187,27 @@ impl Queue {
         self.tries = self.tries.saturating_add(1);
         let free = free_in.map(|free| free + Duration::from_millis(1) + pause / 16);
         let pause = free.map_or(pause, |free| free.min(pause));
-        self.due(now, pause);
+        self.schedule(now, pause);
         Some(pause)
     }
 
-    /// Too few nodes answered an attempt: from here on every waiter tries for itself.
+    /// Records that too few nodes replied to an attempt: from here on every waiter tries.
     pub(super) fn failed(&mut self) {
         self.open = true;
     }
 
-    /// An attempt was won. Its waiter leaves, and the next one waits for the release.
+    /// Records that an attempt was won. Its waiter leaves; the next one waits for the release.
     pub(super) fn won(&mut self, claim: &Claim, now: Tick) -> Departure {
         self.open = false;
         self.holder = Some((claim.id, claim.lineage.owner()));
         (self.tries, self.splits) = (0, self.splits.saturating_sub(1));
         if self.turn.waiter.claim.id == claim.id {
-            self.turn.try_at = now + LONGEST;
+            self.turn.try_at = now + MAX_PAUSE;
         }
         self.leave(claim.id, now)
     }
 
-    /// A waiter leaves.
+    /// Takes a waiter out.
     pub(super) fn leave(&mut self, claim: ClaimId, now: Tick) -> Departure {
         if self.turn.waiter.claim.id != claim {
             self.take_out(claim);
@@ -217,30 +217,30 @@ impl Queue {
         self.turn.waiter = waiter;
         self.turn.until = now;
         let after = self.turn.try_at.since(now);
-        Departure::Others(Some(self.due(now, after)))
+        Departure::Others(Some(self.schedule(now, after)))
     }
 
-    /// This process has released the lock. `contended` says that other processes wait for it: after
-    /// a streak of hand-offs inside this process they have the same chance.
+    /// This process has released the lock. `contended` says that other processes have waiters:
+    /// after a streak of hand-offs inside this process they get the same chance.
     pub(super) fn released(&mut self, claim: ClaimId, contended: bool, now: Tick) -> Notice {
         self.released = Some(claim);
         self.streak = if contended { self.streak + 1 } else { 0 };
-        if self.streak <= STREAK {
-            return self.due(now, Duration::ZERO);
+        if self.streak <= MAX_STREAK {
+            return self.schedule(now, Duration::ZERO);
         }
         self.streak = 0;
         let after = self.spread();
-        self.due(now, after)
+        self.schedule(now, after)
     }
 
-    /// A node published that this claim has ended. `majority` nodes will publish it.
+    /// A node has published that this claim has ended; at least `majority` nodes will.
     pub(super) fn published(
         &mut self,
         claim: ClaimId,
         majority: usize,
         now: Tick,
     ) -> Option<Notice> {
-        // The release of this process has told its waiter already.
+        // Released by this process, which has notified the waiter already.
         if self.released == Some(claim) {
             return None;
         }
@@ -248,36 +248,36 @@ impl Queue {
             self.published = (Some(claim), 0);
         }
         self.published.1 += 1;
-        // The first is early notice. With the last that makes a majority the name can be had, which
-        // may be long after, and a waiter that came too early pauses by then.
+        // The first message is an early notice. With the one that completes a majority the name can
+        // be acquired; that may be later, when a waiter that tried too early pauses again.
         let nodes = self.published.1;
         (nodes == 1 || nodes == majority).then(|| self.retry(now))
     }
 
-    /// Messages may have been missed: the waiter that has the turn tries again.
+    /// Lets the waiter with the turn try again soon, at a random instant.
     pub(super) fn retry(&mut self, now: Tick) -> Notice {
         self.tries /= 2;
         let after = self.spread();
-        self.due(now, after)
+        self.schedule(now, after)
     }
 
-    /// The next attempt is due after this pause.
-    fn due(&mut self, now: Tick, after: Duration) -> Notice {
+    /// Schedules the next attempt of the waiter with the turn.
+    fn schedule(&mut self, now: Tick, after: Duration) -> Notice {
         self.turn.try_at = now + after;
-        // Not earlier than the end of an attempt that is under way.
+        // Not before the end of an attempt in flight.
         self.turn.until = self.turn.until.max(self.turn.try_at + GRACE);
         let claim = &self.turn.waiter.claim;
         Notice { session: claim.session, claim: claim.id, after }
     }
 
-    /// Some instant at which this process tries, when waiters of several processes were told that
-    /// the name is free: all at once would split the votes.
+    /// Returns a random delay. Waiters of several processes are notified of a free name at the same
+    /// time, and attempts at the same time would split the votes.
     fn spread(&self) -> Duration {
-        Duration::from_millis(1) + chance(SPREAD * (1 << self.splits))
+        Duration::from_millis(1) + random_up_to(SPREAD * (1 << self.splits))
     }
 
-    /// Puts a waiter at the end of the queue, unless it stands in it. Returns its place.
-    fn stand(&mut self, claim: &Arc<Claim>, now: Tick) -> u64 {
+    /// Appends a waiter, unless it is queued already. Returns its place.
+    fn enqueue(&mut self, claim: &Arc<Claim>, now: Tick) -> u64 {
         let next = &mut self.next;
         let place = *self.places.entry(claim.id).or_insert_with(|| {
             *next += 1;
@@ -291,8 +291,8 @@ impl Queue {
         self.behind.remove(&self.places.remove(&claim)?)
     }
 
-    /// The time of the turn is over. The waiter at this place takes it, and the one that had it
-    /// goes to the back.
+    /// The turn has timed out: the waiter at this place takes it, and the late one goes to the
+    /// back.
     fn take_over(&mut self, place: u64, now: Tick, limit: Duration) {
         let Some(waiter) = self.behind.remove(&place) else { return };
         self.places.remove(&waiter.claim.id);
@@ -300,11 +300,11 @@ impl Queue {
         self.turn.try_at = now;
         self.turn.until = now + limit + GRACE;
         if late.is_alive(now) {
-            self.stand(&late.claim, late.asked);
+            self.enqueue(&late.claim, late.asked);
         }
     }
 
-    /// Takes out the first waiter that has asked within its lease.
+    /// Removes and returns the first waiter that has asked within its lease.
     fn next_alive(&mut self, now: Tick) -> Option<Waiter> {
         loop {
             let (_, waiter) = self.behind.pop_first()?;
@@ -315,8 +315,8 @@ impl Queue {
         }
     }
 
-    /// Whether the holder that was met last is the owner of this waiter or an ancestor of it.
-    fn met_kin(&self, claim: &Claim) -> bool {
+    /// Returns whether the last holder is the owner of this waiter or an ancestor of it.
+    fn held_by_kin(&self, claim: &Claim) -> bool {
         self.holder.is_some_and(|(id, owner)| id != claim.id && claim.lineage.includes(owner))
     }
 }
@@ -327,19 +327,19 @@ impl Waiter {
     }
 }
 
-/// How long to pause after so many tries: between a half and the whole of a length that doubles.
+/// Returns the pause after so many attempts: exponential backoff with half of it random.
 fn pause(tries: u32) -> Duration {
-    let whole = PAUSE.saturating_mul(1 << tries.min(10)).min(LONGEST);
-    whole / 2 + chance(whole / 2)
+    let whole = FIRST_PAUSE.saturating_mul(1 << tries.min(10)).min(MAX_PAUSE);
+    whole / 2 + random_up_to(whole / 2)
 }
 
-/// The pause of a claim of no session, which nothing can wake.
-pub(super) fn pause_alone() -> Duration {
+/// Returns the pause of a claim without a session, which cannot be woken.
+pub(super) fn pause_without_session() -> Duration {
     pause(4)
 }
 
-/// Some length up to this one.
-fn chance(most: Duration) -> Duration {
+/// Returns a random duration up to this one.
+fn random_up_to(most: Duration) -> Duration {
     let [byte, ..] = random_bytes();
     most * u32::from(byte) / 255
 }

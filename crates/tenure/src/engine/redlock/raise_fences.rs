@@ -1,37 +1,46 @@
 //! Raising the fences of a namespace: a floor at a majority of nodes.
 //!
-//! A node never gives out a number at or below its floor. A fence is decided by the numbers of q
+//! A node never grants a number at or below its floor. A fence is decided by the numbers of q
 //! nodes: q equal ones, or the largest of q. Any q nodes have one among them that is of the
 //! majority with the floor, so every fence that is decided from then on is above it, whatever the
-//! nodes without the floor say.
+//! nodes without the floor reply.
 
 use super::Quorum;
-use super::node::Lane;
-use crate::contract::{Error, Fence, Raised};
+use super::node::Placement;
+use crate::contract::{Error, Fence, Raised, Verb};
 use crate::engine::redis::answers::{strange, text};
 
 impl Quorum {
-    /// Raises the numbers of all nodes. Asks how far numbers have got before it changes anything: a
+    /// Raises the floor at all nodes. Reads the highest numbers before it changes anything: one
     /// node alone cannot refuse what others have accepted.
-    pub(super) async fn raise_fences(&self, lane: Lane, to: Fence) -> Result<Raised, Error> {
-        let highest = self.lift_floors(lane, Fence::new(0)).await?;
+    pub(super) async fn raise_fences(
+        &self,
+        placement: Placement,
+        to: Fence,
+    ) -> Result<Raised, Error> {
+        let raised = self.raise_all(placement, to).await;
+        raised.map_err(|error| error.during(Verb::RaiseFences))
+    }
+
+    async fn raise_all(&self, placement: Placement, to: Fence) -> Result<Raised, Error> {
+        let highest = self.raise_floors(placement, Fence::new(0)).await?;
         if to <= highest {
             return Ok(Raised::NotAbove(highest));
         }
         // Fewer than a majority may have it: repeating the call does no harm.
-        self.lift_floors(lane, to).await.map_err(Error::effect_unknown)?;
+        self.raise_floors(placement, to).await.map_err(Error::effect_unknown)?;
         Ok(Raised::Done)
     }
 
-    /// Lifts the floor of all nodes that answer, at least a majority; 0 changes nothing. Returns
-    /// how far numbers may have got before.
-    async fn lift_floors(&self, lane: Lane, to: Fence) -> Result<Fence, Error> {
-        let site = &self.site;
-        let calling = site
-            .calling(&site.scripts().raise_fences, vec![site.keys.node.clone()])
+    /// Raises the floor of all nodes that reply, at least a majority; 0 changes nothing. Returns
+    /// the highest number that may have been granted before.
+    async fn raise_floors(&self, placement: Placement, to: Fence) -> Result<Fence, Error> {
+        let context = &self.context;
+        let call = context
+            .script_call(&context.scripts().raise_fences, vec![context.keys.node.clone()])
             .with(to.get().to_string());
         let mut highest = 0;
-        for answer in self.ask_all(lane, calling).await? {
+        for answer in self.call_all(placement, call).await? {
             let number: Option<u64> = text(&answer).and_then(|number| number.parse().ok());
             highest = number.ok_or_else(|| strange(&answer))?.max(highest);
         }

@@ -1,5 +1,4 @@
-//! A hold as nodes show it, and what a majority of them shows. Knows records, not how they are
-//! asked for.
+//! The record of a hold at one node, as replies show it, and the holder that a majority shows.
 
 use std::time::Duration;
 
@@ -12,16 +11,16 @@ use crate::limits;
 
 use super::protocol::quorum;
 
-/// A hold at one node, as the node shows it.
+/// A hold at one node, parsed from a reply.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct NodeRecord {
     pub(super) claim: ClaimId,
-    /// Which attempt, where the node says so.
+    /// The number of its attempt; 0 where the reply does not have it.
     pub(super) attempt: u32,
     pub(super) fence: u64,
-    /// How long until it ends; nothing if it has.
+    /// How long until it expires; `None` if it has.
     pub(super) left: Option<Duration>,
-    /// How much longer the name stays closed after an expiry, if it has ended.
+    /// How much longer the name stays closed, if the hold has expired.
     pub(super) closed: Option<Duration>,
     held_for: Duration,
     session: Option<SessionId>,
@@ -29,8 +28,8 @@ pub(super) struct Record {
     about: String,
 }
 
-impl Record {
-    /// `i n g x d t s o a`, as seen at `now` of the node.
+impl NodeRecord {
+    /// Parses `i n g x d t s o a`, at `now` of the node.
     pub(super) fn seen(words: &[Value], now: u64) -> Option<Self> {
         let [claim, attempt, rest @ ..] = words else { return None };
         let fields: Vec<&Value> = std::iter::once(claim).chain(rest).collect();
@@ -38,7 +37,7 @@ impl Record {
         Some(Self { attempt, ..Self::read(&fields, now)? })
     }
 
-    /// `i g x d t s o a now`, as an acquire that is refused shows it.
+    /// Parses `i g x d t s o a now`, the reply to an acquire that is refused.
     pub(super) fn refused(words: &[Value]) -> Option<Self> {
         let (now, fields) = words.split_last()?;
         let fields: Vec<&Value> = fields.iter().collect();
@@ -72,8 +71,8 @@ impl Record {
         })
     }
 
-    /// Who holds at a majority of `nodes`, as far as these records tell. Nodes that said nothing
-    /// may have the same.
+    /// Returns the holder at a majority of `nodes`, by these records. The `silent` nodes, which did
+    /// not reply, may have the same record.
     pub(super) fn of_majority<'a>(
         records: impl Iterator<Item = &'a Self>,
         silent: usize,
@@ -87,7 +86,7 @@ impl Record {
             living.iter().filter(|one| same(one, first)).filter_map(|one| one.left).collect();
         left.sort_unstable();
         let enough = left.len() + silent >= quorum(nodes);
-        // It ends when it has no majority any more.
+        // It expires when it has no majority any more.
         let ends = left.len().saturating_sub(quorum(nodes));
         enough.then(|| first.view(left.get(ends).copied().unwrap_or_default()))
     }

@@ -1,5 +1,8 @@
-//! One question to several nodes at once, with a limit of time. Knows answers as they come, not
-//! what they mean.
+//! A round: one script call to several nodes at once, with a timeout.
+//!
+//! The calls are written before `begin` returns, in the order of the connection. Replies arrive
+//! over a channel whose senders are the calls in flight and the deadline; when all of them are
+//! gone, the round has timed out. Dropping a round stops listening, not the calls.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -10,92 +13,93 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, WeakUnboundedSender, unbounded_channel};
 
 use super::Quorum;
-use super::node::Lane;
-use super::releasing::Again;
-use super::scripts::Calling;
+use super::node::Placement;
+use super::release::ReleaseRetry;
+use super::scripts::ScriptCall;
 use crate::engine::redis::wire::Outcome;
 
-/// What happens in a round.
+/// An event of a round.
 #[derive(Debug)]
-pub(super) enum Event {
-    /// This node answered.
-    Answer(usize, Outcome),
-    /// Nobody waits any longer.
-    TimeIsUp,
+pub(super) enum RoundEvent {
+    /// The node with this index replied, or its connection failed.
+    Reply(usize, Outcome),
+    /// The timeout has passed, or no more replies can arrive.
+    TimedOut,
 }
 
-/// A question under way. Dropping it stops listening; what was sent is done all the same.
+/// A round in flight.
 pub(super) struct Round {
-    heard: UnboundedReceiver<Event>,
-    said: WeakUnboundedSender<Event>,
+    events: UnboundedReceiver<RoundEvent>,
+    sender: WeakUnboundedSender<RoundEvent>,
 }
 
 impl Round {
-    /// Sends a call to these nodes, now.
+    /// Sends a call to these nodes.
     pub(super) fn begin(
         quorum: &Quorum,
-        lane: Lane,
-        calling: &Arc<Calling>,
+        placement: Placement,
+        call: &Arc<ScriptCall>,
         nodes: impl IntoIterator<Item = usize>,
         limit: Duration,
     ) -> Self {
         let (sender, receiver) = unbounded_channel();
         for at in nodes {
-            let (site, told) = (Arc::clone(&quorum.site), sender.clone());
-            quorum.nodes[at].call(lane, calling, move |outcome| {
-                site.active();
-                // Whoever has decided already does not want to know.
-                let _ = told.send(Event::Answer(at, outcome));
+            let (context, events) = (Arc::clone(&quorum.context), sender.clone());
+            quorum.nodes[at].call(placement, call, move |outcome| {
+                context.count_activity();
+                // Fails if the round was decided and dropped.
+                let _ = events.send(RoundEvent::Reply(at, outcome));
             });
         }
-        let said = sender.downgrade();
-        quorum.patience.limit(limit, sender);
-        Self { heard: receiver, said }
+        let weak_sender = sender.downgrade();
+        quorum.deadlines.limit(limit, sender);
+        Self { events: receiver, sender: weak_sender }
     }
 
-    /// The same to all nodes, and whatever happens here, one that does not answer is asked again.
-    pub(super) fn insisting(
+    /// Sends a release to all nodes. A node that does not reply gets it again, even if this round
+    /// is dropped. Without a `limit` the round has no deadline.
+    pub(super) fn begin_with_retry(
         quorum: &Arc<Quorum>,
-        lane: Lane,
-        calling: &Arc<Calling>,
-        again: Again,
+        placement: Placement,
+        call: &Arc<ScriptCall>,
+        again: ReleaseRetry,
         limit: Duration,
     ) -> Self {
         let (sender, receiver) = unbounded_channel();
         for at in 0..quorum.nodes.len() {
-            let (weak, told, same) = (Arc::downgrade(quorum), sender.clone(), Arc::clone(calling));
-            quorum.nodes[at].call(lane, calling, move |outcome| {
+            let (weak, events, same) = (Arc::downgrade(quorum), sender.clone(), Arc::clone(call));
+            quorum.nodes[at].call(placement, call, move |outcome| {
                 if let Some(quorum) = weak.upgrade() {
-                    quorum.site.active();
+                    quorum.context.count_activity();
                     if outcome.is_err() {
-                        quorum.insist(at, same, again);
+                        quorum.retry_release(at, same, again);
                     }
                 }
-                let _ = told.send(Event::Answer(at, outcome));
+                let _ = events.send(RoundEvent::Reply(at, outcome));
             });
         }
-        let said = sender.downgrade();
+        let weak_sender = sender.downgrade();
         if !limit.is_zero() {
-            quorum.patience.limit(limit, sender);
+            quorum.deadlines.limit(limit, sender);
         }
-        Self { heard: receiver, said }
+        Self { events: receiver, sender: weak_sender }
     }
 
-    /// What happens next. After all is said, the time is up.
-    pub(super) async fn next(&mut self) -> Event {
-        self.heard.recv().await.unwrap_or(Event::TimeIsUp)
+    /// Waits for the next event.
+    pub(super) async fn next(&mut self) -> RoundEvent {
+        self.events.recv().await.unwrap_or(RoundEvent::TimedOut)
     }
 
-    /// Waits no longer than this from now on.
-    pub(super) fn hurry(&self, quorum: &Quorum, limit: Duration) {
-        if let Some(said) = self.said.upgrade() {
-            quorum.patience.limit(limit, said);
+    /// Sets an earlier deadline: `limit` from now.
+    pub(super) fn shorten(&self, quorum: &Quorum, limit: Duration) {
+        if let Some(sender) = self.sender.upgrade() {
+            quorum.deadlines.limit(limit, sender);
         }
     }
 }
 
-/// Runs futures side by side, and says what each came to, in their order.
-pub(super) async fn together<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+/// Runs futures concurrently. Returns their outputs in order.
+pub(super) async fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut running: Vec<_> = futures.into_iter().map(|one| (Some(Box::pin(one)), None)).collect();
     poll_fn(|cx| {
         let mut pending = false;
@@ -113,6 +117,36 @@ pub(super) async fn together<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T>
     running.into_iter().filter_map(|(_, output)| output).collect()
 }
 
+/// Runs two futures concurrently.
+pub(super) async fn join<A, B>(
+    one: impl Future<Output = A>,
+    other: impl Future<Output = B>,
+) -> (A, B) {
+    let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
+    let (mut first, mut second) = (None, None);
+    std::future::poll_fn(|cx| {
+        use std::task::Poll;
+        if first.is_none()
+            && let Poll::Ready(done) = one.as_mut().poll(cx)
+        {
+            first = Some(done);
+        }
+        if second.is_none()
+            && let Poll::Ready(done) = other.as_mut().poll(cx)
+        {
+            second = Some(done);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (kept, also) => {
+                (first, second) = (kept, also);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +157,6 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10 - n)).await;
             n
         };
-        assert_eq!(together(vec![later(1), later(9), later(4)]).await, [1, 9, 4]);
+        assert_eq!(join_all(vec![later(1), later(9), later(4)]).await, [1, 9, 4]);
     }
 }

@@ -1,8 +1,10 @@
-//! What one node does with one name, pure: state, message and time in, answer out. Knows no other
-//! node and no server.
+//! What one node does with one name, as pure code: state, request and time in, reply out.
 //!
-//! The scripts in `lua/` do the same. Random programs compare the two on a real server, and the
-//! model of the protocol is made of this code, so that neither can drift away from the other.
+//! The scripts in `lua/` restate this: `acquire.lua` is [`NodeSlot::acquire`], `raise.lua`,
+//! `extend.lua` and `release.lua` the methods of those names, `bury` and `tomb_of` in `head.lua`
+//! are `withdraw` and `is_withdrawn`. `tests.rs` compares the two on a real server with random
+//! programs, and the model of the protocol is made of this code, so that neither can drift from the
+//! other.
 #![cfg_attr(
     not(feature = "test-util"),
     allow(unreachable_pub, dead_code, reason = "the model in the tests is made of it")
@@ -10,9 +12,9 @@
 
 use crate::contract::ClaimId;
 
-/// One attempt of a claim. Every attempt counts as somebody new: the proof rests on it.
+/// One attempt of a claim. For a node, each attempt is a claim of its own: the proof rests on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token {
+pub struct AttemptId {
     /// The claim.
     pub claim: ClaimId,
     /// Which of its attempts, counted from 1.
@@ -21,68 +23,68 @@ pub struct Token {
 
 /// All that a node keeps for one name. Times are microseconds of the node's own clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Slot {
-    /// The largest number given out. It never goes back.
+pub struct NodeSlot {
+    /// The largest number granted. It never decreases.
     pub counter: u64,
-    /// Who holds here.
-    pub record: Option<Record>,
+    /// The hold at this node.
+    pub record: Option<NodeHold>,
     /// For each claim the latest of its attempts that was withdrawn, and with it all before.
-    pub withdrawn: Vec<Token>,
+    pub withdrawn: Vec<AttemptId>,
 }
 
 /// A hold at one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Record {
-    /// Who holds.
-    pub token: Token,
-    /// With which number.
+pub struct NodeHold {
+    /// The attempt that holds.
+    pub token: AttemptId,
+    /// Its number.
     pub fence: u64,
-    /// Until when, unless it is extended.
+    /// When it expires, unless it is extended.
     pub expires: u64,
-    /// For how long the name stays closed if it ends like that.
+    /// For how long the name stays closed after that: the lock delay.
     pub delay: u64,
 }
 
-/// The answer to an acquire.
+/// The reply to an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Acquired {
-    /// It holds here, with this number.
+pub enum AcquireReply {
+    /// The attempt holds here, with this number.
     Granted(u64),
-    /// Somebody else holds here, for this much longer.
+    /// Another attempt holds here, for this much longer.
     Held(u64),
     /// The attempt had been withdrawn before this copy of it arrived.
     Withdrawn,
 }
 
-/// What an acquire asks for.
+/// The arguments of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
-    /// Who asks.
-    pub token: Token,
+pub struct AcquireArgs {
+    /// The attempt.
+    pub token: AttemptId,
     /// The number that the client proposes to all nodes, already clamped to the node's clock.
     pub hint: u64,
-    /// For how long, in microseconds.
+    /// The lease in microseconds.
     pub lease: u64,
-    /// For how long the name stays closed after an expiry.
+    /// The lock delay in microseconds.
     pub delay: u64,
 }
 
-impl Slot {
-    /// Asks for the name.
-    pub fn acquire(&mut self, asked: Asked, now: u64) -> Acquired {
-        let Asked { token, hint, lease, delay } = asked;
+impl NodeSlot {
+    /// Grants the name if it is free.
+    pub fn acquire(&mut self, asked: AcquireArgs, now: u64) -> AcquireReply {
+        let AcquireArgs { token, hint, lease, delay } = asked;
         if self.is_withdrawn(token) {
-            return Acquired::Withdrawn;
+            return AcquireReply::Withdrawn;
         }
         if let Some(record) = &self.record {
             if record.token == token && now < record.expires {
-                return Acquired::Granted(record.fence);
+                return AcquireReply::Granted(record.fence);
             }
             // An earlier attempt of the same claim gives way, as if it had been released first.
             let own = record.token.claim == token.claim && record.token.attempt < token.attempt;
             let free = record.expires.saturating_add(record.delay);
             if !own && now < free {
-                return Acquired::Held(free - now);
+                return AcquireReply::Held(free - now);
             }
             if own {
                 self.withdraw(record.token);
@@ -90,13 +92,13 @@ impl Slot {
         }
         let fence = (self.counter + 1).max(hint);
         self.counter = fence;
-        self.record = Some(Record { token, fence, expires: now + lease, delay });
-        Acquired::Granted(fence)
+        self.record = Some(NodeHold { token, fence, expires: now + lease, delay });
+        AcquireReply::Granted(fence)
     }
 
-    /// Gives a hold the number that its client chose. Only the hold itself, and never a smaller
-    /// number than it has: see the proof in the docs.
-    pub fn raise(&mut self, token: Token, fence: u64, now: u64, lease: u64) -> bool {
+    /// Raises the number of a hold to the one that its client chose. Never lowers it: see the proof
+    /// in the docs.
+    pub fn raise(&mut self, token: AttemptId, fence: u64, now: u64, lease: u64) -> bool {
         let Some(record) = self.living(token, now).filter(|record| record.fence <= fence) else {
             return false;
         };
@@ -106,8 +108,8 @@ impl Slot {
         true
     }
 
-    /// Keeps a hold alive. Only one that carries exactly this number counts for the quorum.
-    pub fn extend(&mut self, token: Token, fence: u64, now: u64, lease: u64) -> bool {
+    /// Extends a hold. Only one with exactly this number counts for the quorum.
+    pub fn extend(&mut self, token: AttemptId, fence: u64, now: u64, lease: u64) -> bool {
         let Some(record) = self.living(token, now).filter(|record| record.fence == fence) else {
             return false;
         };
@@ -115,24 +117,25 @@ impl Slot {
         true
     }
 
-    /// Gives back, and refuses from now on, this attempt and all before it. Whether it held.
-    pub fn release(&mut self, token: Token, now: u64) -> bool {
+    /// Releases this attempt and all before it, and refuses them from now on. Returns whether one
+    /// of them held.
+    pub fn release(&mut self, token: AttemptId, now: u64) -> bool {
         self.withdraw(token);
-        let ours = |record: &Record| {
+        let ours = |record: &NodeHold| {
             record.token.claim == token.claim && record.token.attempt <= token.attempt
         };
         self.record.take_if(|record| ours(record)).is_some_and(|record| now < record.expires)
     }
 
-    fn living(&mut self, token: Token, now: u64) -> Option<&mut Record> {
+    fn living(&mut self, token: AttemptId, now: u64) -> Option<&mut NodeHold> {
         self.record.as_mut().filter(|record| record.token == token && now < record.expires)
     }
 
-    fn is_withdrawn(&self, token: Token) -> bool {
+    fn is_withdrawn(&self, token: AttemptId) -> bool {
         self.withdrawn.iter().any(|one| one.claim == token.claim && one.attempt >= token.attempt)
     }
 
-    fn withdraw(&mut self, token: Token) {
+    fn withdraw(&mut self, token: AttemptId) {
         match self.withdrawn.binary_search_by_key(&token.claim, |one| one.claim) {
             Ok(at) => self.withdrawn[at].attempt = self.withdrawn[at].attempt.max(token.attempt),
             Err(at) => self.withdrawn.insert(at, token),
@@ -144,51 +147,51 @@ impl Slot {
 mod tests {
     use super::*;
 
-    fn token(claim: u128, attempt: u32) -> Token {
-        Token { claim: ClaimId::from_u128(claim), attempt }
+    fn token(claim: u128, attempt: u32) -> AttemptId {
+        AttemptId { claim: ClaimId::from_u128(claim), attempt }
     }
 
-    fn asked(token: Token, hint: u64) -> Asked {
-        Asked { token, hint, lease: 100, delay: 0 }
+    fn asked(token: AttemptId, hint: u64) -> AcquireArgs {
+        AcquireArgs { token, hint, lease: 100, delay: 0 }
     }
 
     #[test]
     fn a_hold_keeps_others_out_and_answers_its_own_copies_alike() {
-        let mut slot = Slot::default();
-        assert_eq!(slot.acquire(asked(token(1, 1), 7), 0), Acquired::Granted(7));
-        assert_eq!(slot.acquire(asked(token(1, 1), 9), 50), Acquired::Granted(7));
-        assert_eq!(slot.acquire(asked(token(2, 1), 9), 60), Acquired::Held(40));
-        assert_eq!(slot.acquire(asked(token(2, 1), 3), 100), Acquired::Granted(8));
+        let mut slot = NodeSlot::default();
+        assert_eq!(slot.acquire(asked(token(1, 1), 7), 0), AcquireReply::Granted(7));
+        assert_eq!(slot.acquire(asked(token(1, 1), 9), 50), AcquireReply::Granted(7));
+        assert_eq!(slot.acquire(asked(token(2, 1), 9), 60), AcquireReply::Held(40));
+        assert_eq!(slot.acquire(asked(token(2, 1), 3), 100), AcquireReply::Granted(8));
     }
 
     #[test]
     fn a_lock_delay_keeps_it_closed_after_an_expiry_and_not_after_a_release() {
-        let mut slot = Slot::default();
-        let late = Asked { delay: 30, ..asked(token(1, 1), 0) };
+        let mut slot = NodeSlot::default();
+        let late = AcquireArgs { delay: 30, ..asked(token(1, 1), 0) };
         slot.acquire(late, 0);
-        assert_eq!(slot.acquire(asked(token(2, 1), 0), 110), Acquired::Held(20));
+        assert_eq!(slot.acquire(asked(token(2, 1), 0), 110), AcquireReply::Held(20));
         assert!(!slot.release(token(1, 1), 110), "it had ended");
-        assert_eq!(slot.acquire(asked(token(2, 1), 0), 110), Acquired::Granted(2));
+        assert_eq!(slot.acquire(asked(token(2, 1), 0), 110), AcquireReply::Granted(2));
     }
 
     #[test]
     fn what_was_withdrawn_is_refused_and_what_comes_after_is_not() {
-        let mut slot = Slot::default();
+        let mut slot = NodeSlot::default();
         assert!(!slot.release(token(1, 2), 0));
-        assert_eq!(slot.acquire(asked(token(1, 1), 0), 0), Acquired::Withdrawn);
-        assert_eq!(slot.acquire(asked(token(1, 2), 0), 0), Acquired::Withdrawn);
-        assert_eq!(slot.acquire(asked(token(1, 3), 0), 0), Acquired::Granted(1));
+        assert_eq!(slot.acquire(asked(token(1, 1), 0), 0), AcquireReply::Withdrawn);
+        assert_eq!(slot.acquire(asked(token(1, 2), 0), 0), AcquireReply::Withdrawn);
+        assert_eq!(slot.acquire(asked(token(1, 3), 0), 0), AcquireReply::Granted(1));
         // The fourth takes the place of the third, of which no copy counts any more.
-        assert_eq!(slot.acquire(asked(token(1, 4), 0), 0), Acquired::Granted(2));
-        assert_eq!(slot.acquire(asked(token(1, 3), 0), 0), Acquired::Withdrawn);
+        assert_eq!(slot.acquire(asked(token(1, 4), 0), 0), AcquireReply::Granted(2));
+        assert_eq!(slot.acquire(asked(token(1, 3), 0), 0), AcquireReply::Withdrawn);
     }
 
     #[test]
     fn only_the_hold_itself_is_raised_and_never_down() {
-        let mut slot = Slot::default();
+        let mut slot = NodeSlot::default();
         slot.acquire(asked(token(1, 1), 5), 0);
         assert!(!slot.raise(token(1, 1), 4, 0, 100), "below what it has");
-        assert!(!slot.raise(token(2, 1), 9, 0, 100), "somebody else");
+        assert!(!slot.raise(token(2, 1), 9, 0, 100), "another claim");
         assert!(slot.raise(token(1, 1), 9, 50, 100));
         assert!(!slot.extend(token(1, 1), 5, 50, 100), "it has another number now");
         assert!(slot.extend(token(1, 1), 9, 149, 100));

@@ -1,5 +1,5 @@
-//! The scripts of a node, put together from their files and known by their digests. Knows texts,
-//! not answers.
+//! The scripts of a node, assembled from the files in `lua/`, and calls of them. A script is called
+//! by its digest; a server that does not have it gets the text.
 
 use std::sync::LazyLock;
 
@@ -8,46 +8,46 @@ use crate::engine::texts::text;
 
 /// One script.
 #[derive(Clone, Debug)]
-pub(super) struct Script {
+pub(super) struct NodeScript {
     pub(super) text: String,
     pub(super) sha: String,
 }
 
 /// All scripts.
 #[derive(Clone, Debug)]
-pub(super) struct Scripts {
-    pub(super) acquire: Script,
-    pub(super) raise: Script,
-    pub(super) extend: Script,
-    pub(super) release: Script,
-    pub(super) look: Script,
-    pub(super) evict: Script,
-    pub(super) raise_fences: Script,
-    pub(super) connect: Script,
-    pub(super) change_terms: Script,
-    pub(super) open: Script,
+pub(super) struct NodeScripts {
+    pub(super) acquire: NodeScript,
+    pub(super) raise: NodeScript,
+    pub(super) extend: NodeScript,
+    pub(super) release: NodeScript,
+    pub(super) look: NodeScript,
+    pub(super) evict: NodeScript,
+    pub(super) raise_fences: NodeScript,
+    pub(super) connect: NodeScript,
+    pub(super) change_terms: NodeScript,
+    pub(super) open: NodeScript,
     #[cfg(feature = "conformance")]
-    pub(super) end_session: Script,
+    pub(super) end_session: NodeScript,
 }
 
-/// The scripts on the node's own clock.
-pub(super) fn on_node_clock() -> &'static Scripts {
-    static SCRIPTS: LazyLock<Scripts> =
-        LazyLock::new(|| Scripts::new(text!("redlock/lua/clock.lua").get()));
+/// Returns the scripts that read the node's clock.
+pub(super) fn on_node_clock() -> &'static NodeScripts {
+    static SCRIPTS: LazyLock<NodeScripts> =
+        LazyLock::new(|| NodeScripts::new(text!("redlock/lua/clock.lua").get()));
     &SCRIPTS
 }
 
-/// The scripts on a clock that is handed in, first of all arguments.
+/// Returns the scripts that take the time as their first argument, for tests.
 #[cfg(feature = "conformance")]
-pub(super) fn on_given_clock() -> &'static Scripts {
-    static SCRIPTS: LazyLock<Scripts> =
-        LazyLock::new(|| Scripts::new("local now = tonumber(ARGV[1])"));
+pub(super) fn on_given_clock() -> &'static NodeScripts {
+    static SCRIPTS: LazyLock<NodeScripts> =
+        LazyLock::new(|| NodeScripts::new("local now = tonumber(ARGV[1])"));
     &SCRIPTS
 }
 
-impl Scripts {
+impl NodeScripts {
     fn new(clock: &str) -> Self {
-        let make = |text: &str| Script::new(text, clock);
+        let make = |text: &str| NodeScript::new(text, clock);
         Self {
             acquire: make(text!("redlock/lua/acquire.lua").get()),
             raise: make(text!("redlock/lua/raise.lua").get()),
@@ -65,7 +65,7 @@ impl Scripts {
     }
 }
 
-impl Script {
+impl NodeScript {
     fn new(verb: &str, clock: &str) -> Self {
         let mut text = String::new();
         for line in verb.lines() {
@@ -80,7 +80,7 @@ impl Script {
     }
 }
 
-/// Adds lines without comments and indentation, which no server needs.
+/// Appends lines without comments and indentation.
 fn push(text: &mut String, lines: &str) {
     for line in lines.lines().map(str::trim) {
         if !line.is_empty() && !line.starts_with("--") {
@@ -90,16 +90,16 @@ fn push(text: &mut String, lines: &str) {
     }
 }
 
-/// A call of a script, the same for every node.
+/// The call of a script, the same for every node.
 #[derive(Clone, Debug)]
-pub(super) struct Calling {
-    script: &'static Script,
+pub(super) struct ScriptCall {
+    script: &'static NodeScript,
     keys: Vec<String>,
     arguments: Vec<Vec<u8>>,
 }
 
-impl Calling {
-    pub(super) fn new(script: &'static Script, keys: Vec<String>, clock: String) -> Self {
+impl ScriptCall {
+    pub(super) fn new(script: &'static NodeScript, keys: Vec<String>, clock: String) -> Self {
         Self { script, keys, arguments: vec![clock.into_bytes()] }
     }
 
@@ -114,7 +114,7 @@ impl Calling {
         self.arguments.push(argument.into());
     }
 
-    /// As the words of a command that carries the script's text.
+    /// Returns the words of an `EVAL` command.
     #[cfg(all(test, feature = "conformance"))]
     pub(super) fn words(&self) -> Vec<Vec<u8>> {
         let count = self.keys.len().to_string();
@@ -123,9 +123,9 @@ impl Calling {
         first.into_iter().chain(keys).chain(self.arguments.iter().cloned()).collect()
     }
 
-    /// As a command, by the script's digest or, for a server that has forgotten it, by its text.
+    /// Encodes the command: `EVALSHA` with the digest, or `EVAL` with the text.
     pub(super) fn packed(&self, by_text: bool) -> Vec<u8> {
-        let Script { text, sha } = self.script;
+        let NodeScript { text, sha } = self.script;
         let (verb, script) = if by_text { ("EVAL", text) } else { ("EVALSHA", sha) };
         let count = self.keys.len().to_string();
         let mut words: Vec<&[u8]> = Vec::with_capacity(3 + self.keys.len() + self.arguments.len());

@@ -1,11 +1,11 @@
-//! What the conformance suite needs of the engine: its own clock, and to know when nothing is under
-//! way. Knows the engine from inside, and is in no build but the suite's.
+//! Hooks for the conformance suite: a virtual clock, and when no call is in flight. Not in other
+//! builds.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::node::Lane;
-use super::round::together;
+use super::node::Placement;
+use super::round::join_all;
 use super::url::Set;
 use super::{Quorum, RedlockEngine};
 use crate::contract::{Error, SessionId};
@@ -16,7 +16,7 @@ use crate::engine::redis::wire::Call;
 use crate::engine::runtime::Own;
 
 impl RedlockEngine {
-    /// Opens a set of nodes whose scripts go by the clock of the terms.
+    /// Opens a set of nodes whose scripts use the clock of the terms.
     pub(crate) fn on_stage(url: &str, terms: &Terms) -> Result<Self, Error> {
         let set = Set::parse(url)?;
         let own = Own::start("tenure-stage")?;
@@ -25,38 +25,39 @@ impl RedlockEngine {
         Ok(Self { quorum: Arc::new(quorum) })
     }
 
-    /// How many calls were made and answers heard.
+    /// Returns how many calls were made and replies received.
     pub(crate) fn activity(&self) -> u64 {
-        self.quorum.site.activity.load(Ordering::SeqCst)
+        self.quorum.context.activity.load(Ordering::SeqCst)
     }
 
-    /// Answers behind everything that is on its way.
+    /// Starts a `PING` at each node: their replies come after those of all calls in flight.
     pub(crate) fn round_trips(&self) -> Vec<Call> {
         let ping = pack(&[b"PING"]);
-        self.quorum.nodes.iter().map(|node| node.wire(Lane::Back).call(&ping)).collect()
+        self.quorum.nodes.iter().map(|node| node.wire(Placement::Own).call(&ping)).collect()
     }
 
-    /// Waits on the engine's own thread.
+    /// Waits for calls on the engine's own thread.
     pub(crate) fn wait_for(&self, calls: Vec<Call>) {
-        drop(self.quorum.own.handle().block_on(together(calls)));
+        drop(self.quorum.own.handle().block_on(join_all(calls)));
     }
 
-    /// The engine, as long as somebody else has it.
+    /// Returns a weak reference to the engine.
     pub(crate) fn downgrade(&self) -> WeakEngine {
         WeakEngine(Arc::downgrade(&self.quorum))
     }
 
-    /// Ends a session at all nodes, as if its leases had run out.
+    /// Ends a session at all nodes, as if its leases had expired.
     pub(crate) fn end_session(&self, session: SessionId) -> Result<(), Error> {
         let quorum = &self.quorum;
         let ending = async {
-            let names = quorum.names(Lane::Back).await?;
-            let keys = names.iter().map(|name| quorum.site.keys.lock(name)).collect();
-            let site = &quorum.site;
-            let calling = site.calling(&site.scripts().end_session, keys).with(session.to_hex());
-            let packed = calling.packed(true);
-            let calls = quorum.nodes.iter().map(|node| node.wire(Lane::Back).call(&packed));
-            for outcome in together(calls.collect()).await {
+            let names = quorum.names(Placement::Own).await?;
+            let keys = names.iter().map(|name| quorum.context.keys.lock(name)).collect();
+            let context = &quorum.context;
+            let call =
+                context.script_call(&context.scripts().end_session, keys).with(session.to_hex());
+            let packed = call.packed(true);
+            let calls = quorum.nodes.iter().map(|node| node.wire(Placement::Own).call(&packed));
+            for outcome in join_all(calls.collect()).await {
                 outcome.map_err(Trouble::into_error)?;
             }
             Ok(())
@@ -65,7 +66,7 @@ impl RedlockEngine {
     }
 }
 
-/// An engine that may be gone.
+/// A weak reference to an engine.
 #[derive(Clone)]
 pub(crate) struct WeakEngine(Weak<Quorum>);
 

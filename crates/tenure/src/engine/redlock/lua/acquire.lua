@@ -1,10 +1,11 @@
--- acquire: asks for a name.
+-- acquire: grants the name to an attempt if it is free. Restates `NodeSlot::acquire`.
 --
 -- KEYS   the lock, the node
--- ARGV   the clock of the suite; claim, attempt, hint, lease, delay, for how long a suspect node
---        stays closed (all in microseconds), for how long a counter is kept (milliseconds); session,
---        owner and ancestors, who it is
--- out    {"g", number}; {"h", how much longer, i, g, x, d, t, s, o, a, now}; {"w"}; {"s", how much longer}
+-- ARGV   the virtual clock; claim, attempt, proposed number, lease, lock delay, quarantine of a node
+--        (all in microseconds), time to live of a counter (milliseconds); session, owner and
+--        ancestors, description of the claim
+-- out    {"g", number}: granted; {"h", how much longer, i, g, x, d, t, s, o, a, now}: held by another;
+--        {"w"}: withdrawn before; {"s", how much longer}: in quarantine
 --#include clock
 --#include head
 local lock = call('HMGET', KEYS[1], 'c', 'i', 'n', 'g', 'x', 'd')
@@ -12,13 +13,13 @@ local node = call('HMGET', KEYS[2], 'ready', 'top', 'floor')
 local withdrawn = tomb_of(KEYS[1], ARGV[2])
 local claim, attempt, closed = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[7])
 if not node[1] then
-  -- All memory is gone, though the server runs on: whoever held here may still hold.
+  -- All data are gone, though the server runs on: claims that held here may still hold.
   call('HSET', KEYS[2], 'run', '-', 'ready', text(now + closed), 'top', text(now), 'fresh', '0')
   return { 's', closed }
 end
 local ready, top = tonumber(node[1]), tonumber(node[2])
 if ready > now then
-  -- A clock that was put back must not keep the node closed for longer than it ever should be.
+  -- A clock that was set back must not make the quarantine longer than it ever is.
   if ready - now > closed then
     ready = now + closed
     call('HSET', KEYS[2], 'ready', text(ready))
@@ -41,7 +42,7 @@ end
 local clock = math.min(now, 4503599627370496)
 local hint = math.max(clock - 1000000, math.min(clock + 1000000, tonumber(ARGV[4])))
 local counter = math.max(tonumber(lock[1] or '0'), tonumber(node[3] or '0'))
--- Forgotten because nobody used it for long, while the clock has been put back since.
+-- The counter has expired, and the clock was set back since: begin above all numbers of the node.
 if not lock[1] and top - now > 3600000000 then counter = top + 60000000 end
 local fence = math.max(counter + 1, hint)
 if own then bury(KEYS[1], claim, lock[3], closed, '') end

@@ -1,10 +1,10 @@
--- change_terms: gives the namespace another longest lease at this node, unless a client is connected
--- here that relies on the one that stands. Every connection of a client is subscribed to a channel that
+-- change_terms: changes the longest lease of the namespace at this node, unless a connected client
+-- relies on the current one. Every connection of a client is subscribed to a channel that
 -- names the longest lease which the client states, before it agrees on the terms: see connect.
 --
 -- KEYS   the node, the terms
--- ARGV   the clock of the suite; the new lease in microseconds; what the channels of clients begin with;
---        how often clients had agreed on the terms before the caller found no claim, or "" to be told
+-- ARGV   the virtual clock; the new lease in microseconds; the prefix of the channels of clients;
+--        how often clients had agreed on the terms before the caller found no claim, or "" to read it
 -- out    {"there", channel..} if clients are connected that state another lease; {"top", how often};
 --        {"again"} if another client has agreed since; {"denied", message}; {"ok"}
 --#include clock

@@ -1,10 +1,10 @@
--- connect: what every client says first, and again after each reconnection: agrees on the terms of the
--- namespace, and notices a node that may have lost its memory.
+-- connect: the handshake of every connection, first and after each reconnection: agrees on the terms of
+-- the namespace, and detects a node that may have lost its data.
 --
 -- KEYS   the node, the terms
--- ARGV   the clock of the suite; the version of this layout, the longest lease (0 for a client that makes
---        no claims and agrees to any), and for how long a suspect node stays closed (both in microseconds)
--- out    {"ok", how much longer the node is closed, "1" if it has no past, its run, now};
+-- ARGV   the virtual clock; the version of this layout, the longest lease (0 for a client that makes
+--        no claims and agrees to any), and the quarantine of a node (both in microseconds)
+-- out    {"ok", how much longer the node is in quarantine, "1" if it has no data, its run id, now};
 --        {"version", theirs}; {"lease", theirs}
 --#include clock
 --#include head
@@ -16,12 +16,12 @@ local node = call('HMGET', KEYS[1], 'run', 'ready', 'top', 'fresh')
 local run = string.match(call('INFO', 'server'), 'run_id:(%x+)') or '-'
 local closed = tonumber(ARGV[4])
 local ready, top, fresh = tonumber(node[2] or '0'), tonumber(node[3] or '0'), node[4] or '1'
--- Never by uptime, which goes back when the clock does.
+-- By the run id, not by the uptime, which goes back when the clock does.
 local changed = node[1] ~= run
 if changed then ready = now + closed end
--- Whatever it remembers, it has a past: nobody may declare it new again.
+-- The node was used before: no caller may declare it new again.
 if changed and node[1] then fresh = '0' end
--- A clock that was put back must not keep it closed for longer than it ever should be.
+-- A clock that was set back must not make the quarantine longer than it ever is.
 if ready - now > closed then
   changed, ready = true, now + closed
 end

@@ -1,9 +1,9 @@
--- evict: ends exactly the hold with this number, by force.
+-- evict: ends the hold with exactly this number, by force, and publishes that to its session.
 --
 -- KEYS   the lock
--- ARGV   the clock of the suite; the number, the reason, for how long it is kept (microseconds), what
---        the channel of a session begins with
--- out    {now, "d" or "n", and what stood there: i, n, g, x, d, t, s, o, a}
+-- ARGV   the virtual clock; the number, the reason, for how long it is kept (microseconds), the prefix
+--        of the channels of sessions
+-- out    {now, "d" (done) or "n" (no such hold), and the hold that was found: i, n, g, x, d, t, s, o, a}
 --#include clock
 --#include head
 local lock = call('HMGET', KEYS[1], 'i', 'n', 'g', 'x', 'd', 't', 's', 'o', 'a')

@@ -1,9 +1,9 @@
--- extend: keeps holds alive, those that carry exactly the number they are named by.
+-- extend: extends holds that have exactly the number of the request. Restates `NodeSlot::extend`.
 --
 -- KEYS   their locks
--- ARGV   the clock of the suite; for how long a counter is kept (milliseconds); then for each claim,
+-- ARGV   the virtual clock; time to live of a counter (milliseconds); then for each its claim,
 --        attempt, number, lease in microseconds
--- out    for each 1, 0, or the reason why somebody ended it
+-- out    for each 1, 0, or the reason of an eviction
 --#include clock
 --#include head
 local answers = {}

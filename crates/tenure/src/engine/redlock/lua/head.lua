@@ -1,10 +1,11 @@
--- What every script of a node begins with. The rules are those of `rules.rs`.
+-- Included by every script of a node. The rules are those of `rules.rs`: `tomb_of` is `is_withdrawn`,
+-- `bury` is `withdraw`.
 --
--- A lock is a hash: c, the largest number given out; and while somebody holds: i n, claim and attempt;
--- g, its number; x, when it ends; d, for how long the name stays closed then; t, since when; s, the
--- session; o, the owner and its ancestors; a, who it is, for people.
--- Beside it stands for each claim that was withdrawn KEY:w:CLAIM: the latest attempt that was, until
--- when that is remembered, and the reason if somebody else ended it.
+-- A lock is a hash: c, the largest number granted; and while it is held: i n, claim and attempt;
+-- g, its number; x, when it expires; d, the lock delay; t, since when it is held; s, the session; o, the
+-- owner and its ancestors; a, the description of the claim.
+-- The tombstone of a claim is the key KEY:w:CLAIM: its latest withdrawn attempt, when the tombstone
+-- expires, and the reason if the claim was evicted.
 local call, tonumber = redis.call, tonumber
 local ALL = 4294967295
 local function text(number) return string.format('%.0f', number) end
@@ -15,11 +16,11 @@ local function tomb_of(key, claim)
   if not attempt or now >= tonumber(stands) then return 0, '' end
   return tonumber(attempt), why
 end
--- A counter is forgotten when nobody used it for long, and not before the clock is past it.
+-- Sets the time to live of a counter, which does not expire before the clock is past its number.
 local function linger(key, fence, kept)
   call('PEXPIRE', key, text(kept + math.max(0, math.floor((fence - now) / 1000))))
 end
--- The same, and the node remembers about how far its numbers have got.
+-- Like `linger`, and records about how far the numbers of the node have got (`top`).
 local function keep(key, node, top, fence, kept)
   linger(key, fence, kept)
   if fence > top + 60000000 then call('HSET', node, 'top', text(fence)) end

@@ -1,7 +1,7 @@
--- look: what stands at names.
+-- look: returns the holds of names.
 --
 -- KEYS   the locks
--- ARGV   the clock of the suite
+-- ARGV   the virtual clock
 -- out    {now, and for each {} or {i, n, g, x, d, t, s, o, a}}
 --#include clock
 --#include head

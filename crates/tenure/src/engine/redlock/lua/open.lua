@@ -1,8 +1,8 @@
--- open: the caller declares that nobody has used this set of nodes, so none has to wait.
+-- open: ends the quarantine of a node without data: the caller declares that the set was never used.
 --
 -- KEYS   the node
--- ARGV   the clock of the suite
--- out    1 if it was closed and is open now, otherwise 0
+-- ARGV   the virtual clock
+-- out    1 if the quarantine was ended, otherwise 0
 --#include clock
 --#include head
 local node = call('HMGET', KEYS[1], 'ready', 'fresh')

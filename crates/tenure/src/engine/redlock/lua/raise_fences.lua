@@ -1,9 +1,9 @@
--- raise_fences: lifts the floor of all numbers that the node gives out, and tells how far they may have
--- got so far: the node knows that only to the minute (see `keep` in head.lua).
+-- raise_fences: raises the floor of all numbers that the node grants, and returns how far they may have
+-- got so far: the node records that only to the minute (see `keep` in head.lua).
 --
 -- KEYS   the node
--- ARGV   the clock of the suite; the number that all later ones shall be above, 0 to ask only
--- out    the largest number that may have been given out before
+-- ARGV   the virtual clock; the number that all later ones have to exceed, 0 to change nothing
+-- out    the largest number that may have been granted before
 --#include clock
 --#include head
 local node = call('HMGET', KEYS[1], 'top', 'floor')

@@ -1,9 +1,9 @@
--- release: gives holds back, and refuses from now on whatever copies of them may still arrive.
+-- release: ends holds, and leaves tombstones that refuse late copies. Restates `NodeSlot::release`.
 --
 -- KEYS   their locks
--- ARGV   the clock of the suite; then for each the claim, the latest attempt that is meant, its lease in
---        microseconds, and "1" if others who wait shall be told
--- out    for each 0 if it did not hold, otherwise 1 and, if others are told, one more for each client that is
+-- ARGV   the virtual clock; then for each the claim, the latest attempt that is released, its lease in
+--        microseconds, and "1" to publish that the name is free
+-- out    for each 0 if it did not hold, otherwise 1 plus the number of clients that received the message
 --#include clock
 --#include head
 local answers = {}

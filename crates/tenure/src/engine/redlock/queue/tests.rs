@@ -28,11 +28,11 @@ fn claims<const N: usize>() -> [Arc<Claim>; N] {
     std::array::from_fn(|_| claim_of(Lineage::root(OwnerId::new())))
 }
 
-/// A queue in which these stand, the first with the turn.
-fn queue(waiters: &[Arc<Claim>]) -> Queue {
-    let mut queue = Queue::new(&waiters[0], at(0), LIMIT);
+/// A queue of these waiters, the first with the turn.
+fn queue(waiters: &[Arc<Claim>]) -> TryQueue {
+    let mut queue = TryQueue::new(&waiters[0], at(0), LIMIT);
     for waiter in &waiters[1..] {
-        assert_ne!(queue.ask(waiter, at(0), LIMIT), Admission::Try, "one tries at a time");
+        assert_ne!(queue.may_try(waiter, at(0), LIMIT), Admission::Try, "one tries at a time");
     }
     queue
 }
@@ -52,7 +52,7 @@ fn holder(claim: &Claim) -> HolderView {
 }
 
 #[track_caller]
-fn told(departure: Departure, claim: &Claim) -> Duration {
+fn notified(departure: Departure, claim: &Claim) -> Duration {
     match departure {
         Departure::Others(Some(notice)) if notice.claim == claim.id => notice.after,
         other => panic!("{other:?}"),
@@ -72,12 +72,12 @@ fn waiters_try_one_after_another_in_the_order_of_their_arrival() {
     let [a, b, c] = claims();
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&b), Arc::clone(&c)]);
     for (winner, next) in [(&a, &b), (&b, &c)] {
-        assert_eq!(queue.ask(winner, at(1), LIMIT), Admission::Try);
-        assert_eq!(told(queue.won(winner, at(2)), next), LONGEST);
+        assert_eq!(queue.may_try(winner, at(1), LIMIT), Admission::Try);
+        assert_eq!(notified(queue.won(winner, at(2)), next), MAX_PAUSE);
         let notice = queue.released(winner.id, false, at(3));
         assert_eq!((notice.claim, notice.after), (next.id, Duration::ZERO));
     }
-    assert_eq!(queue.ask(&c, at(4), LIMIT), Admission::Try);
+    assert_eq!(queue.may_try(&c, at(4), LIMIT), Admission::Try);
     assert_eq!(queue.won(&c, at(5)), Departure::Last);
 }
 
@@ -87,7 +87,7 @@ fn a_waiter_that_leaves_passes_its_pause_on() {
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&b), Arc::clone(&c)]);
     let pause = queue.lost(a.id, Some(&holder(&claims::<1>()[0])), None, at(10)).unwrap();
     assert_eq!(queue.leave(b.id, at(10)), Departure::Others(None));
-    assert_eq!(told(queue.leave(a.id, at(10)), &c), pause);
+    assert_eq!(notified(queue.leave(a.id, at(10)), &c), pause);
     assert_eq!(queue.leave(c.id, at(10)), Departure::Last);
 }
 
@@ -95,12 +95,12 @@ fn a_waiter_that_leaves_passes_its_pause_on() {
 fn a_waiter_that_stalls_with_the_turn_goes_to_the_back() {
     let [a, b, c] = claims();
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&b), Arc::clone(&c)]);
-    let Admission::Wait(Some(pause)) = queue.ask(&b, at(0), LIMIT) else { panic!("no time") };
+    let Admission::Wait(Some(pause)) = queue.may_try(&b, at(0), LIMIT) else { panic!("no time") };
     let late = at(0) + pause;
-    assert_eq!(queue.ask(&b, late, LIMIT), Admission::Try);
-    assert_ne!(queue.ask(&a, late, LIMIT), Admission::Try);
-    told(queue.won(&b, late), &c);
-    told(queue.won(&c, late), &a);
+    assert_eq!(queue.may_try(&b, late, LIMIT), Admission::Try);
+    assert_ne!(queue.may_try(&a, late, LIMIT), Admission::Try);
+    notified(queue.won(&b, late), &c);
+    notified(queue.won(&c, late), &a);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_waiter_that_has_not_asked_for_its_lease_is_skipped() {
     let [a, b, c] = claims();
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&b), Arc::clone(&c)]);
     let late = at(0) + LEASE;
-    assert_eq!(queue.ask(&c, late, LIMIT), Admission::Try);
+    assert_eq!(queue.may_try(&c, late, LIMIT), Admission::Try);
     assert_eq!(queue.won(&c, late), Departure::Last, "the others are gone");
     assert!(queue.places.is_empty());
 }
@@ -118,10 +118,10 @@ fn every_waiter_tries_for_itself_while_too_few_nodes_answer() {
     let [a, b, c] = claims();
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&b), Arc::clone(&c)]);
     queue.failed();
-    assert_eq!(queue.ask(&b, at(1), LIMIT), Admission::Try);
-    assert_eq!(queue.ask(&c, at(1), LIMIT), Admission::Try);
+    assert_eq!(queue.may_try(&b, at(1), LIMIT), Admission::Try);
+    assert_eq!(queue.may_try(&c, at(1), LIMIT), Admission::Try);
     assert_eq!(queue.lost(b.id, Some(&holder(&claims::<1>()[0])), None, at(2)), None);
-    assert_ne!(queue.ask(&c, at(3), LIMIT), Admission::Try);
+    assert_ne!(queue.may_try(&c, at(3), LIMIT), Admission::Try);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_waiter_tries_at_once_if_the_holder_that_was_met_may_be_its_ancestor() {
     let child = claim_of(Lineage::nested(OwnerId::new(), &[parent.lineage.owner()]).unwrap());
     let mut queue = queue(&[Arc::clone(&a), Arc::clone(&child)]);
     queue.lost(a.id, Some(&holder(&parent)), None, at(1));
-    assert_eq!(queue.ask(&child, at(2), LIMIT), Admission::Try);
+    assert_eq!(queue.may_try(&child, at(2), LIMIT), Admission::Try);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn processes_spread_their_tries_further_after_votes_were_split() {
     for _ in 0..10 {
         queue.lost(a.id, None, None, at(1));
     }
-    assert_eq!(queue.splits, DOUBLINGS);
+    assert_eq!(queue.splits, MAX_DOUBLINGS);
     for _ in 0..10 {
         queue.lost(a.id, Some(&holder(&b)), None, at(1));
     }

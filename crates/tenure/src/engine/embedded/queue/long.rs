@@ -1,37 +1,38 @@
-//! A long line in the store: one row for each ticket, and rows that find it by claim, by expiry and
-//! by owner. Knows keys and order, not who may come in.
+//! A long queue: one row for each ticket, and index rows that find it by claim, by expiry and by
+//! owner, so that a step costs the same whether 100 or 10,000 wait.
 //!
 //! ```text
-//! L line ahead?0:1 arrival -> ticket         the order in which they are served
-//! C line claim             -> ahead?, arrival
-//! X line expires arrival   -> claim
-//! K line owner arrival     -> claim          for the owner and each of its ancestors
-//! B line ahead?0:1 block   -> how many tickets have an arrival in this block of numbers
+//! L queue ahead?0:1 arrival -> ticket         the order in which they are served
+//! C queue claim             -> ahead?, arrival
+//! X queue expires arrival   -> claim
+//! K queue owner arrival     -> claim          for the owner and each of its ancestors
+//! B queue ahead?0:1 block   -> how many tickets have an arrival number in this block
 //! ```
+//!
+//! The rows of a ticket are written and deleted together. The `B` rows make `place` cheap: whole
+//! blocks are summed up, and only the tickets of the last block are counted one by one.
 
-use super::codec::{self, Damaged, LineHead, Writer};
-use super::line::Seen;
-use super::txn::{Key, Txn};
+use super::super::codec::{self, Damaged, QueueHead, Writer};
+use super::super::slots::RowContext;
+use super::super::txn::{Key, Txn};
+use super::RowRef;
 use crate::contract::{Arrival, ClaimId, OwnerId};
 use crate::ledger::seam::Ticket;
 use crate::time::Tick;
 
-/// How many arrival numbers make a block: next to nothing in the project's own tests, so that they
-/// see several.
-const BLOCK: u64 = if cfg!(feature = "seeded-bugs") { 4 } else { 256 };
-
-/// A long line in the store.
-pub(super) struct LongLine<'t, 'e> {
+/// A long queue within one transaction.
+pub(super) struct LongQueue<'t, 'e> {
     txn: &'t Txn<'e>,
-    head: LineHead,
+    head: QueueHead,
+    block_bits: u32,
 }
 
-impl<'t, 'e> LongLine<'t, 'e> {
-    pub(super) fn new(txn: &'t Txn<'e>, head: LineHead) -> Self {
-        Self { txn, head }
+impl<'t, 'e> LongQueue<'t, 'e> {
+    pub(super) fn new(context: RowContext<'t, 'e>, head: QueueHead) -> Self {
+        Self { txn: context.txn, head, block_bits: context.sizes.block_bits }
     }
 
-    pub(super) fn head(&self) -> LineHead {
+    pub(super) fn head(&self) -> QueueHead {
         self.head
     }
 
@@ -61,9 +62,9 @@ impl<'t, 'e> LongLine<'t, 'e> {
         key
     }
 
-    /// Counts a ticket in its block, or no longer.
+    /// Adds a ticket to the count of its block, or removes it.
     fn count(&self, ticket: &Ticket, more: bool) {
-        let key = self.block_key(ticket.ahead(), ticket.arrival.0 / BLOCK);
+        let key = self.block_key(ticket.ahead(), ticket.arrival.0 >> self.block_bits);
         let count = self.txn.get(&key, "a count of tickets", read_count).unwrap_or(0);
         match if more { count + 1 } else { count.saturating_sub(1) } {
             0 => self.txn.delete(&key),
@@ -96,8 +97,8 @@ impl<'t, 'e> LongLine<'t, 'e> {
         key
     }
 
-    /// Where a claim's ticket stands.
-    fn seat(&self, id: ClaimId) -> Option<(bool, Arrival)> {
+    /// Returns whether a claim's ticket is ahead of the queue, and its arrival.
+    fn position(&self, id: ClaimId) -> Option<(bool, Arrival)> {
         if self.head.len == 0 {
             return None;
         }
@@ -114,12 +115,12 @@ impl<'t, 'e> LongLine<'t, 'e> {
     }
 
     fn find(&self, id: ClaimId) -> Option<Ticket> {
-        let (ahead, arrival) = self.seat(id)?;
+        let (ahead, arrival) = self.position(id)?;
         self.ticket(ahead, arrival)
     }
 
-    /// The tickets under keys that begin with `prefix`, in order.
-    fn walk(&self, prefix: Key) -> impl Iterator<Item = Seen<'_>> {
+    /// Returns the tickets under keys that begin with `prefix`, in order.
+    fn walk(&self, prefix: Key) -> impl Iterator<Item = RowRef<'_>> {
         let mut at: Option<Key> = None;
         std::iter::from_fn(move || {
             let read = |key: &[u8], value: &[u8]| (Key::from(key), codec::read_ticket(value));
@@ -128,7 +129,7 @@ impl<'t, 'e> LongLine<'t, 'e> {
                 Some(at) => self.txn.after(at, &prefix, read)?,
             };
             at = Some(key);
-            self.txn.checked("a ticket", ticket).map(Seen::read)
+            self.txn.checked("a ticket", ticket).map(RowRef::decoded)
         })
     }
 
@@ -140,10 +141,10 @@ impl<'t, 'e> LongLine<'t, 'e> {
 
     fn write(&self, ticket: &Ticket) {
         self.write_ticket(ticket);
-        let mut seat = Writer::default();
-        seat.u8(u8::from(!ticket.ahead()));
-        seat.u64(ticket.arrival.0);
-        self.txn.put(&self.claim_key(ticket.claim.id), seat.bytes());
+        let mut position = Writer::default();
+        position.u8(u8::from(!ticket.ahead()));
+        position.u64(ticket.arrival.0);
+        self.txn.put(&self.claim_key(ticket.claim.id), position.bytes());
     }
 
     fn write_expiry(&self, ticket: &Ticket) {
@@ -151,22 +152,22 @@ impl<'t, 'e> LongLine<'t, 'e> {
         self.txn.put(&self.expiry_key(ticket.expires, ticket.arrival), &id);
     }
 
-    pub(super) fn get(&self, id: ClaimId) -> Option<Seen<'_>> {
-        self.find(id).map(Seen::read)
+    pub(super) fn get(&self, id: ClaimId) -> Option<RowRef<'_>> {
+        self.find(id).map(RowRef::decoded)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Seen<'_>> {
-        // Those ahead sort before the others.
+    pub(super) fn iter(&self) -> impl Iterator<Item = RowRef<'_>> {
+        // Tickets ahead of the queue sort before the others.
         let any = (self.head.len > 0).then(|| self.walk(self.key(b'L')));
         any.into_iter().flatten()
     }
 
-    pub(super) fn ahead(&self) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn ahead(&self) -> impl Iterator<Item = RowRef<'_>> {
         let any = (self.head.ahead > 0).then(|| self.walk(self.class_key(true)));
         any.into_iter().flatten()
     }
 
-    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn kin_of(&self, owner: OwnerId) -> impl Iterator<Item = RowRef<'_>> {
         let prefix = (self.head.len > 0).then(|| self.owner_key(owner));
         let mut at: Option<Key> = None;
         std::iter::from_fn(move || {
@@ -177,26 +178,26 @@ impl<'t, 'e> LongLine<'t, 'e> {
                 Some(at) => self.txn.after(at, prefix, read)?,
             };
             at = Some(key);
-            self.find(self.txn.checked("a ticket's owner", id)?).map(Seen::read)
+            self.find(self.txn.checked("a ticket's owner", id)?).map(RowRef::decoded)
         })
     }
 
-    pub(super) fn before(&self, id: ClaimId) -> impl Iterator<Item = Seen<'_>> {
+    pub(super) fn before(&self, id: ClaimId) -> impl Iterator<Item = RowRef<'_>> {
         let prefix = self.key(b'L');
-        let mut at = self.seat(id).map(|(ahead, arrival)| self.order_key(ahead, arrival));
+        let mut at = self.position(id).map(|(ahead, arrival)| self.order_key(ahead, arrival));
         std::iter::from_fn(move || {
             let read = |key: &[u8], value: &[u8]| (Key::from(key), codec::read_ticket(value));
             let (key, ticket) = self.txn.before(at.as_ref()?, &prefix, read)?;
             at = Some(key);
-            self.txn.checked("a ticket", ticket).map(Seen::read)
+            self.txn.checked("a ticket", ticket).map(RowRef::decoded)
         })
     }
 
     pub(super) fn place(&self, id: ClaimId) -> Option<usize> {
-        let (ahead, arrival) = self.seat(id)?;
-        let block = arrival.0 / BLOCK;
+        let (ahead, arrival) = self.position(id)?;
+        let block = arrival.0 >> self.block_bits;
         let mut before = if ahead { 0 } else { self.head.ahead as usize };
-        // Whole blocks first, then the tickets of its own.
+        // Whole blocks first, then the tickets of its own block.
         let mut prefix = self.key(b'B');
         prefix.push(u8::from(!ahead));
         let mut at = prefix.clone();
@@ -210,7 +211,7 @@ impl<'t, 'e> LongLine<'t, 'e> {
             before += self.txn.checked("a count of tickets", count)? as usize;
             at = key;
         }
-        let from = self.order_key(ahead, Arrival(block * BLOCK));
+        let from = self.order_key(ahead, Arrival(block << self.block_bits));
         Some(before + self.txn.count(&from, &self.order_key(ahead, arrival)) + 1)
     }
 
@@ -264,7 +265,7 @@ impl<'t, 'e> LongLine<'t, 'e> {
     }
 
     pub(super) fn owner_holds(&mut self, owner: OwnerId, holds: bool) {
-        let kin: Vec<Ticket> = self.kin_of(owner).map(Seen::into_ticket).collect();
+        let kin: Vec<Ticket> = self.kin_of(owner).map(RowRef::into_ticket).collect();
         for mut ticket in kin {
             let was_ahead = ticket.ahead();
             let old_key = self.order_key(was_ahead, ticket.arrival);

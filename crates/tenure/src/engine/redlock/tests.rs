@@ -1,33 +1,33 @@
-//! The scripts do what the rules say: random programs, message by message, on a real server and in
-//! pure code, on one clock. Knows both sides.
+//! The scripts and the rules agree: random programs are run request by request on a real server and
+//! in pure code, on one virtual clock, and every reply is compared.
 
 use proptest::prelude::*;
 use servers::{Redis, Reply};
 
-use super::rules::{Acquired, Asked, Slot, Token};
-use super::scripts::{Calling, Script, on_given_clock};
+use super::rules::{AcquireArgs, AcquireReply, AttemptId, NodeSlot};
+use super::scripts::{NodeScript, ScriptCall, on_given_clock};
 use crate::contract::{ClaimId, OwnerId};
 
 const KEY: &str = "tenure:{agreement/lock}:q";
 const NODE: &str = "tenure:{agreement}:node";
 const START: u64 = 1_700_000_000_000_000;
 
-/// One message to a node, or time that passes before it.
+/// One request to a node, or time that passes before it.
 #[derive(Clone, Debug)]
 enum Message {
-    Acquire { token: Token, hint: u64, lease: u64, delay: u64 },
-    Raise { token: Token, fence: u64, lease: u64 },
-    Extend { token: Token, fence: u64, lease: u64 },
-    Release { token: Token },
+    Acquire { token: AttemptId, hint: u64, lease: u64, delay: u64 },
+    Raise { token: AttemptId, fence: u64, lease: u64 },
+    Extend { token: AttemptId, fence: u64, lease: u64 },
+    Release { token: AttemptId },
     Pass(u64),
 }
 
-fn token() -> impl Strategy<Value = Token> {
+fn token() -> impl Strategy<Value = AttemptId> {
     (0..3_u128, 1..4_u32)
-        .prop_map(|(claim, attempt)| Token { claim: ClaimId::from_u128(claim), attempt })
+        .prop_map(|(claim, attempt)| AttemptId { claim: ClaimId::from_u128(claim), attempt })
 }
 
-/// A number around the present: the clamp of a node leaves it alone.
+/// A number around the present, which the clamp of a node does not change.
 fn number() -> impl Strategy<Value = u64> {
     START..START + 40
 }
@@ -47,25 +47,25 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-struct Node<'a> {
+struct ScriptNode<'a> {
     redis: &'a Redis,
     now: u64,
 }
 
-impl Node<'_> {
-    fn run(&self, script: &'static Script, keys: &[&str], words: &[String]) -> Reply {
+impl ScriptNode<'_> {
+    fn run(&self, script: &'static NodeScript, keys: &[&str], words: &[String]) -> Reply {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        let mut calling = Calling::new(script, keys, self.now.to_string());
+        let mut call = ScriptCall::new(script, keys, self.now.to_string());
         for word in words {
-            calling.push(word.as_bytes());
+            call.push(word.as_bytes());
         }
-        let reply = self.redis.cmd(&calling.words()).unwrap();
+        let reply = self.redis.cmd(&call.words()).unwrap();
         assert_eq!(reply.error(), None);
         reply
     }
 
-    fn acquire(&self, asked: &Asked) -> Acquired {
-        let Asked { token, hint, lease, delay } = asked;
+    fn acquire(&self, asked: &AcquireArgs) -> AcquireReply {
+        let AcquireArgs { token, hint, lease, delay } = asked;
         let numbers = [u64::from(token.attempt), *hint, *lease, *delay, 60_000_000, 100_000];
         let mut words = vec![token.claim.to_hex()];
         words.extend(numbers.iter().map(ToString::to_string));
@@ -73,28 +73,28 @@ impl Node<'_> {
         let reply = self.run(&on_given_clock().acquire, &[KEY, NODE], &words);
         let number = || reply.list()[1].text().unwrap().parse().unwrap();
         match reply.list()[0].text().unwrap() {
-            "g" => Acquired::Granted(number()),
-            "h" => Acquired::Held(number()),
-            "w" => Acquired::Withdrawn,
+            "g" => AcquireReply::Granted(number()),
+            "h" => AcquireReply::Held(number()),
+            "w" => AcquireReply::Withdrawn,
             other => panic!("{other}"),
         }
     }
 
-    fn raise(&self, token: Token, fence: u64, lease: u64) -> bool {
+    fn raise(&self, token: AttemptId, fence: u64, lease: u64) -> bool {
         let words = [token.claim.to_hex(), token.attempt.to_string(), fence.to_string()];
         let more = [lease.to_string(), "100000".to_owned()];
         let words: Vec<_> = words.into_iter().chain(more).collect();
         self.run(&on_given_clock().raise, &[KEY, NODE], &words).int() == Some(1)
     }
 
-    fn extend(&self, token: Token, fence: u64, lease: u64) -> bool {
+    fn extend(&self, token: AttemptId, fence: u64, lease: u64) -> bool {
         let mut words = vec!["100000".to_owned(), token.claim.to_hex()];
         words.extend([u64::from(token.attempt), fence, lease].iter().map(ToString::to_string));
         self.run(&on_given_clock().extend, &[KEY], &words).list()[0].int() == Some(1)
     }
 
-    fn release(&self, token: Token) -> bool {
-        // Remembered for longer than any program takes, as the rules remember for ever.
+    fn release(&self, token: AttemptId) -> bool {
+        // Kept for longer than any program takes, because the rules keep tombstones for ever.
         let words = [token.claim.to_hex(), token.attempt.to_string(), "60000000".to_owned()];
         let words: Vec<_> = words.into_iter().chain(["1".to_owned()]).collect();
         self.run(&on_given_clock().release, &[KEY], &words).list()[0].int() == Some(1)
@@ -105,12 +105,12 @@ fn agree(redis: &Redis, program: &[Message]) {
     let done = |words: &[&str]| assert_eq!(redis.cmd(words).unwrap().error(), None);
     done(&["FLUSHALL"]);
     done(&["HSET", NODE, "run", "r", "ready", "0", "top", "0", "fresh", "0"]);
-    let (mut node, mut rules) = (Node { redis, now: START }, Slot::default());
+    let (mut node, mut rules) = (ScriptNode { redis, now: START }, NodeSlot::default());
     for (at, message) in program.iter().enumerate() {
         let now = node.now;
         let (theirs, ours) = match *message {
             Message::Acquire { token, hint, lease, delay } => {
-                let asked = Asked { token, hint, lease, delay };
+                let asked = AcquireArgs { token, hint, lease, delay };
                 let (theirs, ours) = (node.acquire(&asked), rules.acquire(asked, now));
                 (format!("{theirs:?}"), format!("{ours:?}"))
             }
@@ -119,9 +119,9 @@ fn agree(redis: &Redis, program: &[Message]) {
                 (theirs.to_string(), rules.raise(token, fence, now, lease).to_string())
             }
             Message::Extend { token, fence, lease } => {
-                // Now and then with the number that stands there.
-                let stands = rules.record.as_ref().map(|record| record.fence);
-                let fence = stands.filter(|_| fence % 2 == 0).unwrap_or(fence);
+                // Now and then with the number of the hold.
+                let current = rules.record.as_ref().map(|record| record.fence);
+                let fence = current.filter(|_| fence % 2 == 0).unwrap_or(fence);
                 let theirs = node.extend(token, fence, lease);
                 (theirs.to_string(), rules.extend(token, fence, now, lease).to_string())
             }
@@ -146,9 +146,9 @@ fn a_counter_ahead_of_the_clock_is_kept_until_the_clock_is_past_it() {
     let redis = Redis::start();
     let done = |words: &[&str]| redis.cmd(words).unwrap();
     done(&["HSET", NODE, "run", "r", "ready", "0", "top", "0", "fresh", "0"]);
-    let node = Node { redis: &redis, now: START };
-    let token = Token { claim: ClaimId::from_u128(1), attempt: 1 };
-    node.acquire(&Asked { token, hint: START, lease: 1_000_000, delay: 0 });
+    let node = ScriptNode { redis: &redis, now: START };
+    let token = AttemptId { claim: ClaimId::from_u128(1), attempt: 1 };
+    node.acquire(&AcquireArgs { token, hint: START, lease: 1_000_000, delay: 0 });
     // Another node's clock is an hour ahead, and its number was the largest.
     let far = START + 3_600_000_000;
     assert!(node.raise(token, far, 1_000_000));

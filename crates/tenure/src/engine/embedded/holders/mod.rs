@@ -1,180 +1,176 @@
 //! The holders of a slot, as the store keeps them: a few in the slot's own row, many in rows of
-//! their own. Knows which it is, not who may come in.
+//! their own with indexes (`long.rs`).
 //!
-//! They get rows of their own when one more comes than a row may have, and stand in the slot's row
-//! again after the last of them has gone.
+//! They get rows of their own when one more would exceed `Sizes::few_holders`, and are kept in
+//! the slot's row again after the last of them has left. Admission rules are the ledger's: this
+//! file implements its trait [`Holders`].
+
+mod long;
 
 use std::sync::atomic::Ordering;
 
-use super::codec::{HoldsHead, HoldsRow};
-use super::guard::Counters;
-use super::line::Seen;
-use super::long_holds::LongHolds;
-use super::txn::Txn;
+use self::long::LongHolders;
+use super::codec::{HoldersHead, HoldersRow};
+use super::queue::RowRef;
+use super::slots::RowContext;
 use crate::contract::{ClaimId, Fence, OwnerId};
 use crate::ledger::seam::{Hold, Holders, Holds};
 use crate::time::Tick;
 
-/// Most holders that stand in their slot's row. Next to nothing in the project's own tests, so that
-/// they see both kinds.
-const FEW: usize = if cfg!(feature = "seeded-bugs") { 3 } else { 24 };
-
-/// The holders of a slot.
-pub(super) struct HeldBy<'t, 'e> {
-    txn: &'t Txn<'e>,
-    counters: &'t Counters,
+/// The holders of a slot within one transaction.
+pub(super) struct StoredHolders<'t, 'e> {
+    context: RowContext<'t, 'e>,
+    /// The weights of one owner's claims add up.
     additive: bool,
-    kept: Kept<'t, 'e>,
+    form: HoldersForm<'t, 'e>,
 }
 
-enum Kept<'t, 'e> {
+enum HoldersForm<'t, 'e> {
     Few(Holds),
-    Many(LongHolds<'t, 'e>),
+    Many(LongHolders<'t, 'e>),
 }
 
-impl<'t, 'e> HeldBy<'t, 'e> {
-    /// No holders.
-    pub(super) fn empty(txn: &'t Txn<'e>, counters: &'t Counters) -> Self {
-        Self { txn, counters, additive: false, kept: Kept::Few(Holds::new(false)) }
+impl<'t, 'e> StoredHolders<'t, 'e> {
+    /// Makes an empty set of holders.
+    pub(super) fn empty(context: RowContext<'t, 'e>) -> Self {
+        Self { context, additive: false, form: HoldersForm::Few(Holds::new(false)) }
     }
 
-    /// The holders of which a slot's row says this.
-    pub(super) fn new(
-        txn: &'t Txn<'e>,
-        counters: &'t Counters,
-        row: HoldsRow,
-        additive: bool,
-    ) -> Self {
-        let kept = match row {
-            HoldsRow::Few(holds) => Kept::Few(holds),
-            HoldsRow::Many(head) => Kept::Many(LongHolds::new(txn, head, additive)),
+    /// Makes the holders that a slot's row describes.
+    pub(super) fn new(context: RowContext<'t, 'e>, row: HoldersRow, additive: bool) -> Self {
+        let form = match row {
+            HoldersRow::Few(holds) => HoldersForm::Few(holds),
+            HoldersRow::Many(head) => {
+                HoldersForm::Many(LongHolders::new(context.txn, head, additive))
+            }
         };
-        Self { txn, counters, additive, kept }
+        Self { context, additive, form }
     }
 
-    /// What the slot's row is to say: all of a few, or where many stand.
-    pub(super) fn row(&self) -> Result<&Holds, HoldsHead> {
-        match &self.kept {
-            Kept::Few(holds) => Ok(holds),
-            Kept::Many(many) => Err(many.head()),
+    /// Returns what goes into the slot's row: a few holders, or the head of many.
+    pub(super) fn row(&self) -> Result<&Holds, HoldersHead> {
+        match &self.form {
+            HoldersForm::Few(holds) => Ok(holds),
+            HoldersForm::Many(many) => Err(many.head()),
         }
     }
 
-    /// Gives every holder a row of its own.
-    fn spread(&mut self) {
-        let Kept::Few(few) = &self.kept else { return };
-        let id = self.counters.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
-        let head = HoldsHead { id, ..HoldsHead::default() };
-        let mut many = LongHolds::new(self.txn, head, self.additive);
+    /// Moves every holder into a row of its own.
+    fn lengthen(&mut self) {
+        let HoldersForm::Few(few) = &self.form else { return };
+        let id = self.context.counters.arrivals.fetch_add(1, Ordering::Relaxed) + 1;
+        let head = HoldersHead { id, ..HoldersHead::default() };
+        let mut many = LongHolders::new(self.context.txn, head, self.additive);
         for hold in few.iter() {
             many.insert(hold);
         }
-        self.kept = Kept::Many(many);
+        self.form = HoldersForm::Many(many);
     }
 }
 
-impl Holders for HeldBy<'_, '_> {
+impl Holders for StoredHolders<'_, '_> {
     type Seen<'a>
-        = Seen<'a, Hold>
+        = RowRef<'a, Hold>
     where
         Self: 'a;
 
     fn len(&self) -> usize {
-        match &self.kept {
-            Kept::Few(few) => few.len(),
-            Kept::Many(many) => many.head().len as usize,
+        match &self.form {
+            HoldersForm::Few(few) => few.len(),
+            HoldersForm::Many(many) => many.head().len as usize,
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = Seen<'_, Hold>> {
-        let (few, many) = match &self.kept {
-            Kept::Few(few) => (Some(few.iter().map(Seen::Here)), None),
-            Kept::Many(many) => (None, Some(many.iter().map(Seen::read))),
+    fn iter(&self) -> impl Iterator<Item = RowRef<'_, Hold>> {
+        let (few, many) = match &self.form {
+            HoldersForm::Few(few) => (Some(few.iter().map(RowRef::Cached)), None),
+            HoldersForm::Many(many) => (None, Some(many.iter().map(RowRef::decoded))),
         };
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
-    fn get(&self, id: ClaimId) -> Option<Seen<'_, Hold>> {
-        match &self.kept {
-            Kept::Few(few) => few.get(id).map(Seen::Here),
-            Kept::Many(many) => many.get(id).map(Seen::read),
+    fn get(&self, id: ClaimId) -> Option<RowRef<'_, Hold>> {
+        match &self.form {
+            HoldersForm::Few(few) => few.get(id).map(RowRef::Cached),
+            HoldersForm::Many(many) => many.get(id).map(RowRef::decoded),
         }
     }
 
-    fn heaviest_of(&self, owner: OwnerId) -> Option<Seen<'_, Hold>> {
-        match &self.kept {
-            Kept::Few(few) => few.heaviest_of(owner).map(Seen::Here),
-            Kept::Many(many) => many.heaviest_of(owner).map(Seen::read),
+    fn heaviest_of(&self, owner: OwnerId) -> Option<RowRef<'_, Hold>> {
+        match &self.form {
+            HoldersForm::Few(few) => few.heaviest_of(owner).map(RowRef::Cached),
+            HoldersForm::Many(many) => many.heaviest_of(owner).map(RowRef::decoded),
         }
     }
 
     fn owner_weight(&self, owner: OwnerId) -> u64 {
-        match &self.kept {
-            Kept::Few(few) => few.owner_weight(owner),
-            Kept::Many(many) => many.owner_weight(owner),
+        match &self.form {
+            HoldersForm::Few(few) => few.owner_weight(owner),
+            HoldersForm::Many(many) => many.owner_weight(owner),
         }
     }
 
     fn weight(&self) -> u64 {
-        match &self.kept {
-            Kept::Few(few) => few.weight(),
-            Kept::Many(many) => many.head().weight,
+        match &self.form {
+            HoldersForm::Few(few) => few.weight(),
+            HoldersForm::Many(many) => many.head().weight,
         }
     }
 
     fn first_end(&self, delayed: bool) -> Option<Tick> {
-        match &self.kept {
-            Kept::Few(few) => few.first_end(delayed),
-            Kept::Many(many) => many.first_end(delayed),
+        match &self.form {
+            HoldersForm::Few(few) => few.first_end(delayed),
+            HoldersForm::Many(many) => many.first_end(delayed),
         }
     }
 
     fn insert(&mut self, hold: Hold) {
-        if matches!(&self.kept, Kept::Few(few) if few.len() >= FEW) {
-            self.spread();
+        let most = self.context.sizes.few_holders;
+        if matches!(&self.form, HoldersForm::Few(few) if few.len() >= most) {
+            self.lengthen();
         }
-        match &mut self.kept {
-            Kept::Few(few) => few.insert(hold),
-            Kept::Many(many) => many.insert(&hold),
+        match &mut self.form {
+            HoldersForm::Few(few) => few.insert(hold),
+            HoldersForm::Many(many) => many.insert(&hold),
         }
     }
 
     fn remove(&mut self, id: ClaimId) -> Option<Hold> {
-        let removed = match &mut self.kept {
-            Kept::Few(few) => few.remove(id),
-            Kept::Many(many) => many.remove(id),
+        let removed = match &mut self.form {
+            HoldersForm::Few(few) => few.remove(id),
+            HoldersForm::Many(many) => many.remove(id),
         };
-        if matches!(&self.kept, Kept::Many(many) if many.head().len == 0) {
-            self.kept = Kept::Few(Holds::new(self.additive));
+        if matches!(&self.form, HoldersForm::Many(many) if many.head().len == 0) {
+            self.form = HoldersForm::Few(Holds::new(self.additive));
         }
         removed
     }
 
     fn change(&mut self, id: ClaimId, change: impl FnOnce(&mut Hold)) {
-        match &mut self.kept {
-            Kept::Few(few) => few.change(id, change),
-            Kept::Many(many) => many.change(id, change),
+        match &mut self.form {
+            HoldersForm::Few(few) => few.change(id, change),
+            HoldersForm::Many(many) => many.change(id, change),
         }
     }
 
     fn renew(&mut self, id: ClaimId, expires: Tick) -> Option<(Fence, Option<u64>)> {
-        match &mut self.kept {
-            Kept::Few(few) => few.renew(id, expires),
-            Kept::Many(many) => many.renew(id, expires),
+        match &mut self.form {
+            HoldersForm::Few(few) => few.renew(id, expires),
+            HoldersForm::Many(many) => many.renew(id, expires),
         }
     }
 
     fn dead(&mut self, now: Tick) -> Option<ClaimId> {
-        match &mut self.kept {
-            Kept::Few(few) => few.dead(now),
-            Kept::Many(many) => many.dead(now),
+        match &mut self.form {
+            HoldersForm::Few(few) => few.dead(now),
+            HoldersForm::Many(many) => many.dead(now),
         }
     }
 
-    /// Only called where nobody holds: no rows are left behind.
+    /// Only called for a slot without holders, so no rows are left behind.
     fn reset(&mut self, additive: bool) {
         self.additive = additive;
-        self.kept = Kept::Few(Holds::new(additive));
+        self.form = HoldersForm::Few(Holds::new(additive));
     }
 }
 
@@ -184,10 +180,13 @@ mod tests {
     use std::time::Duration;
 
     use super::super::files::{FIRST_MAP, open_env};
+    use super::super::gate::Counters;
+    use super::super::sizes::Sizes;
+    use super::super::txn::Txn;
     use super::*;
     use crate::contract::{About, Arrival, Claim, Lineage, Name, Part, Parts, Patience};
 
-    /// Numbers by chance, the same in every run.
+    /// Pseudo-random numbers, the same in every run.
     struct Chance(u64);
 
     impl Chance {
@@ -221,9 +220,9 @@ mod tests {
         }
     }
 
-    /// What the rules can ask.
+    /// Compares everything that the rules can ask.
     #[track_caller]
-    fn compare(kept: &mut HeldBy<'_, '_>, model: &mut Holds, last: u64) {
+    fn compare(kept: &mut StoredHolders<'_, '_>, model: &mut Holds, last: u64) {
         assert_eq!((kept.len(), kept.weight()), (model.len(), model.weight()));
         let facts = |hold: &Hold| (hold.claim.id, hold.fence, hold.expires, hold.reserved);
         let all: Vec<_> = kept.iter().map(|hold| facts(&hold)).collect();
@@ -252,7 +251,8 @@ mod tests {
         let counters = Counters::default();
         for (seed, additive) in [(1, false), (2, true), (3, false)] {
             let txn = Txn::new(env.write_txn().unwrap(), table);
-            let mut kept = HeldBy::empty(&txn, &counters);
+            let context = RowContext { txn: &txn, counters: &counters, sizes: &Sizes::SMALL };
+            let mut kept = StoredHolders::empty(context);
             let mut model = Holds::new(additive);
             kept.reset(additive);
             let mut chance = Chance(seed);
@@ -279,8 +279,8 @@ mod tests {
                 compare(&mut kept, &mut model, number);
                 most = most.max(kept.len());
             }
-            assert!(most > FEW, "{most} were not many");
-            assert!(kept.row().is_err(), "many do not stand in the slot's row");
+            assert!(most > Sizes::SMALL.few_holders, "{most} were not many");
+            assert!(kept.row().is_err(), "many are not kept in the slot's row");
             let left: Vec<ClaimId> = model.iter().map(|hold| hold.claim.id).collect();
             for id in left {
                 assert!(kept.remove(id).is_some() && model.remove(id).is_some());

@@ -1,5 +1,8 @@
-//! A thread for steps that would have to wait: for the gate, or for the disk. Knows jobs, not what
-//! they do.
+//! A thread for steps that block: on the gate, or on the disk.
+//!
+//! An engine has two such threads, one for each kind of wait, so that a slow `fsync` does not delay
+//! a claim. A worker runs its jobs in order, one at a time; a job that panics ends only itself, and
+//! its caller gets an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
@@ -14,49 +17,48 @@ use crate::process::Birth;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Runs jobs one after the other on a thread of its own, which starts with the first job and ends
-/// with this value.
+/// Runs jobs on a thread that starts with the first job and ends when this value is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Helper {
-    /// With the process that the thread is in.
+pub(super) struct Worker {
+    /// The queue of the thread, and the process that the thread is in.
     jobs: Mutex<Option<(Sender<Job>, Birth)>>,
 }
 
-impl Helper {
-    /// Runs the job, unless its caller has stopped waiting by then.
+impl Worker {
+    /// Runs the job and returns its result. The job is skipped if the future was dropped before the
+    /// thread came to it.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let (tell, told) = oneshot::channel();
-        self.give(Box::new(move || {
-            if !tell.is_closed() {
-                let _ = tell.send(job());
+        let (sender, result) = oneshot::channel();
+        self.push(Box::new(move || {
+            if !sender.is_closed() {
+                let _ = sender.send(job());
             }
         }))?;
-        told.await.unwrap_or_else(|_| Err(ended()))
+        result.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Runs the job some time soon; nobody waits for it.
-    pub(super) fn later(&self, job: impl FnOnce() + Send + 'static) {
-        // Without a thread it is left undone, which every such job allows.
-        let _ = self.give(Box::new(job));
+    /// Queues a job without waiting for it. Best effort: without a thread the job is dropped.
+    pub(super) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
+        let _ = self.push(Box::new(job));
     }
 
-    /// Waits until everything that was given before is done: for tests.
+    /// Waits until all jobs that were queued before are done: for tests.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn settle(&self) {
         if self.jobs.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
             return;
         }
-        let (tell, told) = channel();
-        self.later(move || {
-            let _ = tell.send(());
+        let (sender, done) = channel();
+        self.spawn(move || {
+            let _ = sender.send(());
         });
-        let _ = told.recv();
+        let _ = done.recv();
     }
 
-    fn give(&self, job: Job) -> Result<(), Error> {
+    fn push(&self, job: Job) -> Result<(), Error> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, birth) = match &*jobs {
             Some(started) => started,
@@ -74,11 +76,11 @@ fn start() -> Result<Sender<Job>, Error> {
     let (sender, jobs) = channel::<Job>();
     let work = move || {
         for job in jobs {
-            // One that fails must not take the others with it; its caller hears that it ended.
+            // The result's sender is dropped with the job, so the caller gets an error.
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     };
-    let started = thread::Builder::new().name("tenure-helper".to_owned()).spawn(work);
+    let started = thread::Builder::new().name("tenure-worker".to_owned()).spawn(work);
     started.map(|_| sender).map_err(|error| {
         Error::new(ErrorKind::Unavailable, "cannot start a thread for the embedded store")
             .with_help("raise the limit on threads")
@@ -87,7 +89,7 @@ fn start() -> Result<Sender<Job>, Error> {
 }
 
 fn ended() -> Error {
-    Error::new(ErrorKind::Unavailable, "the embedded store's helper thread has ended")
+    Error::new(ErrorKind::Unavailable, "the embedded store's worker thread has ended")
         .effect_unknown()
         .with_help("connect again")
 }

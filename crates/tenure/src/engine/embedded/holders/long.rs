@@ -1,38 +1,37 @@
-//! Many holders of one slot in the store: one row for each hold, and rows that find it by claim, by
-//! expiry and by owner, so that a step reads only the holds that it asks for. Knows keys, sums and
-//! order, not who may come in.
+//! Many holders of one slot: one row for each hold, and index rows that find it by claim, by expiry
+//! and by owner, so that a step reads only the holds that it asks for.
 //!
 //! ```text
-//! H holders number               -> hold      in the order in which they came in
+//! H holders number               -> hold      in the order of the grants
 //! D holders claim                -> number
 //! E holders expires number       -> claim
 //! O holders owner weight number  -> nothing
 //! ```
 //!
-//! The heaviest hold of an owner, the latest among equals, is the last of its `O` rows.
-//!
-//! How many there are and what they weigh together stands in the slot's row.
+//! The heaviest hold of an owner, the latest among equals, is the last of its `O` rows. How many
+//! holders there are and what they weigh together is kept in the slot's row ([`HoldersHead`]), so
+//! that admission reads no hold at all. The rows of a hold are written and deleted together.
 
-use super::codec::{self, Damaged, HoldsHead, Writer};
-use super::txn::{Key, Txn};
+use super::super::codec::{self, Damaged, HoldersHead, Writer};
+use super::super::txn::{Key, Txn};
 use crate::contract::{ClaimId, Fence, OwnerId};
 use crate::ledger::seam::Hold;
 use crate::time::Tick;
 
-/// Many holders.
-pub(super) struct LongHolds<'t, 'e> {
+/// Many holders within one transaction.
+pub(super) struct LongHolders<'t, 'e> {
     txn: &'t Txn<'e>,
-    head: HoldsHead,
+    head: HoldersHead,
     /// The weights of one owner's claims add up.
     additive: bool,
 }
 
-impl<'t, 'e> LongHolds<'t, 'e> {
-    pub(super) fn new(txn: &'t Txn<'e>, head: HoldsHead, additive: bool) -> Self {
+impl<'t, 'e> LongHolders<'t, 'e> {
+    pub(super) fn new(txn: &'t Txn<'e>, head: HoldersHead, additive: bool) -> Self {
         Self { txn, head, additive }
     }
 
-    pub(super) fn head(&self) -> HoldsHead {
+    pub(super) fn head(&self) -> HoldersHead {
         self.head
     }
 
@@ -59,7 +58,7 @@ impl<'t, 'e> LongHolds<'t, 'e> {
         self.hold(number)
     }
 
-    /// What an owner's heaviest hold weighs: its key says so.
+    /// Returns the weight of an owner's heaviest hold, which is in its key.
     pub(super) fn owner_weight(&self, owner: OwnerId) -> u64 {
         self.heaviest(owner).map_or(0, |(weight, _)| u64::from(weight))
     }
@@ -121,7 +120,7 @@ impl<'t, 'e> LongHolds<'t, 'e> {
         self.first_expiry().filter(|(expires, _)| *expires <= now).map(|(_, id)| id)
     }
 
-    /// The hold that expires first, and when.
+    /// Returns the hold that expires first, and when.
     fn first_expiry(&self) -> Option<(Tick, ClaimId)> {
         let prefix = self.key(b'E');
         let first = self.txn.from(&prefix, &prefix, |key, value| {
@@ -133,11 +132,11 @@ impl<'t, 'e> LongHolds<'t, 'e> {
         self.txn.checked("the expiry of a holder", first?.ok_or(Damaged))
     }
 
-    /// The weight and the number of an owner's heaviest hold, the latest among equals.
+    /// Returns weight and number of an owner's heaviest hold, the latest among equals.
     fn heaviest(&self, owner: OwnerId) -> Option<(u32, u64)> {
         let prefix = self.owner_key(owner);
         let mut end = prefix.clone();
-        // Longer than what stands behind the owner in any key, and above it.
+        // Greater than any key with this prefix: longer than weight and number, all ones.
         end.extend_from_slice(&[0xff; 13]);
         let last = self.txn.before(&end, &prefix, |key, _| {
             let rest = key.get(prefix.len()..)?;

@@ -1,91 +1,106 @@
-//! Slots and tombstones in the store, read when a step asks for them and written when it ends.
-//! Knows keys, not rules.
+//! Slots and tombstones as rows of one namespace, within one transaction.
+//!
+//! A slot is read when the step first asks for it, cached, and written back when the step ends or
+//! the cache is full. Only slots that were changed are written, and only if their bytes differ.
 //!
 //! ```text
-//! S namespace name         -> slot: shape, holders if they are few, and its line if that is short
+//! S namespace name         -> slot: shape, holders if they are few, and its queue if that is short
 //! T namespace claim        -> tombstone
-//! U namespace until claim  -> nothing        tombstones by the end of their time
+//! U namespace until claim  -> nothing        tombstones by when they expire
+//! N name                   -> a namespace: its number, and the longest lease
+//! M                        -> the last number of a namespace
 //! ```
 //!
-//! Names stand in their keys as they are, so that pages of them come in order.
+//! Names are in their keys as they are, so that a page of them is read in order. Implements the
+//! trait [`Shelf`], by which the ledger asks for slots.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::codec::{self, Writer};
-use super::guard::Counters;
-use super::holders::HeldBy;
-use super::line::Rows;
+use super::gate::Counters;
+use super::holders::StoredHolders;
+use super::queue::StoredQueue;
+use super::sizes::Sizes;
 use super::txn::{Key, Txn};
 use crate::contract::{ClaimId, Name, Namespace, Shape};
 use crate::ledger::seam::{Shelf, Slot, Tomb};
 use crate::time::Tick;
 
-/// How many slots a step keeps before it writes them back.
-const KEPT: usize = 64;
-/// How many old tombstones are cleared away for each new one.
+/// How many slots a step caches before it writes them back.
+const MAX_CACHED: usize = 64;
+/// How many expired tombstones are deleted for each new one.
 const CLEARED: usize = 2;
 
+/// What queues and holders need to read and write rows of their own.
+#[derive(Clone, Copy)]
+pub(super) struct RowContext<'t, 'e> {
+    pub(super) txn: &'t Txn<'e>,
+    pub(super) counters: &'t Counters,
+    pub(super) sizes: &'t Sizes,
+}
+
 /// The slots of one namespace within one transaction.
-pub(super) struct Pages<'t, 'e> {
-    txn: &'t Txn<'e>,
-    counters: &'t Counters,
+pub(super) struct SlotRows<'t, 'e> {
+    context: RowContext<'t, 'e>,
     namespace: u32,
-    kept: Vec<Kept<'t, 'e>>,
-    /// Where the latest slot stands: nearly every look is for the same one again.
+    cached: Vec<CachedSlot<'t, 'e>>,
+    /// The index of the slot that was asked for last: nearly always the next one too.
     latest: usize,
 }
 
-struct Kept<'t, 'e> {
+struct CachedSlot<'t, 'e> {
     name: Name,
-    slot: Option<Box<Slot<Rows<'t, 'e>, HeldBy<'t, 'e>>>>,
-    /// It has a row.
+    slot: Option<Box<Slot<StoredQueue<'t, 'e>, StoredHolders<'t, 'e>>>>,
+    /// The store has a row for it.
     stored: bool,
     changed: bool,
 }
 
-impl<'t, 'e> Pages<'t, 'e> {
-    pub(super) fn new(txn: &'t Txn<'e>, counters: &'t Counters, namespace: u32) -> Self {
-        Self { txn, counters, namespace, kept: Vec::new(), latest: 0 }
+impl<'t, 'e> SlotRows<'t, 'e> {
+    pub(super) fn new(context: RowContext<'t, 'e>, namespace: u32) -> Self {
+        Self { context, namespace, cached: Vec::new(), latest: 0 }
     }
 
     /// Writes back what has changed.
     pub(super) fn flush(&mut self) {
-        for kept in std::mem::take(&mut self.kept) {
-            let key = self.slot_key(&kept.name);
-            match kept.slot {
-                _ if !kept.changed => {}
+        for cached in std::mem::take(&mut self.cached) {
+            let key = self.slot_key(&cached.name);
+            match cached.slot {
+                _ if !cached.changed => {}
                 Some(slot) => {
                     // A slot with one holder fits on the stack.
                     let waiting: usize = slot.line.short().map(|ticket| ticket.len() + 4).sum();
-                    let mut writer = Writer::with_room(if waiting > 0 { waiting + 512 } else { 0 });
+                    let mut writer =
+                        Writer::with_capacity(if waiting > 0 { waiting + 512 } else { 0 });
                     let head = (slot.shape, slot.closed_until, slot.last_fence);
-                    let line = slot.line.head();
+                    let queue = slot.line.head();
                     let short = slot.line.short();
                     let holds = slot.holds.row();
-                    codec::write_slot(&mut writer, head, &slot.groups, holds, line, short);
-                    if kept.stored {
-                        self.txn.put_if_new(&key, writer.bytes());
+                    codec::write_slot(&mut writer, head, &slot.groups, holds, queue, short);
+                    if cached.stored {
+                        self.context.txn.put_if_changed(&key, writer.bytes());
                     } else {
-                        self.txn.put(&key, writer.bytes());
+                        self.context.txn.put(&key, writer.bytes());
                     }
                 }
-                None if kept.stored => self.txn.delete(&key),
+                None if cached.stored => self.context.txn.delete(&key),
                 None => {}
             }
         }
         self.latest = 0;
     }
 
-    /// Up to `most` names after this one, from the beginning again after the last.
+    /// Returns up to `most` names after this one; `None` begins at the first name.
     pub(super) fn names_after(&self, name: Option<&Name>, most: usize) -> Vec<Name> {
         let start = name.map_or_else(|| self.key(b'S'), |name| self.slot_key(name));
         let mut names = self.walk_names(start);
         (&mut names).take(most).collect()
     }
 
-    /// The number of a namespace, given out when it is first used, and the lease limit that stands
-    /// for it; `replace` says that nobody else is there who relies on another.
+    /// Returns the number of a namespace, which is assigned at its first use, and its longest
+    /// lease. `replace` sets the longest lease: the caller knows that no client relies on the old
+    /// one.
     pub(super) fn namespace(
         &mut self,
         namespace: &Namespace,
@@ -94,28 +109,29 @@ impl<'t, 'e> Pages<'t, 'e> {
     ) -> (u32, Duration) {
         let mut key = Key::from_slice(b"N");
         key.extend_from_slice(namespace.as_str().as_bytes());
-        let stands = self.txn.get(&key, "a namespace", |bytes| {
+        let current = self.context.txn.get(&key, "a namespace", |bytes| {
             let mut reader = codec::Reader::new(bytes);
             let (number, nanos) = (reader.u32()?, reader.u64()?);
             reader.end()?;
             Ok((number, Duration::from_nanos(nanos)))
         });
-        let number = match stands {
-            Some(stands) if stands.1 == max_lease || !replace => return stands,
+        let number = match current {
+            Some(current) if current.1 == max_lease || !replace => return current,
             Some((number, _)) => number,
             None => {
                 let last = self
+                    .context
                     .txn
                     .get(b"M", "the last namespace", |bytes| codec::Reader::new(bytes).u32());
                 let number = last.unwrap_or(0) + 1;
-                self.txn.put(b"M", &number.to_le_bytes());
+                self.context.txn.put(b"M", &number.to_le_bytes());
                 number
             }
         };
         let mut writer = Writer::default();
         writer.u32(number);
         writer.u64(u64::try_from(max_lease.as_nanos()).unwrap_or(u64::MAX));
-        self.txn.put(&key, writer.bytes());
+        self.context.txn.put(&key, writer.bytes());
         (number, max_lease)
     }
 
@@ -123,11 +139,11 @@ impl<'t, 'e> Pages<'t, 'e> {
         let prefix = self.key(b'S');
         let mut at = start;
         std::iter::from_fn(move || {
-            let next = self.txn.after(&at, &prefix, |key, _| Key::from(key))?;
+            let next = self.context.txn.after(&at, &prefix, |key, _| Key::from(key))?;
             at = next;
             let text = std::str::from_utf8(at.get(prefix.len()..)?).ok();
             let name = text.and_then(|text| Name::try_from(text).ok());
-            self.txn.checked("the name of a slot", name.ok_or(codec::Damaged))
+            self.context.txn.checked("the name of a slot", name.ok_or(codec::Damaged))
         })
     }
 
@@ -157,42 +173,42 @@ impl<'t, 'e> Pages<'t, 'e> {
         key
     }
 
-    /// The slot of this name, read if this step has not yet looked at it.
-    fn keep(&mut self, name: &Name) -> &mut Kept<'t, 'e> {
-        let latest = self.kept.get(self.latest).is_some_and(|kept| kept.name == *name);
+    /// Returns the cached slot of this name, reading it first if needed.
+    fn cached(&mut self, name: &Name) -> &mut CachedSlot<'t, 'e> {
+        let latest = self.cached.get(self.latest).is_some_and(|cached| cached.name == *name);
         if !latest {
-            let found = self.kept.iter().position(|kept| kept.name == *name);
+            let found = self.cached.iter().position(|cached| cached.name == *name);
             self.latest = found.unwrap_or_else(|| self.load(name));
         }
-        &mut self.kept[self.latest]
+        &mut self.cached[self.latest]
     }
 
     fn load(&mut self, name: &Name) -> usize {
-        if self.kept.len() >= KEPT {
+        if self.cached.len() >= MAX_CACHED {
             self.flush();
         }
-        let (txn, counters) = (self.txn, self.counters);
-        let slot = self.txn.get(&self.slot_key(name), "a slot", |bytes| {
+        let context = self.context;
+        let slot = self.context.txn.get(&self.slot_key(name), "a slot", |bytes| {
             let row = codec::read_slot(bytes)?;
             Ok(Box::new(Slot {
                 shape: row.shape,
-                holds: HeldBy::new(txn, counters, row.holds, !row.shape.reentrant()),
-                line: Rows::new(txn, counters, row.line, &row.short),
+                holds: StoredHolders::new(context, row.holds, !row.shape.reentrant()),
+                line: StoredQueue::new(context, row.queue, &row.short),
                 closed_until: row.closed_until,
                 last_fence: row.last_fence,
                 groups: row.groups,
             }))
         });
         let stored = slot.is_some();
-        self.kept.push(Kept { name: name.clone(), slot, stored, changed: false });
-        self.kept.len() - 1
+        self.cached.push(CachedSlot { name: name.clone(), slot, stored, changed: false });
+        self.cached.len() - 1
     }
 
-    /// Clears away tombstones whose time is over, a few at a time.
+    /// Deletes a few expired tombstones.
     fn clear(&mut self, now: Tick) {
         let prefix = self.key(b'U');
         for _ in 0..CLEARED {
-            let first = self.txn.from(&prefix, &prefix, |key, _| {
+            let first = self.context.txn.from(&prefix, &prefix, |key, _| {
                 let until = key.get(prefix.len()..)?.first_chunk::<8>()?;
                 let id = key.get(prefix.len() + 8..)?.first_chunk::<16>()?;
                 let until = Tick::from_nanos(u64::from_be_bytes(*until));
@@ -202,50 +218,50 @@ impl<'t, 'e> Pages<'t, 'e> {
             if now < until {
                 return;
             }
-            self.txn.delete(&self.until_key(until, id));
-            // The claim may have been buried anew since, for longer.
+            self.context.txn.delete(&self.until_key(until, id));
+            // The claim may have a newer tombstone since, which lives longer.
             if self.read_tomb(id).is_some_and(|tomb| tomb.until <= now) {
-                self.txn.delete(&self.tomb_key(id));
+                self.context.txn.delete(&self.tomb_key(id));
             }
         }
     }
 
     fn read_tomb(&self, id: ClaimId) -> Option<Tomb> {
-        self.txn.get(&self.tomb_key(id), "a tombstone", codec::read_tomb)
+        self.context.txn.get(&self.tomb_key(id), "a tombstone", codec::read_tomb)
     }
 }
 
-impl<'t, 'e> Shelf for Pages<'t, 'e> {
-    type Line = Rows<'t, 'e>;
-    type Holds = HeldBy<'t, 'e>;
+impl<'t, 'e> Shelf for SlotRows<'t, 'e> {
+    type Line = StoredQueue<'t, 'e>;
+    type Holds = StoredHolders<'t, 'e>;
 
     fn slot(&mut self, name: &Name) -> Option<&mut Slot<Self::Line, Self::Holds>> {
-        let kept = self.keep(name);
-        kept.changed |= kept.slot.is_some();
-        kept.slot.as_deref_mut()
+        let cached = self.cached(name);
+        cached.changed |= cached.slot.is_some();
+        cached.slot.as_deref_mut()
     }
 
     fn peek(&mut self, name: &Name) -> Option<&Slot<Self::Line, Self::Holds>> {
-        self.keep(name).slot.as_deref()
+        self.cached(name).slot.as_deref()
     }
 
     fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Self::Line, Self::Holds> {
-        let (txn, counters) = (self.txn, self.counters);
-        let kept = self.keep(name);
-        kept.changed = true;
+        let context = self.context;
+        let cached = self.cached(name);
+        cached.changed = true;
         let empty = || {
-            let holds = HeldBy::empty(txn, counters);
-            Box::new(Slot::new(shape, Rows::empty(txn, counters), holds))
+            let holds = StoredHolders::empty(context);
+            Box::new(Slot::new(shape, StoredQueue::empty(context), holds))
         };
-        let slot = kept.slot.get_or_insert_with(empty);
+        let slot = cached.slot.get_or_insert_with(empty);
         slot.take_shape(shape);
         slot
     }
 
     fn forget(&mut self, name: &Name) -> u64 {
-        let kept = self.keep(name);
-        kept.changed = true;
-        kept.slot.take().map_or(0, |slot| slot.last_fence)
+        let cached = self.cached(name);
+        cached.changed = true;
+        cached.slot.take().map_or(0, |slot| slot.last_fence)
     }
 
     fn names(&mut self) -> Vec<Name> {
@@ -254,7 +270,7 @@ impl<'t, 'e> Shelf for Pages<'t, 'e> {
     }
 
     fn tomb(&mut self, id: ClaimId, now: Tick) -> Option<Tomb> {
-        if self.counters.tombs.load(Ordering::Relaxed) == 0 {
+        if self.context.counters.tombs.load(Ordering::Relaxed) == 0 {
             return None;
         }
         self.read_tomb(id).filter(|tomb| now < tomb.until)
@@ -264,19 +280,21 @@ impl<'t, 'e> Shelf for Pages<'t, 'e> {
         self.clear(now);
         let mut writer = Writer::default();
         codec::write_tomb(&mut writer, &tomb);
-        self.txn.put(&self.tomb_key(id), writer.bytes());
-        self.txn.put(&self.until_key(tomb.until, id), &[]);
-        self.counters.tombs.fetch_add(1, Ordering::Relaxed);
+        self.context.txn.put(&self.tomb_key(id), writer.bytes());
+        self.context.txn.put(&self.until_key(tomb.until, id), &[]);
+        self.context.counters.tombs.fetch_add(1, Ordering::Relaxed);
     }
 
     fn tombs(&mut self, now: Tick) -> usize {
         let prefix = self.key(b'T');
         let mut at = prefix.clone();
         let mut standing = 0;
-        while let Some((key, tomb)) =
-            self.txn.after(&at, &prefix, |key, value| (Key::from(key), codec::read_tomb(value)))
+        while let Some((key, tomb)) = self
+            .context
+            .txn
+            .after(&at, &prefix, |key, value| (Key::from(key), codec::read_tomb(value)))
         {
-            let tomb = self.txn.checked("a tombstone", tomb);
+            let tomb = self.context.txn.checked("a tombstone", tomb);
             standing += usize::from(tomb.is_some_and(|tomb| now < tomb.until));
             at = key;
         }
@@ -284,8 +302,8 @@ impl<'t, 'e> Shelf for Pages<'t, 'e> {
     }
 
     fn crowded(&mut self) -> bool {
-        // The engine looks through a few slots now and then instead: a look at all of them would
-        // keep every other process waiting.
+        // The engine sweeps a few slots now and then instead: a sweep of all of them would block
+        // every other process.
         false
     }
 

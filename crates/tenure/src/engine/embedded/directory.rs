@@ -1,5 +1,4 @@
-//! Where a store stands on disk, and whether it may stand there. Knows paths, owners and file
-//! systems, not what is in the files.
+//! The directory of a store: its layout, and the checks that it may be used at all.
 //!
 //! ```text
 //! ROOT/format             which version of the format
@@ -8,11 +7,14 @@
 //! ROOT/boot-ID/           one file set per boot: a reboot ends every holder
 //!     about               the pid namespace it belongs to
 //!     users               a record lock by every process that has it open
-//!     guard               the gate page
+//!     guard               the page of the gate (`gate.rs`)
 //!     locks/              the lock environment
-//!     sessions/           signs of life and sockets
+//!     sessions/           liveness files and sockets
 //! ROOT/damaged-...        what was found damaged, set aside
 //! ```
+//!
+//! Opening and creating file sets is serialized by the lock on `setup.lock`, with a timeout. A file
+//! set without a user is one whose file `users` has no record lock.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -20,27 +22,28 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::liveness::{self, Pulse};
+use super::liveness::{self, Liveness};
 use crate::contract::{Error, ErrorKind};
 use crate::sync::random_bytes;
 
 /// The format this version reads and writes.
 pub(super) const FORMAT: u32 = 1;
 
-/// How long another process may take to open the store before we say that it is stuck.
+/// How long to wait for a process that is opening the store: tries, and the pause between two.
 const SETUP_TRIES: u32 = 40_000;
 const SETUP_STEP: Duration = Duration::from_micros(500);
 
-/// A store's place, checked.
+/// The directory of a store, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Root(PathBuf);
+pub(super) struct StoreDirectory(PathBuf);
 
-impl Root {
-    /// The place a URL names; the user's own if it names none. Made if it is not there yet.
+impl StoreDirectory {
+    /// Checks the directory that a URL names, or the user's own if it names none. Creates it if it
+    /// does not exist.
     pub(super) fn of(path: Option<&Path>) -> Result<Self, Error> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => own_place(),
+            None => default_directory(),
         };
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&path);
         made.map_err(|error| cannot("make", &path, error))?;
@@ -63,8 +66,8 @@ impl Root {
         self.0.join(format!("boot-{boot}"))
     }
 
-    /// Keeps everybody else from opening or making a file set until it is dropped.
-    pub(super) fn set_up(&self) -> Result<SetUp, Error> {
+    /// Locks out other processes from opening or creating a file set, until the lock is dropped.
+    pub(super) fn lock_setup(&self) -> Result<SetupLock, Error> {
         let path = self.0.join("setup.lock");
         let mut file = private(&path).map_err(|error| cannot("open", &path, error))?;
         let mut tries = 0;
@@ -82,12 +85,12 @@ impl Root {
             tries += 1;
             std::thread::sleep(SETUP_STEP);
         }
-        // For whoever waits for us; nothing depends on it.
+        // Our pid, for the error message of a process that times out.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = write!(file, "{}", std::process::id());
-        let set_up = SetUp { lock: file };
+        let setup = SetupLock { lock: file };
         self.check_format()?;
-        Ok(set_up)
+        Ok(setup)
     }
 
     fn check_format(&self) -> Result<(), Error> {
@@ -95,7 +98,7 @@ impl Root {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Written aside: whoever is killed in between must not leave half of it.
+                // Renamed when it is whole: a process that is killed must not leave half of it.
                 let draft = self.0.join("format.new");
                 let written = private(&draft)
                     .and_then(|mut file| writeln!(file, "{FORMAT}"))
@@ -121,8 +124,8 @@ impl Root {
         }
     }
 
-    /// Removes the file sets of other boots, unless somebody lives in one after all.
-    pub(super) fn clear_old(&self, boot: &str, _alone: &SetUp) {
+    /// Removes the file sets of other boots, unless one is in use after all.
+    pub(super) fn clear_old(&self, boot: &str, _lock: &SetupLock) {
         let Ok(entries) = fs::read_dir(&self.0) else { return };
         let current = self.file_set(boot);
         for entry in entries.flatten() {
@@ -135,7 +138,7 @@ impl Root {
         }
     }
 
-    /// Moves something damaged out of the way, and says where to.
+    /// Renames something damaged. Returns its new path.
     pub(super) fn set_aside(&self, path: &Path) -> io::Result<PathBuf> {
         let what = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let tag = uuid::Uuid::from_bytes(random_bytes()).simple().to_string();
@@ -145,62 +148,63 @@ impl Root {
     }
 }
 
-/// Whoever has this is alone in opening the store.
+/// The lock on `setup.lock`: no other process opens the store or creates its files.
 #[derive(Debug)]
-pub(super) struct SetUp {
+pub(super) struct SetupLock {
     lock: File,
 }
 
-impl Drop for SetUp {
+impl Drop for SetupLock {
     fn drop(&mut self) {
-        // Not by closing alone: a child that was forked meanwhile has the descriptor too.
+        // Closing is not enough: a child that was forked meanwhile has the descriptor too.
         let _ = self.lock.unlock();
     }
 }
 
-/// Whether any process has this file set open.
+/// Returns whether any process has this file set open.
 pub(super) fn in_use(file_set: &Path) -> bool {
     let users = File::open(file_set.join("users"));
-    users.is_ok_and(|file| matches!(liveness::pulse_of(&file), Ok(Pulse::Beats(_))))
+    users.is_ok_and(|file| matches!(liveness::check_file(&file), Ok(Liveness::Alive(_))))
 }
 
-/// Opens or makes a file that only this user can read.
+/// Opens or creates a file that only this user can read.
 pub(super) fn private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Makes a directory that only this user can enter.
+/// Creates a directory that only this user can enter.
 pub(super) fn private_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// This boot of the machine.
+/// Returns the id of this boot of the machine.
 pub(super) fn boot_id() -> Result<String, Error> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let id = fs::read_to_string(path).map_err(|error| cannot("read", path, error))?;
     Ok(id.trim().to_owned())
 }
 
-/// The pid namespace of this process.
+/// Returns the inode of this process's pid namespace.
 pub(super) fn pid_namespace() -> Result<u64, Error> {
     let path = Path::new("/proc/self/ns/pid");
     let about = fs::metadata(path).map_err(|error| cannot("read", path, error))?;
     Ok(about.ino())
 }
 
-/// The user's own place: it depends on the user alone, so that cron, a shell and a service meet.
-fn own_place() -> PathBuf {
+/// Returns the user's own directory. It depends on the user alone, so that cron, a shell and a
+/// service find the same store.
+fn default_directory() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid));
     let home = user.ok().flatten().map(|user| user.dir).filter(|home| home.is_dir());
     match home {
         Some(home) => home.join(".local/state/tenure"),
-        // A user without a home still has a name of its own.
+        // A user without a home directory.
         None => PathBuf::from(format!("/var/tmp/tenure-{uid}")),
     }
 }
 
-/// Refuses a directory in which somebody else could change files.
+/// Refuses a directory in which another user could change files.
 fn check_directory(path: &Path) -> Result<(), Error> {
     let about = fs::metadata(path).map_err(|error| cannot("look at", path, error))?;
     let uid = rustix::process::geteuid().as_raw();
@@ -271,7 +275,7 @@ fn check_clock() -> Result<(), Error> {
         .with_help("use one clock for all users of an embedded store, or a server"))
 }
 
-/// The same where a full disk lacks room for something whose size is known: `needs` says what.
+/// Like `cannot`, with a help text for a full disk: `needs` says how much space is missing.
 pub(super) fn cannot_without(verb: &str, path: &Path, error: io::Error, needs: &str) -> Error {
     let full = is_full(&error);
     let error = cannot(verb, path, error);
@@ -283,7 +287,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// An error for something the file system refused.
+/// Builds the error for an operation that the file system refused.
 pub(super) fn cannot(verb: &str, path: &Path, error: io::Error) -> Error {
     let what = format!("cannot {verb} {}: {error}", path.display());
     let next = match error.kind() {
@@ -315,12 +319,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for mode in [0o777, 0o770, 0o702] {
             fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
-            let error = Root::of(Some(directory.path())).unwrap_err();
+            let error = StoreDirectory::of(Some(directory.path())).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{mode:o}");
             assert!(error.to_string().contains("can be written by others"), "{error}");
         }
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        Root::of(Some(directory.path())).unwrap();
+        StoreDirectory::of(Some(directory.path())).unwrap();
     }
 
     #[test]
@@ -333,23 +337,24 @@ mod tests {
         } else {
             Path::new("/etc")
         };
-        let error = Root::of(Some(path)).unwrap_err();
+        let error = StoreDirectory::of(Some(path)).unwrap_err();
         assert!(error.to_string().contains("belongs to user"), "{error}");
     }
 
     #[test]
-    fn the_own_place_does_not_depend_on_the_environment() {
-        let place = own_place();
-        assert!(place.is_absolute());
-        assert!(place.ends_with(".local/state/tenure") || place.starts_with("/var/tmp"));
+    fn the_own_directory_does_not_depend_on_the_environment() {
+        let directory = default_directory();
+        assert!(directory.is_absolute());
+        let known = directory.ends_with(".local/state/tenure");
+        assert!(known || directory.starts_with("/var/tmp"));
     }
 
     #[test]
     fn a_newer_format_is_refused_and_left_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let root = Root::of(Some(directory.path())).unwrap();
+        let root = StoreDirectory::of(Some(directory.path())).unwrap();
         fs::write(directory.path().join("format"), "7\n").unwrap();
-        let error = root.set_up().unwrap_err();
+        let error = root.lock_setup().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("format 7"), "{error}");
         assert_eq!(fs::read_to_string(directory.path().join("format")).unwrap(), "7\n");
