@@ -154,7 +154,7 @@ pub(super) fn shape(text: &str) -> Option<Shape> {
 }
 
 /// What a claim's text says of who asks.
-pub(super) struct Told {
+pub(super) struct ClaimText {
     claim: ClaimId,
     session: Option<SessionId>,
     lineage: Lineage,
@@ -163,7 +163,7 @@ pub(super) struct Told {
 }
 
 /// Reads a claim's text, as it stands at the slot with this key; `None` if it is not one.
-pub(super) fn told(text: &str, key: &str) -> Option<Told> {
+pub(super) fn told(text: &str, key: &str) -> Option<ClaimText> {
     let mut words = text.split(' ').skip(2);
     let claim = words.next()?.parse().ok()?;
     let session = match words.nth(1)? {
@@ -182,7 +182,7 @@ pub(super) fn told(text: &str, key: &str) -> Option<Told> {
     })?;
     let weight = if weight == 0 { limits::FULL_WEIGHT } else { weight };
     let about = read_about(words)?;
-    Some(Told { claim, session, lineage, weight, about })
+    Some(ClaimText { claim, session, lineage, weight, about })
 }
 
 /// Reads who somebody is, as `push_about` wrote it.

@@ -122,7 +122,7 @@ impl Keys {
     }
 
     /// The name and the session of such a channel.
-    pub(super) fn heard_on(&self, channel: &[u8]) -> Option<(Name, SessionId)> {
+    pub(super) fn parse_channel(&self, channel: &[u8]) -> Option<(Name, SessionId)> {
         let channel = std::str::from_utf8(channel).ok()?;
         // A name has no colon left in it.
         let (slot, session) = channel.rsplit_once(":to:")?;
@@ -221,9 +221,9 @@ mod tests {
             assert_eq!(tag(other), tag(&slot));
             assert_eq!(keys.name_of(other.as_bytes()), None);
         }
-        assert_eq!(keys.heard_on(channel.as_bytes()), Some((name.clone(), session)));
+        assert_eq!(keys.parse_channel(channel.as_bytes()), Some((name.clone(), session)));
         assert_eq!(keys.cell_name(keys.cell(&name).as_bytes()), Some(name));
-        assert_eq!(keys.heard_on(keys.probe().as_bytes()), None);
+        assert_eq!(keys.parse_channel(keys.probe().as_bytes()), None);
     }
 
     #[test]

@@ -18,8 +18,8 @@ use super::site::Site;
 use super::url::Set;
 use super::{Own, Quorum};
 use crate::contract::{Error, Page, Query};
-use crate::engine::redis::change_terms::Said;
-use crate::engine::redis::errors::Trouble;
+use crate::engine::redis::client::CallError as Trouble;
+use crate::engine::redis::terms::TermsReply as Said;
 use crate::engine::{Terms, max_lease};
 
 impl Quorum {

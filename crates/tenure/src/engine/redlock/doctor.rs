@@ -13,10 +13,7 @@ use super::protocol::quorum;
 use super::round::together;
 use super::site::CLOCK_BOUND;
 use crate::contract::{Finding, Health};
-use crate::engine::redis::answers::{list, text};
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::pack::pack;
-use crate::engine::redis::reception::Server;
+use crate::engine::redis::client::{CallError as Trouble, ServerInfo as Server, list, pack, text};
 use crate::limits;
 use crate::time::Clock;
 

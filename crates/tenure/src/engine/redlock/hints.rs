@@ -13,7 +13,7 @@ use super::keys::Keys;
 use super::queue::{Admission, Departure, Notice, Queue, pause_alone};
 use super::trying::Taken;
 use crate::contract::{Claim, ClaimId, IdMap, Name, SessionId, SignalListener};
-use crate::engine::redis::answers::signal;
+use crate::engine::redis::signals::parse_signal as signal;
 use crate::time::{Clock, Tick};
 
 /// The waiters of this process, and the listeners of its sessions.

@@ -17,9 +17,7 @@ use crate::contract::{
     ClaimId, Error, Evicted, Eviction, HolderView, Name, Page, Query, Shape, SlotView, Snapshot,
     Verb,
 };
-use crate::engine::redis::answers::{self, list, text};
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::pack::pack;
+use crate::engine::redis::client::{CallError as Trouble, errors as answers, list, pack, text};
 use crate::limits;
 
 /// How long a look may take: whoever looks only wants to know.

@@ -64,8 +64,7 @@ use self::site::Site;
 pub(crate) use self::testing::WeakEngine;
 use self::url::Set;
 use super::Terms;
-use super::redis::errors::Trouble;
-use super::redis::wire::Reply;
+use super::redis::client::{CallError as Trouble, ReplyTo as Reply};
 use super::runtime::{Callers, Own};
 use crate::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence,

@@ -11,12 +11,13 @@ use super::hints::Hints;
 use super::scripts::Calling;
 use super::site::Site;
 use crate::contract::{Error, ErrorKind, Verb};
-use crate::engine::redis::answers::{list, said, strange, text};
-use crate::engine::redis::errors::{Trouble, judged};
-use crate::engine::redis::pack::pack;
-use crate::engine::redis::reception::Server;
+use crate::engine::redis::client::{
+    CallError as Trouble, CallResult as Outcome, ConnectionHandler as Greeter,
+    MultiplexedConnection as Wire, ReplyTo as Reply, RequestBatch as Outgoing,
+    ServerInfo as Server, TaskRuntimes as Home, into_result as judged, list, pack, strange, text,
+};
+use crate::engine::redis::errors::script_error as said;
 use crate::engine::redis::url::Location;
-use crate::engine::redis::wire::{Greeter, Home, Outcome, Outgoing, Reply, Wire};
 use crate::engine::runtime::Callers;
 use crate::time::Tick;
 

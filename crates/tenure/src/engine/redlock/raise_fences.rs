@@ -8,7 +8,7 @@
 use super::Quorum;
 use super::node::Lane;
 use crate::contract::{Error, Fence, Raised};
-use crate::engine::redis::answers::{strange, text};
+use crate::engine::redis::client::{strange, text};
 
 impl Quorum {
     /// Raises the numbers of all nodes. Asks how far numbers have got before it changes anything: a

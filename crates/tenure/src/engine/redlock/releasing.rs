@@ -14,7 +14,7 @@ use super::round::{Event, Round};
 use super::rules::Token;
 use super::scripts::Calling;
 use crate::contract::{Claim, ClaimRef, Error, Release, Released};
-use crate::engine::redis::answers::list;
+use crate::engine::redis::client::list;
 use crate::time::{Clock, SystemClock, Tick};
 
 /// All attempts of a claim.

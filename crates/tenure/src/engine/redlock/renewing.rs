@@ -12,7 +12,7 @@ use super::round::{Event, Round};
 use super::rules::Token;
 use super::site::Site;
 use crate::contract::{Arrival, ClaimRef, Fence, Grant, Loss, Renewed};
-use crate::engine::redis::answers::{list, text};
+use crate::engine::redis::client::{list, text};
 use crate::engine::redis::codec::reason;
 
 /// A hold to be extended.

@@ -13,7 +13,7 @@ use super::Quorum;
 use super::node::Lane;
 use super::releasing::Again;
 use super::scripts::Calling;
-use crate::engine::redis::wire::Outcome;
+use crate::engine::redis::client::CallResult as Outcome;
 
 /// What happens in a round.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use crate::engine::redis::pack::pack;
+use crate::engine::redis::client::pack;
 use crate::engine::texts::text;
 
 /// One script.

@@ -9,7 +9,7 @@ use super::node::{Known, LAYOUT, State};
 use super::scripts::{self, Calling, Script, Scripts};
 use super::url::Set;
 use crate::contract::{Error, ErrorKind, Parts};
-use crate::engine::redis::reception::Server;
+use crate::engine::redis::client::ServerInfo as Server;
 use crate::engine::redis::url::Location;
 use crate::engine::{Terms, max_lease};
 use crate::time::Clock;

@@ -15,10 +15,8 @@ use super::rules::Token;
 use super::scripts::Calling;
 use super::site::Site;
 use crate::contract::{Claim, Effect, Error, ErrorKind, HolderView, OwnerId, SessionId};
-use crate::engine::redis::answers::{list, text};
+use crate::engine::redis::client::{CallError as Trouble, CallResult as Outcome, list, text};
 use crate::engine::redis::codec::push_about;
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::wire::Outcome;
 use crate::time::{Clock, SystemClock};
 
 /// Nodes that answer later than the others have at least so long.

@@ -13,7 +13,7 @@ use super::trying::{Came, Taken};
 use crate::contract::{
     Arrival, Claim, ClaimId, Error, Name, Patience as Wish, Queued, Refusal, Verdict,
 };
-use crate::engine::redis::wire::Reply;
+use crate::engine::redis::client::ReplyTo as Reply;
 
 impl Quorum {
     /// Makes another attempt for a claim if it is its turn, and says how the claim stands then.

@@ -8,18 +8,18 @@
 
 use redis::Value;
 
-use crate::engine::redis::answers::{list, number, text};
+use crate::engine::redis::client::{list, number, text};
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The host and the port of a node.
-pub(super) type Peer = (String, u16);
+pub(super) type NodeAddress = (String, u16);
 
 /// A master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keeper {
-    pub(super) peer: Peer,
+    pub(super) address: NodeAddress,
     /// Empty where it is known by its address only.
     pub(super) id: String,
     /// Its config epoch; 0 where that is not known.
@@ -30,7 +30,7 @@ impl Keeper {
     /// Whether both are the same node: by id, or by address where one has no id.
     pub(super) fn is(&self, other: &Self) -> bool {
         if self.id.is_empty() || other.id.is_empty() {
-            return self.peer == other.peer;
+            return self.address == other.address;
         }
         self.id == other.id
     }
@@ -68,9 +68,9 @@ impl SlotMap {
             let (first, last) = (slot(first)?, slot(last)?);
             let [host, port, rest @ ..] = list(master)? else { return None };
             let host = text(host).filter(|host| !matches!(*host, "" | "?")).unwrap_or(asked);
-            let peer = (host.to_owned(), u16::try_from(number(port)?).ok()?);
+            let address = (host.to_owned(), u16::try_from(number(port)?).ok()?);
             let id = rest.first().and_then(text).unwrap_or_default();
-            let keeper = Keeper { peer, id: id.to_owned(), epoch: epoch_of(id) };
+            let keeper = Keeper { address, id: id.to_owned(), epoch: epoch_of(id) };
             let keeper = map.number_of(&keeper);
             map.keepers.get_mut(usize::from(first)..=usize::from(last))?.fill(keeper);
         }
@@ -88,8 +88,8 @@ impl SlotMap {
     }
 
     /// A node said that this one keeps the slot.
-    pub(super) fn moved(&mut self, slot: u16, to: &Peer) {
-        let keeper = Keeper { peer: to.clone(), id: String::new(), epoch: 0 };
+    pub(super) fn moved(&mut self, slot: u16, to: &NodeAddress) {
+        let keeper = Keeper { address: to.clone(), id: String::new(), epoch: 0 };
         self.keepers[usize::from(slot)] = self.number_of(&keeper);
     }
 
@@ -131,8 +131,8 @@ impl SlotMap {
     }
 
     /// The addresses of all nodes that keep a slot.
-    pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.keepers().map(|keeper| &keeper.peer)
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &NodeAddress> {
+        self.keepers().map(|keeper| &keeper.address)
     }
 
     /// How many slots nobody keeps.
@@ -240,11 +240,11 @@ mod tests {
         ]);
         let mut map = SlotMap::read(&answer, "here", |_| 0).unwrap();
         let (first, second) = (("10.0.0.1".to_owned(), 7000), ("here".to_owned(), 7001));
-        let keeper = |map: &SlotMap, slot| map.keeper(slot).map(|keeper| keeper.peer.clone());
+        let keeper = |map: &SlotMap, slot| map.keeper(slot).map(|keeper| keeper.address.clone());
         assert_eq!(keeper(&map, 99), Some(first.clone()));
         assert_eq!(keeper(&map, 100), Some(second.clone()));
         assert_eq!((map.keeper(16_383), map.uncovered()), (None, 1));
-        assert_eq!(map.peers().collect::<Vec<_>>(), [&first, &second]);
+        assert_eq!(map.addresses().collect::<Vec<_>>(), [&first, &second]);
         let third = ("10.0.0.3".to_owned(), 1);
         map.moved(99, &third);
         assert_eq!(keeper(&map, 99), Some(third));

@@ -1,10 +1,11 @@
 -- claim: asks for weight on one slot or on a set of slots.
 --
--- KEYS   the top, then the slots of each claim in turn
--- ARGV   see head.lua; then the lease of all claims in milliseconds, and for each claim its text (see
+-- KEYS   the top, then the slots of each claim in turn ARGV   see head.lua; then the lease of all
+-- claims in milliseconds, and for each claim its text (see
 --        slot.lua). Or "", if leases differ, and before each text its lease; "" again if the claim has
 --        a lock delay or comes instead of another
--- out    the short way: the fence, as text, which is arrival and now as well. Else now, then for each
+-- out    the short way: the fence, as text, which is arrival and now as well. Else now, then for
+-- each
 --        claim one of (or, if all are granted, one number: the fence of each)
 --        fence                                  granted; the arrival is the same
 --        {"g", arrival, fence..}                granted

@@ -1,11 +1,12 @@
 -- connect: what every client does first, and again after each reconnection: agrees on the terms of
 -- the namespace, and notices a store that may have lost its memory.
 --
--- Such a store is another run of the server (run_id: a restart, or a replica that took over), or the
--- same run that was a replica meanwhile and took its data from another server. The latter shows in
--- the replication id: a promotion makes a new one and keeps the one before as master_replid2. The
--- id also changes when a primary begins or ends its replication backlog, that is with its first
--- replica or without any for repl-backlog-ttl; then master_replid2 is all zeros, and nothing was lost.
+-- Such a store is another run of the server (run_id: a restart, or a replica that took over), or
+-- the same run that was a replica meanwhile and took its data from another server. The latter shows
+-- in the replication id: a promotion makes a new one and keeps the one before as master_replid2.
+-- The id also changes when a primary begins or ends its replication backlog, that is with its first
+-- replica or without any for repl-backlog-ttl; then master_replid2 is all zeros, and nothing was
+-- lost.
 --
 -- KEYS   the top, the terms
 -- ARGV   see head.lua; then the version of this layout, the

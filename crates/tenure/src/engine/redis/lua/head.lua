@@ -1,9 +1,11 @@
 -- What the longer verbs begin with: the number that all fences and arrivals grow from.
 --
--- KEYS[1]  the top: the largest number given out. Plain digits, or "TOP TOMBS GRACE" while tombstones
+-- KEYS[1]  the top: the largest number given out. Plain digits, or "TOP TOMBS GRACE" while
+-- tombstones
 --          may stand (until TOMBS) or nobody new may come in (until GRACE). Its name ends in "top";
 --          channels and waits of the namespace are called alike.
--- ARGV[1]  begins with a point, except for the short way of a verb. "GRACE LINGER" may follow: for how
+-- ARGV[1]  begins with a point, except for the short way of a verb. "GRACE LINGER" may follow: for
+-- how
 --          many microseconds nobody comes in after a loss of memory, and for how many milliseconds the
 --          top is kept after its last change; 0 for not at all and for ever. In a cluster every name
 --          has a top of its own, and it lingers; nowhere else does it

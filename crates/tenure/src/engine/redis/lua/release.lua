@@ -1,7 +1,7 @@
 -- release: gives claims back or withdraws them.
 --
--- KEYS   the top, then the slots of each claim in turn
--- ARGV   see head.lua; then for each claim "- 0 PARTS LEASE CLAIM", with " 1" behind it if a copy of
+-- KEYS   the top, then the slots of each claim in turn ARGV   see head.lua; then for each claim "-
+-- 0 PARTS LEASE CLAIM", with " 1" behind it if a copy of
 --        the claim may still arrive
 -- out    1 if all held alone. Else for each claim 1 if it held or waited, 0 if it was not known, or
 --        {"e", message}

@@ -2,7 +2,8 @@
 --
 -- T     string. One holder without lock delay, and nobody in line: "FROM FENCE ARRIVAL SINCE - 0
 --       TEXT"; it expires a lease after FROM. Anything more is kept in the others, and then T is "+":
--- T:s   hash: sums and times (see read_slot); h<claim> "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"
+-- T:s   hash: sums and times (see read_slot); h<claim> "FROM FENCE ARRIVAL SINCE GROUP RESERVED
+-- TEXT"
 --       who holds (T:x has the expiry), o<owner> "WEIGHT:CLAIM;..." what it holds, t<claim> "ARRIVAL
 --       SINCE TEXT" who waits, w<owner> how often it waits, g<group> "FENCE SPENT MEMBERS" who shares
 --       a fence
@@ -12,9 +13,9 @@
 --       made by clients. On how many slots (T is "." if on one); numbers of time are microseconds; MODE says how it waits:
 --       "t" not at all, "w" in line, "y" and "x" the same instead of another claim
 local match, gmatch, max = string.match, string.gmatch, math.max
--- In a cluster, keys of a slot that is being moved are in one place or in the other, and a script that
--- misses one of them fails half done. One that cannot be there tells: while the slot moves, two keys
--- of which one is missing are refused.
+-- In a cluster, keys of a slot that is being moved are in one place or in the other, and a script
+-- that misses one of them fails half done. One that cannot be there tells: while the slot moves,
+-- two keys of which one is missing are refused.
 if linger > 0 and type(redis.pcall('EXISTS', KEYS[1], KEYS[1] .. ':')) == 'table' then
   return redis.error_reply('TRYAGAIN the cluster slot of this name is being moved')
 end
@@ -40,8 +41,8 @@ local F = {
 
 function F.corrupt(key) error('TENURE corrupt ' .. key, 0) end
 
--- What to say of a failure with a claim on so many slots: where a command met a key of another kind,
--- which one. Something may have been written before it.
+-- What to say of a failure with a claim on so many slots: where a command met a key of another
+-- kind, which one. Something may have been written before it.
 function F.failure(what, from, count)
   local text = type(what) == 'table' and what.err or tostring(what)
   if not string.find(text, 'WRONGTYPE', 1, true) then return { 'e', text } end
