@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::{bytes, list, number, strange, text};
-use super::codec::{holders, micros, reason, shape, told, waiter};
+use super::codec::{holders, micros, parse_claim, reason, shape, waiter};
 use super::errors::script_error;
 use super::keys::Keys;
 use crate::contract::{
@@ -52,7 +52,7 @@ fn read_verdict(
             Verdict::Refused(Refusal::Shape { name, stands: shape(text(list.get(2)?)?)? })
         }
         "u" => {
-            let by = told(text(list.get(1)?)?, "")?.about;
+            let by = parse_claim(text(list.get(1)?)?, "")?.about;
             Verdict::Refused(Refusal::Upgrade { by })
         }
         "w" => Verdict::Refused(Refusal::Withdrawn),

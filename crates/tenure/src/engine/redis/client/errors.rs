@@ -309,8 +309,8 @@ mod tests {
     fn arguments_that_a_server_repeats_are_left_out() {
         let reply = "-ERR unknown command 'HELLO', with args beginning with: '3' 'c4n4ry'\r\n";
         let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
-        let trouble = into_result(value).unwrap_err();
-        let CallError::Server { code, message } = &trouble else { panic!("{trouble:?}") };
+        let error = into_result(value).unwrap_err();
+        let CallError::Server { code, message } = &error else { panic!("{error:?}") };
         assert_eq!((&**code, &**message), ("ERR", "unknown command 'HELLO'"));
     }
 }

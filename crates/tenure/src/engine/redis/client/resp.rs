@@ -1,5 +1,4 @@
-//! RESP over a transport: bytes out, values in; and how to read the parts of a value. Knows no
-//! commands and no order of replies.
+//! RESP over a transport: bytes out, values in; and how to read the parts of a value.
 
 use std::future::poll_fn;
 use std::io;

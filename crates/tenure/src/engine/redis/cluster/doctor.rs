@@ -194,9 +194,9 @@ impl ClusterFacts {
     fn slots(&self) -> (Health, String) {
         let lost = match self.uncovered {
             0 => String::new(),
-            some => format!("{some} of {SLOTS} slots are kept by nobody: locks there fail; "),
+            some => format!("{some} of {SLOTS} slots have no keeper: locks there fail; "),
         };
-        if let Some((what, next)) = self.membership.trouble(self.uncovered) {
+        if let Some((what, next)) = self.membership.problem(self.uncovered) {
             let health = if self.uncovered > 0 { Health::Bad } else { Health::Note };
             return (health, format!("{lost}{what}; {next}"));
         }
@@ -244,7 +244,7 @@ impl ClusterFacts {
             return (Health::Fine, "nothing is evicted".to_owned());
         }
         let what = format!(
-            "{} may throw locks away when memory is short; set maxmemory-policy to noeviction",
+            "{} may evict locks when memory is short; set maxmemory-policy to noeviction",
             evicting.join(", ")
         );
         (Health::Bad, what)
@@ -301,7 +301,8 @@ impl ClusterFacts {
     }
 }
 
-/// Whether a replica is not in touch, by what its master says of it: `ip=..,state=online,lag=1`.
+/// Returns true if a replica lags, from its line in the master's report:
+/// `ip=..,state=online,lag=1`.
 fn lags(line: &str) -> bool {
     let field = |name: &str| line.split(',').find_map(|pair| pair.strip_prefix(name));
     field("state=") != Some("online")

@@ -1,7 +1,7 @@
-//! Chooses between what several nodes say of a cluster. Pure: knows answers, not connections.
+//! Chooses between the views that several nodes have of a cluster. Pure.
 //!
 //! A node that is cut off from the cluster bus, or was removed with `CLUSTER FORGET`, goes on
-//! answering clients, with the map it had. So no single answer is believed:
+//! answering clients, with the map it had. So no single view is trusted:
 //!
 //! 1. The best view is that of the node which most of the nodes asked count as a member; among
 //!    equals, of one that is in touch with a majority of the masters, then the one with the highest
@@ -11,7 +11,7 @@
 //!    be given to another node at any time without its noticing.
 //! 3. Of the views that are left, each slot goes to the keeper with the highest config epoch.
 //! 4. What was known before is one more view, the last: it is outdone by equal epochs, it keeps
-//!    slots of which no node says anything, and it does not bring back a node that was removed.
+//!    slots that no node reports, and it does not bring back a node that was removed.
 
 use std::collections::HashMap;
 
@@ -21,16 +21,16 @@ use super::slots::{NodeAddress, SLOTS, SlotMap};
 use crate::contract::{Error, ErrorKind};
 use crate::engine::redis::client::info_text;
 
-/// How many nodes have to say the same for it to be believed without asking others.
+/// How many nodes have to report the same map for it to be used without asking others.
 const ENOUGH: usize = 2;
 
-/// What one node says.
+/// The report of one node.
 #[derive(Clone, Debug)]
 pub(super) struct ClusterView {
     /// The node that was asked.
     pub(super) from: NodeAddress,
     pub(super) map: SlotMap,
-    /// None if it may not be asked: `CLUSTER NODES` is forbidden.
+    /// None if the access list forbids `CLUSTER NODES`.
     pub(super) nodes: Option<NodeTable>,
 }
 
@@ -42,41 +42,41 @@ pub(super) struct NodeTable {
     by_id: HashMap<String, NodeStatus>,
 }
 
-/// What a node says of another one, or of itself.
+/// A node, as another one or itself reports it.
 #[derive(Clone, Copy, Debug, Default)]
 struct NodeStatus {
     /// A majority of masters has agreed that it is down.
     failed: bool,
-    /// Out of reach of the node that was asked.
+    /// The node that was asked does not reach it.
     suspected: bool,
     keeps_slots: bool,
     epoch: u64,
 }
 
-/// What is to be believed.
+/// The result of comparing views.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) map: SlotMap,
     pub(super) membership: Membership,
-    /// Whether other nodes need not be asked.
+    /// No other node has to be asked.
     pub(super) is_settled: bool,
 }
 
-/// On whose word a map rests.
+/// The nodes whose views make up a map, and those whose views were rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Membership {
     /// Nodes whose views went into the map, the best first.
     pub(super) members: Vec<NodeAddress>,
-    /// Nodes that answered, and are not in the cluster as the members see it.
+    /// Nodes that replied, and are not in the cluster as the members see it.
     pub(super) apart: Vec<NodeAddress>,
 }
 
 impl Membership {
-    /// What is wrong with the nodes that answered, and what to do; none if nothing is. `uncovered`
-    /// slots have no keeper.
+    /// Returns what is wrong with the nodes that replied, and what to do. `uncovered` slots have no
+    /// keeper.
     ///
     /// `redis-cli --cluster fix` on a node that is apart would give it the slots of all others.
-    pub(super) fn trouble(&self, uncovered: usize) -> Option<(String, String)> {
+    pub(super) fn problem(&self, uncovered: usize) -> Option<(String, String)> {
         let (members, apart) = (names(&self.members), names(&self.apart));
         let first = self.members.first().map(std::slice::from_ref).map(names).unwrap_or_default();
         if !self.apart.is_empty() {
@@ -108,11 +108,11 @@ impl Membership {
         None
     }
 
-    /// The error of a call to a slot that has no keeper.
+    /// Returns the error of a call to a slot that has no keeper.
     pub(super) fn without_keeper(&self, slot: u16, uncovered: usize) -> Error {
         let what = format!("no node of the cluster keeps slot {slot}");
-        if let Some((trouble, next)) = self.trouble(uncovered) {
-            return Error::new(ErrorKind::Unavailable, format!("{what}: {trouble}"))
+        if let Some((problem, next)) = self.problem(uncovered) {
+            return Error::new(ErrorKind::Unavailable, format!("{what}: {problem}"))
                 .with_help(next);
         }
         let first = self.members.first().map(std::slice::from_ref);
@@ -123,41 +123,41 @@ impl Membership {
 }
 
 impl NodeTable {
-    /// What `CLUSTER NODES` answers: a line for each node, with its id, address, flags, master,
-    /// two times, config epoch, link state and slots.
-    pub(super) fn read(answer: &Value) -> Option<Self> {
+    /// Parses the reply to `CLUSTER NODES`: a line for each node, with its id, address, flags,
+    /// master, two times, config epoch, link state and slots.
+    pub(super) fn read(reply: &Value) -> Option<Self> {
         let mut nodes = Self::default();
-        for line in info_text(answer)?.lines() {
+        for line in info_text(reply)?.lines() {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let [id, _, flags, _, _, _, epoch, _, slots @ ..] = &words[..] else { return None };
             let has = |flag: &str| flags.split(',').any(|one| one == flag);
             if has("myself") {
                 (*id).clone_into(&mut nodes.myself);
             }
-            let standing = NodeStatus {
+            let status = NodeStatus {
                 failed: has("fail"),
                 suspected: has("fail?"),
-                // Slots on their way here stand in brackets.
+                // Slots in brackets are being moved.
                 keeps_slots: slots.iter().any(|slots| !slots.starts_with('[')),
                 epoch: epoch.parse().ok()?,
             };
-            nodes.by_id.insert((*id).to_owned(), standing);
+            nodes.by_id.insert((*id).to_owned(), status);
         }
         (!nodes.myself.is_empty()).then_some(nodes)
     }
 
-    /// The config epoch of a node.
+    /// Returns the config epoch of a node.
     pub(super) fn epoch_of(&self, id: &str) -> u64 {
-        self.by_id.get(id).map_or(0, |standing| standing.epoch)
+        self.by_id.get(id).map_or(0, |status| status.epoch)
     }
 
     fn counts(&self, id: &str) -> bool {
-        self.by_id.get(id).is_some_and(|standing| !standing.failed)
+        self.by_id.get(id).is_some_and(|status| !status.failed)
     }
 
-    /// Whether a majority of the masters is within reach.
+    /// Returns true if a majority of the masters is reachable.
     fn in_touch(&self) -> bool {
-        let masters = self.by_id.values().filter(|standing| standing.keeps_slots);
+        let masters = self.by_id.values().filter(|status| status.keeps_slots);
         let (all, away) = masters.fold((0, 0), |(all, away), one| {
             (all + 1, away + usize::from(one.failed || one.suspected))
         });
@@ -165,12 +165,12 @@ impl NodeTable {
     }
 
     fn highest_epoch(&self) -> u64 {
-        self.by_id.values().map(|standing| standing.epoch).max().unwrap_or(0)
+        self.by_id.values().map(|status| status.epoch).max().unwrap_or(0)
     }
 }
 
 impl ClusterView {
-    /// Whether this view counts the node of another one as a member.
+    /// Returns true if this view lists the node of another one as a member.
     fn counts(&self, other: &Self) -> bool {
         match (&self.nodes, &other.nodes) {
             (Some(ours), Some(theirs)) => ours.counts(&theirs.myself),
@@ -186,10 +186,10 @@ impl ClusterView {
     }
 }
 
-/// What to believe of these views, and of what was known before; none if there is no view.
+/// Merges these views and the map that was known before; none if there is no view.
 pub(super) fn choose(views: &[ClusterView], known: &SlotMap) -> Option<Choice> {
     let ranked = views.iter().map(|view| (view.rank(views), view));
-    // The first of equals: it answered first.
+    // The first of equals: it replied first.
     let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best })?.1;
     let others = views.iter().filter(|view| view.from != best.from);
     let (members, apart): (Vec<&ClusterView>, Vec<&ClusterView>) =
@@ -223,7 +223,7 @@ pub(super) fn choose(views: &[ClusterView], known: &SlotMap) -> Option<Choice> {
     Some(Choice { map, membership, is_settled })
 }
 
-/// Nodes, for people.
+/// Lists nodes as `host:port, ...`.
 pub(super) fn names(addresses: &[NodeAddress]) -> String {
     addresses.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(", ")
 }
@@ -244,7 +244,7 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
-    /// What a node says when the ranges are kept by these masters, each with its epoch (0: by
+    /// The view of a node when the ranges are kept by these masters, each with its epoch (0: by
     /// nobody), and the nodes have these flags.
     fn view(from: u16, masters: [(u16, u64); 3], nodes: &[(u16, &str)]) -> ClusterView {
         let (mut text, mut ranges) = (String::new(), Vec::new());
@@ -318,7 +318,7 @@ mod tests {
         let two = chosen(&[view(1, WHOLE, &ALL), view(5, WHOLE, &ALL)]);
         assert!(two.is_settled);
         assert_eq!(keepers(&two), [Some(1), Some(2), Some(3)]);
-        assert_eq!(two.membership.trouble(0), None);
+        assert_eq!(two.membership.problem(0), None);
         let alone = view(1, [(1, 1); 3], &[(1, "master")]);
         assert!(chosen(&[alone]).is_settled, "there is no other master to ask");
     }

@@ -1,5 +1,4 @@
-//! What a server's report means for locks, in one line each. Pure: knows settings of servers, not
-//! how they are asked for.
+//! Findings about one server, one line each: what its report and settings mean for locks. Pure.
 
 use std::time::Duration;
 
@@ -8,12 +7,12 @@ use super::replica::ReplicaStatus;
 use crate::contract::{Finding, Health};
 use crate::engine::redis::client::ServerInfo;
 
-/// Settings that a server tells only to those who may ask for its configuration.
+/// Settings that only a user with `CONFIG GET` can read.
 pub(super) const SETTINGS: [&str; 3] = ["appendfsync", "save", "min-replicas-to-write"];
-/// Clocks that are further apart than this deserve a word.
+/// Clocks that are further apart than this are reported.
 const APART: Duration = Duration::from_secs(1);
 
-/// All that the server lets us see.
+/// Everything that the findings are made from; `None` is what the server refused to show.
 #[derive(Debug)]
 pub(super) struct ServerFacts {
     pub(super) server: ServerInfo,
@@ -24,9 +23,9 @@ pub(super) struct ServerFacts {
     pub(super) forbidden: Option<Vec<String>>,
     pub(super) clock: Option<ClockOffset>,
     pub(super) link: LinkSecurity,
-    /// For how long nobody comes in after a loss of memory, where that was asked for.
+    /// For how long nothing is granted after a loss of memory, if the URL asks for it.
     pub(super) grace: Option<Duration>,
-    /// Whether sentinels may put a replica in the server's place.
+    /// Sentinels may promote a replica in the server's place.
     pub(super) watched: bool,
 }
 
@@ -46,11 +45,11 @@ pub(super) enum LinkSecurity {
     Plain,
 }
 
-/// Looks at one thing.
+/// One check.
 type Judge = fn(&ServerFacts) -> (Health, String);
 
 impl ClockOffset {
-    /// From our time before and after the server said its own.
+    /// From the client's time before and after the server reported its own.
     pub(super) fn new(before: u64, theirs: u64, after: u64) -> Option<Self> {
         let middle = before.midpoint(after);
         let ahead = i64::try_from(i128::from(theirs) - i128::from(middle)).ok()?;
@@ -91,7 +90,7 @@ impl ServerFacts {
         match (shown("valkey_version"), shown("redis_version")) {
             (Some(version), _) => (Health::Fine, format!("Valkey {version}")),
             (None, Some(version)) => (Health::Fine, format!("Redis {version}")),
-            (None, None) => (Health::Note, "it does not tell its version".to_owned()),
+            (None, None) => (Health::Note, "it does not report its version".to_owned()),
         }
     }
 
@@ -132,7 +131,7 @@ impl ServerFacts {
                 (Health::Fine, format!("the user {user} may do all that locks need"))
             }
             (None, Some(user)) => {
-                let what = format!("the user {user}; what it may do is told from Redis 7 on");
+                let what = format!("the user {user}; what it may do is shown from Redis 7 on");
                 (Health::Fine, what)
             }
         }
@@ -289,7 +288,7 @@ impl ServerFacts {
         (Health::Note, what)
     }
 
-    /// What becomes of locks when the primary is cut off, if it is one that can be replaced.
+    /// The finding about a primary that is cut off, if a replica can be promoted in its place.
     fn isolation(&self) -> Option<(Health, String)> {
         let is_primary = self.server.field("role") != Some("slave");
         let followed = self.count("connected_slaves").is_some_and(|connected| connected > 0);
@@ -297,7 +296,7 @@ impl ServerFacts {
         replaceable.then(|| isolation::judge(self.setting("min-replicas-to-write")))
     }
 
-    /// What the server says of each replica that it serves.
+    /// Returns the replicas that the server reports.
     fn followers(&self) -> Vec<ReplicaStatus> {
         let offset = self.count("master_repl_offset").unwrap_or(0);
         let line = |at: u32| self.server.field(&format!("slave{at}"));
@@ -338,7 +337,7 @@ mod tests {
         for (info, state, words) in [
             ("redis_version:7.0.15", Health::Fine, "Redis 7.0.15"),
             ("redis_version:7.2.4 valkey_version:8.1.0", Health::Fine, "Valkey 8.1.0"),
-            ("", Health::Note, "does not tell"),
+            ("", Health::Note, "does not report"),
         ] {
             finds(&facts(info, NOTHING), "server", state, words);
         }

@@ -1,10 +1,9 @@
-//! A replica as its primary sees it: in which state, and how far behind. Pure: knows a line of
-//! `INFO`, not what it means for locks.
+//! A replica as its primary reports it in `INFO`: its state, and how far it is behind. Pure.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A replica answers every second; one that was silent for this long does not keep up.
+/// A replica acknowledges every second; one that was silent for this long does not keep up.
 const LATE: Duration = Duration::from_secs(5);
 
 /// A replica, as its primary sees it.
@@ -13,7 +12,7 @@ pub(super) struct ReplicaStatus {
     place: String,
     state: String,
     behind: u64,
-    heard: Option<Duration>,
+    acknowledged: Option<Duration>,
 }
 
 impl ReplicaStatus {
@@ -28,22 +27,23 @@ impl ReplicaStatus {
             place: format!("{}:{}", field("ip")?, field("port")?),
             state: field("state")?,
             behind: offset.saturating_sub(known),
-            heard: field("lag").and_then(|lag| lag.parse().ok()).map(Duration::from_secs),
+            acknowledged: field("lag").and_then(|lag| lag.parse().ok()).map(Duration::from_secs),
         })
     }
 
-    /// Whether it does not keep up: it was not heard for long, or is still being filled.
+    /// Returns true if it does not keep up: its last acknowledgement is old, or it is still being
+    /// filled.
     pub(super) fn is_late(&self) -> bool {
-        self.state != "online" || self.heard.is_none_or(|heard| heard > LATE)
+        self.state != "online" || self.acknowledged.is_none_or(|acknowledged| acknowledged > LATE)
     }
 }
 
 impl fmt::Display for ReplicaStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, state, behind, heard } = self;
+        let Self { place, state, behind, acknowledged } = self;
         write!(f, "{place} {state}, {behind} bytes behind")?;
-        match heard {
-            Some(heard) => write!(f, ", heard {}s ago", heard.as_secs()),
+        match acknowledged {
+            Some(acknowledged) => write!(f, ", heard {}s ago", acknowledged.as_secs()),
             None => Ok(()),
         }
     }

@@ -109,7 +109,7 @@ fn together(reports: &[SentinelReport], votes: &[SentinelVote]) -> (Health, Stri
         );
         return (Health::Note, what);
     }
-    let trouble = if first.replicas == 0 {
+    let problem = if first.replicas == 0 {
         "no replica can take the primary's place; start one".to_owned()
     } else if first.quorum > sentinels {
         format!("a quorum of {} among {sentinels} sentinels never agrees; lower it", first.quorum)
@@ -130,7 +130,7 @@ fn together(reports: &[SentinelReport], votes: &[SentinelVote]) -> (Health, Stri
         );
         return (Health::Fine, what);
     };
-    (Health::Note, trouble)
+    (Health::Note, problem)
 }
 
 #[cfg(test)]

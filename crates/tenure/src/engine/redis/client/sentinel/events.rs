@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn a_switch_counts_only_for_the_primary_that_was_asked_for() {
-        let told = "mine 10.0.0.1 6379 10.0.0.2 6380";
-        assert_eq!(switched(told, "mine"), Some(("10.0.0.2", 6380)));
-        assert_eq!(switched(told, "min"), None);
+        let payload = "mine 10.0.0.1 6379 10.0.0.2 6380";
+        assert_eq!(switched(payload, "mine"), Some(("10.0.0.2", 6380)));
+        assert_eq!(switched(payload, "min"), None);
         assert_eq!(switched("mine 10.0.0.1 6379 10.0.0.2 x", "mine"), None);
         assert_eq!(switched("mine", "mine"), None);
     }
