@@ -1,10 +1,10 @@
 //! Batching of claims and releases: many calls of one verb become one call of its script.
 //!
 //! On an idle connection a caller sends its own call. While other calls are in flight, items queue
-//! up here until the connection writes next, or until a batch is full: 256 tasks make few calls,
-//! not
-//! 256. The connection's task drains the queues through its request source, right before it writes;
-//! if there is no connection, it drains them too and every item fails. So no item stays behind.
+//! up here until the connection writes next, or until a batch is full: 256 concurrent tasks make
+//! about a dozen calls. The connection's task drains the queues through its request source, right
+//! before it writes; if there is no connection, it drains them too and every item fails. So no item
+//! stays behind.
 //!
 //! A script replies with one value for each item, or with one value that is the same for all. The
 //! scripts have a short path for a single claim or release of one slot (`.` is missing from the
@@ -55,7 +55,7 @@ pub(super) struct BatchItem {
     /// Where the keys end and the text begins.
     text_start: usize,
     slots: usize,
-    /// The script may take its short path, as far as the client can tell.
+    /// The script may take its short path, as far as the client knows.
     plain: bool,
     /// The TTL of the key of a lone holder, in milliseconds; 0 if the claim cannot have one.
     ttl: u64,

@@ -28,7 +28,7 @@ pub(in crate::engine) enum TermsReply {
     There(Vec<String>),
     /// The top, which must not change until the terms are changed.
     Top(String),
-    /// A claim may have come meanwhile.
+    /// The top has changed: a claim may have been made.
     Again,
     /// The terms are changed.
     Done,

@@ -65,10 +65,10 @@ pub(in crate::engine) struct TaskRuntimes {
 }
 
 /// One connection, shared. Dropping it closes it, and fails all pending requests.
-pub(in crate::engine) struct MultiplexedConnection(Arc<Shared>);
+pub(in crate::engine) struct MultiplexedConnection(Arc<ConnectionShared>);
 
 /// What callers share with the task.
-pub(super) struct Shared {
+pub(super) struct ConnectionShared {
     pub(super) location: Arc<Location>,
     pub(super) resolver: PrimaryResolver,
     pub(super) handler: Arc<dyn ConnectionHandler>,
@@ -89,7 +89,8 @@ impl MultiplexedConnection {
         let pending = Mutex::new(PendingRequests::new());
         let resolver = PrimaryResolver::new(location.clone());
         let own = runtimes.fallback.clone();
-        let shared = Arc::new(Shared { location, resolver, handler, source, pending, own });
+        let shared =
+            Arc::new(ConnectionShared { location, resolver, handler, source, pending, own });
         driver::start(shared.clone(), &runtimes.first, Some(runtimes.fallback));
         Self(shared)
     }
@@ -247,7 +248,7 @@ impl fmt::Debug for MultiplexedConnection {
     }
 }
 
-impl Shared {
+impl ConnectionShared {
     pub(super) fn pending(&self) -> MutexGuard<'_, PendingRequests> {
         // Nothing runs under this mutex that could panic half done.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::backoff;
-use super::connection::{ConnectionHandler, Shared};
+use super::connection::{ConnectionHandler, ConnectionShared};
 use super::errors::CallError;
 use super::handshake;
 use super::pending::{ConnectionState, Incoming, ReplyTo, RequestBatch};
@@ -39,7 +39,7 @@ const SILENCE_TIMEOUT: Duration = limits::CALL;
 const RELOCATED: &str = "the sentinels name another primary";
 
 /// Starts the task.
-pub(super) fn start(shared: Arc<Shared>, runtime: &Handle, fallback: Option<Handle>) {
+pub(super) fn start(shared: Arc<ConnectionShared>, runtime: &Handle, fallback: Option<Handle>) {
     let work = Box::pin(drive(shared.clone()));
     let own = fallback.clone();
     let task = ConnectionTask { shared, work: Some(work), fallback };
@@ -68,7 +68,7 @@ pub(super) fn deliver(handler: &dyn ConnectionHandler, kind: &PushKind, data: &[
 
 /// The whole task. If its runtime drops it half done, or it panics, it moves to the fallback.
 struct ConnectionTask {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionShared>,
     work: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     fallback: Option<Handle>,
 }
@@ -102,13 +102,13 @@ impl Drop for ConnectionTask {
             start(self.shared.clone(), &fallback, None);
         } else {
             let what = "the thread that keeps the connection is gone";
-            let error = Error::new(ErrorKind::Closed, what).with_help("connect anew");
+            let error = Error::new(ErrorKind::Closed, what).with_help("open a new connection");
             self.shared.close(&CallError::NotConnected(error));
         }
     }
 }
 
-async fn drive(shared: Arc<Shared>) {
+async fn drive(shared: Arc<ConnectionShared>) {
     let mut failures = 0;
     loop {
         match connect_current(&shared).await {
@@ -136,7 +136,7 @@ async fn drive(shared: Arc<Shared>) {
 
 /// Connects, and starts again whenever the primary turns out to be another server: the one that is
 /// being tried may never respond.
-async fn connect_current(shared: &Shared) -> Result<RespStream, Error> {
+async fn connect_current(shared: &ConnectionShared) -> Result<RespStream, Error> {
     loop {
         shared.pending().begin_attempt();
         let mut attempt = pin!(attempt(shared));
@@ -154,7 +154,7 @@ async fn connect_current(shared: &Shared) -> Result<RespStream, Error> {
 
 /// Resolves the server, which has timeouts of its own, then connects and does the handshake within
 /// the timeout of a call.
-async fn attempt(shared: &Shared) -> Result<RespStream, Error> {
+async fn attempt(shared: &ConnectionShared) -> Result<RespStream, Error> {
     let resolved = shared.resolver.resolve().await?;
     let server = &resolved.server;
     shared.pending().peer = Some(server.address().clone());
@@ -175,7 +175,7 @@ async fn attempt(shared: &Shared) -> Result<RespStream, Error> {
 
 /// Waits before the next attempt, longer after each failure. A waiting request shortens the pause,
 /// and a relocation ends it.
-async fn back_off(shared: &Shared, failures: u32) {
+async fn back_off(shared: &ConnectionShared, failures: u32) {
     let full = backoff::pause(failures);
     let least = backoff::least(full);
     for (length, may_end) in [(least, false), (full.saturating_sub(least), true)] {
@@ -189,7 +189,7 @@ async fn back_off(shared: &Shared, failures: u32) {
 
 /// Returns true if a request waits for the next attempt. While the server rejects the connection,
 /// requests of the source fail here, and none waits.
-fn ends_backoff(shared: &Shared, may_end: bool) -> bool {
+fn ends_backoff(shared: &ConnectionShared, may_end: bool) -> bool {
     let mut pending = shared.pending();
     if std::mem::take(&mut pending.relocate) {
         return true;
@@ -246,7 +246,7 @@ impl ActiveConnection {
     }
 
     /// Reads, delivers and writes. Resolves only when the connection has to be closed.
-    fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<CloseReason> {
+    fn poll(&mut self, shared: &ConnectionShared, cx: &mut Context<'_>) -> Poll<CloseReason> {
         if let Err(reason) = self.work(shared, cx) {
             return Poll::Ready(reason);
         }
@@ -254,7 +254,11 @@ impl ActiveConnection {
     }
 
     /// Resolves if requests are in flight and nothing arrived for [`SILENCE_TIMEOUT`].
-    fn poll_silence(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Poll<CloseReason> {
+    fn poll_silence(
+        &mut self,
+        shared: &ConnectionShared,
+        cx: &mut Context<'_>,
+    ) -> Poll<CloseReason> {
         loop {
             let Some(timer) = &mut self.silence else {
                 if shared.pending().demand().1 == 0 {
@@ -275,7 +279,7 @@ impl ActiveConnection {
         }
     }
 
-    fn work(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), CloseReason> {
+    fn work(&mut self, shared: &ConnectionShared, cx: &mut Context<'_>) -> Result<(), CloseReason> {
         let woke_several = self.read(shared, cx)?;
         let mut pending = shared.pending();
         if std::mem::take(&mut pending.relocate) {
@@ -301,7 +305,11 @@ impl ActiveConnection {
     }
 
     /// Reads what is there and delivers it. Returns true if several callers were woken.
-    fn read(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<bool, CloseReason> {
+    fn read(
+        &mut self,
+        shared: &ConnectionShared,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, CloseReason> {
         let mut woken = 0;
         let mut reads = 0;
         // The handshake may have read further than its own replies.
@@ -339,7 +347,7 @@ impl ActiveConnection {
     }
 
     /// Delivers the decoded values. Returns an estimate of how many callers were woken.
-    fn dispatch(&mut self, shared: &Shared, broken: &mut Option<CloseReason>) -> usize {
+    fn dispatch(&mut self, shared: &ConnectionShared, broken: &mut Option<CloseReason>) -> usize {
         if self.values.is_empty() {
             return 0;
         }
@@ -366,7 +374,11 @@ impl ActiveConnection {
     }
 
     /// Writes everything queued by now, in one write if the socket accepts it.
-    fn write(&mut self, shared: &Shared, cx: &mut Context<'_>) -> Result<(), CloseReason> {
+    fn write(
+        &mut self,
+        shared: &ConnectionShared,
+        cx: &mut Context<'_>,
+    ) -> Result<(), CloseReason> {
         if self.written == self.output.len() {
             // Cleared before the source is drained: what is queued from now on wakes the task
             // again.

@@ -17,7 +17,7 @@ pub(super) type NodeAddress = (String, u16);
 
 /// A master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Keeper {
+pub(super) struct SlotKeeper {
     pub(super) address: NodeAddress,
     /// Empty if only its address is known.
     pub(super) id: String,
@@ -25,7 +25,7 @@ pub(super) struct Keeper {
     pub(super) epoch: u64,
 }
 
-impl Keeper {
+impl SlotKeeper {
     /// Returns true if both are the same node: by id, or by address where one has no id.
     pub(super) fn is(&self, other: &Self) -> bool {
         if self.id.is_empty() || other.id.is_empty() {
@@ -38,7 +38,7 @@ impl Keeper {
 /// Which node keeps which slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotMap {
-    masters: Vec<Keeper>,
+    masters: Vec<SlotKeeper>,
     /// For each slot one of them, or `UNASSIGNED`.
     keepers: Vec<u16>,
 }
@@ -65,7 +65,7 @@ impl SlotMap {
             let host = text(host).filter(|host| !matches!(*host, "" | "?")).unwrap_or(asked);
             let address = (host.to_owned(), u16::try_from(number(port)?).ok()?);
             let id = rest.first().and_then(text).unwrap_or_default();
-            let keeper = Keeper { address, id: id.to_owned(), epoch: epoch_of(id) };
+            let keeper = SlotKeeper { address, id: id.to_owned(), epoch: epoch_of(id) };
             let keeper = map.number_of(&keeper);
             map.keepers.get_mut(usize::from(first)..=usize::from(last))?.fill(keeper);
         }
@@ -73,7 +73,7 @@ impl SlotMap {
     }
 
     /// Returns the node that keeps a slot.
-    pub(super) fn keeper(&self, slot: u16) -> Option<&Keeper> {
+    pub(super) fn keeper(&self, slot: u16) -> Option<&SlotKeeper> {
         self.masters.get(usize::from(self.keepers[usize::from(slot)]))
     }
 
@@ -84,13 +84,13 @@ impl SlotMap {
 
     /// A node redirected a call for the slot to this one.
     pub(super) fn moved(&mut self, slot: u16, to: &NodeAddress) {
-        let keeper = Keeper { address: to.clone(), id: String::new(), epoch: 0 };
+        let keeper = SlotKeeper { address: to.clone(), id: String::new(), epoch: 0 };
         self.keepers[usize::from(slot)] = self.number_of(&keeper);
     }
 
     /// Uses this address for a node, whatever address maps name that are merged later.
-    pub(super) fn prefer(&mut self, keeper: &Keeper) {
-        self.number_of(&Keeper { epoch: 0, ..keeper.clone() });
+    pub(super) fn prefer(&mut self, keeper: &SlotKeeper) {
+        self.number_of(&SlotKeeper { epoch: 0, ..keeper.clone() });
     }
 
     /// Takes over every slot that `other` claims with a higher epoch, or that has no keeper here.
@@ -100,7 +100,7 @@ impl SlotMap {
         &mut self,
         other: &Self,
         epochs: &mut [u64],
-        counts: impl Fn(&Keeper) -> bool,
+        counts: impl Fn(&SlotKeeper) -> bool,
     ) {
         let mut numbers: Vec<Option<u16>> = vec![None; other.masters.len()];
         for (number, keeper) in numbers.iter_mut().zip(&other.masters) {
@@ -120,7 +120,7 @@ impl SlotMap {
     }
 
     /// Returns all nodes that keep a slot.
-    pub(super) fn keepers(&self) -> impl Iterator<Item = &Keeper> {
+    pub(super) fn keepers(&self) -> impl Iterator<Item = &SlotKeeper> {
         let kept = |at: usize| self.keepers.iter().any(|keeper| usize::from(*keeper) == at);
         self.masters.iter().enumerate().filter(move |(at, _)| kept(*at)).map(|(_, keeper)| keeper)
     }
@@ -135,9 +135,9 @@ impl SlotMap {
         self.keepers.iter().filter(|keeper| **keeper == UNASSIGNED).count()
     }
 
-    /// Whether both maps name the same keeper of every slot.
+    /// Returns true if both maps name the same keeper of every slot.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
-        let here = |theirs: &Keeper| self.masters.iter().position(|ours| ours.is(theirs));
+        let here = |theirs: &SlotKeeper| self.masters.iter().position(|ours| ours.is(theirs));
         let here: Vec<Option<usize>> = other.masters.iter().map(here).collect();
         let both = self.keepers.iter().zip(&other.keepers);
         both.map(|(ours, theirs)| (usize::from(*ours), here.get(usize::from(*theirs)))).all(
@@ -149,7 +149,7 @@ impl SlotMap {
     }
 
     /// Returns the number of a master, and raises its epoch to the highest that was reported.
-    fn number_of(&mut self, keeper: &Keeper) -> u16 {
+    fn number_of(&mut self, keeper: &SlotKeeper) -> u16 {
         let at = self.masters.iter().position(|known| known.is(keeper)).unwrap_or_else(|| {
             self.masters.push(keeper.clone());
             self.masters.len() - 1

@@ -244,8 +244,8 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
-    /// The view of a node when the ranges are kept by these masters, each with its epoch (0: by
-    /// nobody), and the nodes have these flags.
+    /// The view of a node when the ranges are kept by these masters, each with its epoch (0:
+    /// no keeper), and the nodes have these flags.
     fn view(from: u16, masters: [(u16, u64); 3], nodes: &[(u16, &str)]) -> ClusterView {
         let (mut text, mut ranges) = (String::new(), Vec::new());
         for (id, flags) in nodes {
@@ -298,7 +298,7 @@ mod tests {
         view(from, [(4, 7), (5, 8), (3, 3)], &nodes)
     }
 
-    /// What 1 says meanwhile.
+    /// The view of node 1.
     fn cut_off() -> ClusterView {
         let nodes = [
             (1, "master"),
@@ -332,7 +332,7 @@ mod tests {
             assert!(!choice.is_settled);
         }
         assert!(chosen(&[cut_off(), after_fail_overs(3), after_fail_overs(4)]).is_settled);
-        // Before the others have agreed that it is down, only the epochs tell.
+        // Before the others have agreed that it is down, only the epochs show it.
         let mut early = after_fail_overs(3);
         early.nodes.as_mut().unwrap().by_id.get_mut("1").unwrap().failed = false;
         let choice = chosen(&[view(1, WHOLE, &ALL), early]);
@@ -377,8 +377,8 @@ mod tests {
         let known = chosen(&[view(1, WHOLE, &ALL), view(2, WHOLE, &ALL)]).map;
         assert_eq!(keepers(&choose(&views, &known).unwrap()), [None, Some(2), Some(3)]);
         let error = choice.membership.without_keeper(7, choice.map.uncovered());
-        let (said, next) = (error.to_string(), error.help());
-        assert!(said.contains("h:1 answers, but is not in the cluster as h:2, h:3"), "{error}");
+        let (text, next) = (error.to_string(), error.help());
+        assert!(text.contains("h:1 answers, but is not in the cluster as h:2, h:3"), "{error}");
         assert!(next.contains("--cluster fix h:2"), "{next}");
     }
 

@@ -205,8 +205,8 @@ impl ServerFacts {
         }
         let advice = if keeps_file { "set appendfsync to always" } else { "set appendonly to yes" };
         let what = format!(
-            "{kept}: {forgets}, and others come in while old holders still work; {advice}, add \
-             ?grace=yes to every URL, or rely on fences"
+            "{kept}: {forgets}, and other clients get locks while old holders still work; \
+             {advice}, add ?grace=yes to every URL, or rely on fences"
         );
         (Health::Note, what)
     }
@@ -370,7 +370,7 @@ mod tests {
             (none, Some("everysec"), Some("60 1"), Health::Note, "snapshots alone"),
             (none, None, None, Health::Note, "snapshots cannot be seen"),
             (snapshot, None, Some("60 1"), Health::Bad, "snapshot failed"),
-            // Nobody asked for snapshots any more, so an old failure does not matter.
+            // Snapshots are switched off, so that an old failure does not matter.
             (snapshot, None, Some(""), Health::Note, "none"),
         ] {
             let facts = facts(info, [fsync, save, None]);
@@ -449,7 +449,7 @@ mod tests {
             (10 * second + 1_000, 10 * second + 2_000, Health::Fine, "within 1.0ms"),
             (13 * second, 10 * second, Health::Note, "3.0s ahead of"),
             (7 * second, 10 * second, Health::Note, "3.0s behind"),
-            // The answer took so long that nothing can be said against the clock.
+            // The reply took so long that the difference may be the network's.
             (12 * second, 16 * second, Health::Fine, "within"),
         ] {
             let clock = ClockOffset::new(10 * second, theirs, after);

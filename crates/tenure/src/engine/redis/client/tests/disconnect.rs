@@ -6,11 +6,10 @@ use std::time::Duration;
 use redis::Value;
 use tokio::runtime::{Builder, Handle};
 
-use super::fake_server::{Fake, HELLO, bulk, confirm, push};
+use super::fake_server::{FakeServer, HELLO, bulk, confirm, push};
 use super::{HandlerEvent, RecordingHandler, nothing, open, plain, text};
 use crate::contract::{Effect, Error, ErrorKind};
-use crate::engine::redis::client::{CallError, pack};
-use crate::engine::redis::client::{MultiplexedConnection, TaskRuntimes};
+use crate::engine::redis::client::{CallError, MultiplexedConnection, TaskRuntimes, pack};
 use crate::engine::redis::url::Location;
 use crate::engine::runtime::Own;
 use crate::time::{Clock, SystemClock};
@@ -24,9 +23,9 @@ fn ping() -> Vec<u8> {
 
 #[tokio::test]
 async fn a_break_in_the_middle_of_a_reply_leaves_the_effect_unknown() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    let mut peer = server.accept_hello().await;
     let (one, two, three) =
         (connection.call(&ping()), connection.call(&ping()), connection.call(&ping()));
     for _ in 0..3 {
@@ -43,12 +42,12 @@ async fn a_break_in_the_middle_of_a_reply_leaves_the_effect_unknown() {
 
 #[tokio::test]
 async fn a_command_that_was_not_wholly_written_had_no_effect() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    let mut peer = server.accept_hello().await;
     let whole = connection.call(&ping());
     peer.command().await;
-    // More than any socket buffer takes while nobody reads.
+    // More than any socket buffer accepts while the server does not read.
     let huge = connection.call(&pack(&[b"SET", b"key", &vec![b'x'; 32 << 20]]));
     let behind = connection.call(&ping());
     drop(peer);
@@ -59,9 +58,9 @@ async fn a_command_that_was_not_wholly_written_had_no_effect() {
 
 #[tokio::test]
 async fn a_huge_command_arrives_whole_and_in_its_place() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    let mut peer = server.accept_hello().await;
     let huge = "x".repeat(8 << 20);
     let first = connection.call(&pack(&[b"SET", huge.as_bytes()]));
     let second = connection.call(&pack(&[b"ECHO", b"2"]));
@@ -74,12 +73,12 @@ async fn a_huge_command_arrives_whole_and_in_its_place() {
 
 #[tokio::test]
 async fn a_new_connection_is_greeted_like_the_first() {
-    let fake = Fake::start().await;
+    let server = FakeServer::start().await;
     let greeting = vec![pack(&[b"SUBSCRIBE", b"a", b"b"]), pack(&[b"EVAL", b"check", b"0"])];
-    let (notes, mut told) = RecordingHandler::new(greeting);
-    let connection = open(&format!("{}/3", fake.url()), &notes);
+    let (handler, mut events) = RecordingHandler::new(greeting);
+    let connection = open(&format!("{}/3", server.url()), &handler);
     for first in [true, false] {
-        let mut peer = fake.accept().await;
+        let mut peer = server.accept().await;
         let hello = peer.hello().await;
         assert_eq!(hello[2], "SETNAME");
         assert!(hello[3].starts_with("tenure-"), "{hello:?}");
@@ -90,24 +89,24 @@ async fn a_new_connection_is_greeted_like_the_first() {
         let early = push(&["message", "a", "early"]);
         peer.say(&(confirm("subscribe", "a") + &confirm("subscribe", "b") + &early)).await;
         peer.say(":7\r\n").await;
-        assert_eq!(told.recv().await, Some(HandlerEvent::Message("a".into(), "early".into())));
-        let Some(HandlerEvent::Judged(replies)) = told.recv().await else { panic!("not judged") };
+        assert_eq!(events.recv().await, Some(HandlerEvent::Message("a".into(), "early".into())));
+        let Some(HandlerEvent::Judged(replies)) = events.recv().await else { panic!("not judged") };
         assert!(matches!(&replies[..], [Value::Push { .. }, Value::Int(7)]), "{replies:?}");
-        assert_eq!(told.recv().await, Some(HandlerEvent::Ready(first)));
+        assert_eq!(events.recv().await, Some(HandlerEvent::Ready(first)));
         let call = connection.call(&ping());
         peer.command().await;
         peer.say("+PONG\r\n").await;
         call.await.unwrap();
         drop(peer);
-        assert_eq!(told.recv().await, Some(HandlerEvent::Lost));
+        assert_eq!(events.recv().await, Some(HandlerEvent::Lost));
     }
 }
 
 #[tokio::test]
 async fn a_caller_hears_soon_that_nobody_listens() {
-    let fake = Fake::start().await;
-    let url = fake.url();
-    drop(fake);
+    let server = FakeServer::start().await;
+    let url = server.url();
+    drop(server);
     let connection = plain(&url);
     for _ in 0..3 {
         let error = connection.call(&ping()).await.unwrap_err().into_error();
@@ -116,12 +115,12 @@ async fn a_caller_hears_soon_that_nobody_listens() {
     }
 }
 
-/// The caller calls again whenever it hears that there is no connection, as a keeper does. It once
-/// made the connection come back every 20 ms for as long as the server was away.
+/// The caller calls again whenever a call fails, as a keeper does. It once made the connection
+/// retry every 20 ms for as long as the server was away.
 #[tokio::test]
 async fn a_server_that_is_away_is_tried_less_often_with_each_failure_however_often_it_is_called() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
     let calls = tokio::spawn(async move {
         loop {
             assert!(connection.call(&ping()).await.is_err(), "nobody answers");
@@ -131,7 +130,7 @@ async fn a_server_that_is_away_is_tried_less_often_with_each_failure_however_oft
     let clock = SystemClock;
     let mut failed = clock.now();
     for _ in 0..12 {
-        let connection = fake.tcp().await;
+        let connection = server.tcp().await;
         pauses.push(clock.now().since(failed));
         // The client cannot know of the failure before this, so its pause begins later.
         failed = clock.now();
@@ -146,11 +145,11 @@ async fn a_server_that_is_away_is_tried_less_often_with_each_failure_however_oft
 
 #[tokio::test]
 async fn a_wrong_password_stays_the_answer_until_it_is_right() {
-    let fake = Fake::start().await;
-    let url = format!("redis://u:{CANARY}@127.0.0.1:{}", fake.port());
+    let server = FakeServer::start().await;
+    let url = format!("redis://u:{CANARY}@127.0.0.1:{}", server.port());
     let connection = plain(&url);
     let waiting = connection.call(&ping());
-    let mut peer = fake.accept().await;
+    let mut peer = server.accept().await;
     let hello = peer.command().await;
     assert_eq!(hello[..5], ["HELLO", "3", "AUTH", "u", CANARY]);
     peer.say("-WRONGPASS invalid username-password pair or user is disabled.\r\n").await;
@@ -160,7 +159,7 @@ async fn a_wrong_password_stays_the_answer_until_it_is_right() {
         assert!(!error.is_transient());
         assert!(!format!("{error} {error:?} {connection:?}").contains(CANARY), "{error}");
     }
-    let peer = fake.greeted().await;
+    let peer = server.accept_hello().await;
     tokio::spawn(peer.echo());
     while !connection.is_idle() {
         tokio::task::yield_now().await;
@@ -175,11 +174,11 @@ async fn a_server_without_resp3_is_named_as_too_old() {
         "-NOPROTO unsupported protocol version\r\n".to_owned(),
         "+OK\r\n".to_owned(),
     ] {
-        let fake = Fake::start().await;
-        let url = format!("redis://:{CANARY}@127.0.0.1:{}", fake.port());
+        let server = FakeServer::start().await;
+        let url = format!("redis://:{CANARY}@127.0.0.1:{}", server.port());
         let connection = plain(&url);
         let call = connection.call(&ping());
-        let mut peer = fake.accept().await;
+        let mut peer = server.accept().await;
         peer.command().await;
         peer.say(&refusal).await;
         let error = call.await.unwrap_err().into_error();
@@ -191,11 +190,11 @@ async fn a_server_without_resp3_is_named_as_too_old() {
 
 #[tokio::test]
 async fn the_engine_is_not_greeted_in_the_wrong_database() {
-    let fake = Fake::start().await;
-    let (notes, _told) = RecordingHandler::new(vec![ping()]);
-    let connection = open(&format!("{}/99", fake.url()), &notes);
+    let server = FakeServer::start().await;
+    let (handler, _told) = RecordingHandler::new(vec![ping()]);
+    let connection = open(&format!("{}/99", server.url()), &handler);
     let call = connection.call(&ping());
-    let mut peer = fake.greeted().await;
+    let mut peer = server.accept_hello().await;
     assert_eq!(peer.command().await, ["SELECT", "99"]);
     peer.say("-ERR DB index is out of range\r\n").await;
     assert!(peer.is_left().await, "nothing is said in another database");
@@ -204,13 +203,13 @@ async fn the_engine_is_not_greeted_in_the_wrong_database() {
 
 #[tokio::test]
 async fn a_verdict_of_the_engine_is_what_callers_hear() {
-    let fake = Fake::start().await;
-    let (notes, _told) = RecordingHandler::new(Vec::new());
+    let server = FakeServer::start().await;
+    let (handler, _told) = RecordingHandler::new(Vec::new());
     let verdict = Error::new(ErrorKind::InvalidOption, "another max_lease").with_help("agree");
-    *notes.verdict.lock().unwrap() = Err(verdict);
-    let connection = open(&fake.url(), &notes);
+    *handler.verdict.lock().unwrap() = Err(verdict);
+    let connection = open(&server.url(), &handler);
     let call = connection.call(&ping());
-    let mut peer = fake.greeted().await;
+    let mut peer = server.accept_hello().await;
     let error = call.await.unwrap_err().into_error();
     assert_eq!(error.to_string(), "another max_lease; agree");
     assert!(peer.is_left().await);
@@ -218,36 +217,36 @@ async fn a_verdict_of_the_engine_is_what_callers_hear() {
 
 #[tokio::test]
 async fn an_answer_to_no_question_ends_the_connection() {
-    let fake = Fake::start().await;
-    let (notes, mut told) = RecordingHandler::new(Vec::new());
-    let _connection = open(&fake.url(), &notes);
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let (handler, mut events) = RecordingHandler::new(Vec::new());
+    let _connection = open(&server.url(), &handler);
+    let mut peer = server.accept_hello().await;
     peer.say("+OK\r\n").await;
     assert!(peer.is_left().await);
-    let mut peer = fake.greeted().await;
+    let mut peer = server.accept_hello().await;
     peer.say("what?\r\n").await;
     assert!(peer.is_left().await);
-    told.close();
+    events.close();
     let mut lost = 0;
-    while let Some(told) = told.recv().await {
-        lost += usize::from(told == HandlerEvent::Lost);
+    while let Some(events) = events.recv().await {
+        lost += usize::from(events == HandlerEvent::Lost);
     }
     assert!(lost >= 1);
 }
 
 #[tokio::test]
 async fn dropping_the_connection_closes_it_and_fails_what_waits() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    let mut peer = server.accept_hello().await;
     let call = connection.call(&ping());
     peer.command().await;
     drop(connection);
     assert_eq!(call.await.unwrap_err().effect(), Effect::Unknown);
     assert!(peer.is_left().await);
-    // Also while the server keeps us waiting for its first word.
-    let connection = plain(&fake.url());
-    let mut peer = fake.accept().await;
+    // Also while the server has not replied to HELLO.
+    let connection = plain(&server.url());
+    let mut peer = server.accept().await;
     let call = connection.call(&ping());
     peer.command().await;
     drop(connection);
@@ -257,14 +256,14 @@ async fn dropping_the_connection_closes_it_and_fails_what_waits() {
 
 #[tokio::test]
 async fn a_connection_whose_runtime_ends_moves_to_another() {
-    let fake = Fake::start().await;
+    let server = FakeServer::start().await;
     let guest = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let own = Own::start("test").unwrap();
-    let (notes, mut told) = RecordingHandler::new(Vec::new());
-    let location = Arc::new(Location::parse(&fake.url()).unwrap());
+    let (handler, mut events) = RecordingHandler::new(Vec::new());
+    let location = Arc::new(Location::parse(&server.url()).unwrap());
     let home = TaskRuntimes { first: guest.handle().clone(), fallback: own.handle().clone() };
-    let connection = MultiplexedConnection::open(location, notes, nothing(), home);
-    let mut peer = fake.greeted().await;
+    let connection = MultiplexedConnection::open(location, handler, nothing(), home);
+    let mut peer = server.accept_hello().await;
     let call = connection.call(&ping());
     peer.command().await;
     guest.shutdown_background();
@@ -272,14 +271,14 @@ async fn a_connection_whose_runtime_ends_moves_to_another() {
     assert_eq!(error.effect(), Effect::Unknown, "{error}");
     assert!(peer.is_left().await);
     let call = connection.call(&pack(&[b"ECHO", b"moved"]));
-    tokio::spawn(fake.greeted().await.echo());
+    tokio::spawn(server.accept_hello().await.echo());
     assert_eq!(text(&call.await.unwrap()), "moved");
     let mut heard = Vec::new();
     while heard.last() != Some(&HandlerEvent::Ready(false)) {
-        heard.push(told.recv().await.unwrap());
+        heard.push(events.recv().await.unwrap());
     }
     assert!(heard.contains(&HandlerEvent::Lost), "{heard:?}");
-    // And when there is no other home left, it says so at once.
+    // When no runtime is left, calls fail at once.
     drop(own);
     loop {
         match connection.call(&ping()).await {
@@ -294,18 +293,18 @@ async fn a_connection_whose_runtime_ends_moves_to_another() {
 
 #[tokio::test]
 async fn a_home_that_is_gone_before_the_start_is_no_home() {
-    let fake = Fake::start().await;
+    let server = FakeServer::start().await;
     let guest = Builder::new_current_thread().build().unwrap();
     let first = guest.handle().clone();
     guest.shutdown_background();
-    let location = Arc::new(Location::parse(&fake.url()).unwrap());
+    let location = Arc::new(Location::parse(&server.url()).unwrap());
     let home = TaskRuntimes { first, fallback: Handle::current() };
     let connection =
         MultiplexedConnection::open(location, RecordingHandler::new(Vec::new()).0, nothing(), home);
     let call = connection.call(&ping());
-    let mut peer = fake.accept().await;
+    let mut peer = server.accept().await;
     peer.command().await;
     peer.say(&(HELLO.to_owned() + "+PONG\r\n")).await;
-    // The reply came with the greeting, before the call was written: it answers nothing.
+    // The reply came with the handshake, before the call was written: it belongs to no request.
     assert!(matches!(call.await, Err(CallError::Disconnected { effect: Effect::None, .. })));
 }

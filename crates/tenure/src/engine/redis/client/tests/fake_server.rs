@@ -1,14 +1,14 @@
-//! A server of the tests' own. Knows how to read commands; what it answers is said by each test.
+//! A fake server: parses commands; each test decides what it replies.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What Redis says to `HELLO 3`, as far as anybody reads it.
+/// The reply to `HELLO 3`, as far as the client reads it.
 pub(super) const HELLO: &str = "%1\r\n+proto\r\n:3\r\n";
 
-pub(super) struct Fake(TcpListener);
+pub(super) struct FakeServer(TcpListener);
 
-impl Fake {
+impl FakeServer {
     pub(super) async fn start() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
@@ -27,20 +27,20 @@ impl Fake {
         stream
     }
 
-    /// The next connection, nothing said yet.
+    /// Accepts the next connection; nothing was exchanged yet.
     pub(super) async fn accept(&self) -> Peer<TcpStream> {
         Peer::new(self.tcp().await)
     }
 
-    /// The next connection, after `HELLO`.
-    pub(super) async fn greeted(&self) -> Peer<TcpStream> {
+    /// Accepts the next connection and replies to its `HELLO`.
+    pub(super) async fn accept_hello(&self) -> Peer<TcpStream> {
         let mut peer = self.accept().await;
         peer.hello().await;
         peer
     }
 }
 
-/// One connection, from the side of the server.
+/// The server's side of one connection.
 pub(super) struct Peer<S> {
     stream: S,
     inbox: Vec<u8>,
@@ -62,7 +62,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         self.stream.write_all(bytes.as_bytes()).await.unwrap();
     }
 
-    /// The next command, word by word.
+    /// Returns the next command, argument by argument.
     pub(super) async fn command(&mut self) -> Vec<String> {
         loop {
             if let Some((command, length)) = parse(&self.inbox) {
@@ -73,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         }
     }
 
-    /// All whole commands that one read brings.
+    /// Returns all whole commands of one read.
     pub(super) async fn burst(&mut self) -> Vec<Vec<String>> {
         assert!(self.inbox.is_empty(), "a test mixed bursts and commands");
         assert!(self.fill().await > 0, "the client left");
@@ -85,12 +85,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         commands
     }
 
-    /// Whether the client closes the connection next.
+    /// Returns true if the client closes the connection next.
     pub(super) async fn is_left(&mut self) -> bool {
         self.inbox.is_empty() && self.fill().await == 0
     }
 
-    /// Answers each command with its last word, until the client leaves.
+    /// Replies to each command with its last argument, until the client disconnects.
     pub(super) async fn echo(mut self) {
         loop {
             let mut answers = String::new();
@@ -114,7 +114,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 }
 
 impl Peer<TcpStream> {
-    /// The same connection for reads that block the whole thread of the test.
+    /// Returns the connection for reads that block the thread of the test.
     pub(super) fn into_blocking(self) -> std::net::TcpStream {
         assert!(self.inbox.is_empty(), "something was read too much");
         let stream = self.stream.into_std().unwrap();
@@ -127,7 +127,7 @@ pub(super) fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-/// A push of these words.
+/// A push with these elements.
 pub(super) fn push(words: &[&str]) -> String {
     let words: Vec<_> = words.iter().map(|word| bulk(word)).collect();
     format!(">{}\r\n{}", words.len(), words.concat())
@@ -138,7 +138,7 @@ pub(super) fn confirm(kind: &str, channel: &str) -> String {
     format!(">3\r\n{}{}:1\r\n", bulk(kind), bulk(channel))
 }
 
-/// The first command, if all of it is there, and its length.
+/// Parses the first command, if all of it is there. Returns its length, too.
 fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let mut at = 0;
     let mut number = || -> Option<usize> {

@@ -1,4 +1,4 @@
-//! Tests of the connection: against a fake server that each test scripts, against a real one, and
+//! Tests of the connection: against a server server that each test scripts, against a real one, and
 //! over TLS.
 
 mod disconnect;
@@ -29,7 +29,7 @@ enum HandlerEvent {
 /// A handler that records its calls.
 struct RecordingHandler {
     greeting: Vec<Vec<u8>>,
-    /// What the next judgements say; the last one stays.
+    /// The result of `judge`.
     verdict: Mutex<Result<(), Error>>,
     events: mpsc::UnboundedSender<HandlerEvent>,
 }
@@ -79,14 +79,14 @@ fn nothing() -> RequestSource {
     Box::new(|_| ())
 }
 
-/// A connection without a greeting.
+/// A connection whose handler adds nothing to the handshake.
 fn plain(url: &str) -> MultiplexedConnection {
     open(url, &RecordingHandler::new(Vec::new()).0)
 }
 
-fn open(url: &str, notes: &Arc<RecordingHandler>) -> MultiplexedConnection {
+fn open(url: &str, handler: &Arc<RecordingHandler>) -> MultiplexedConnection {
     let location = Arc::new(Location::parse(url).unwrap());
-    MultiplexedConnection::open(location, notes.clone(), nothing(), here())
+    MultiplexedConnection::open(location, handler.clone(), nothing(), here())
 }
 
 fn text(value: &Value) -> &str {

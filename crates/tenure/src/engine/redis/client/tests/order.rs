@@ -1,4 +1,4 @@
-//! What is written when, and which reply belongs to whom.
+//! When requests are written, and which reply belongs to which request.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use redis::{PushKind, Value};
 use tokio::sync::oneshot;
 
-use super::fake_server::{Fake, bulk, confirm, push};
+use super::fake_server::{FakeServer, bulk, confirm, push};
 use super::{HandlerEvent, RecordingHandler, here, open, plain, text};
 use crate::contract::Effect;
 use crate::engine::redis::client::{CallError, pack};
@@ -19,9 +19,9 @@ fn echo(number: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn an_idle_connection_is_written_to_by_the_caller_itself() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    let mut peer = server.accept_hello().await;
     let first = connection.call(&echo(0));
     peer.command().await;
     peer.say(&bulk("0")).await;
@@ -45,9 +45,9 @@ async fn an_idle_connection_is_written_to_by_the_caller_itself() {
 
 #[tokio::test]
 async fn calls_made_together_leave_in_one_write() {
-    let fake = Fake::start().await;
-    let connection = Arc::new(plain(&fake.url()));
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = Arc::new(plain(&server.url()));
+    let mut peer = server.accept_hello().await;
     let tasks: Vec<_> = (0..64)
         .map(|task| {
             let connection = connection.clone();
@@ -71,9 +71,9 @@ async fn calls_made_together_leave_in_one_write() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_caller_hears_its_own_reply_whoever_wrote_the_call() {
-    let fake = Fake::start().await;
-    let connection = Arc::new(plain(&fake.url()));
-    let peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = Arc::new(plain(&server.url()));
+    let peer = server.accept_hello().await;
     let server = tokio::spawn(peer.echo());
     let tasks: Vec<_> = (0..8)
         .map(|task: usize| {
@@ -99,11 +99,11 @@ async fn every_caller_hears_its_own_reply_whoever_wrote_the_call() {
 
 #[tokio::test]
 async fn calls_arrive_in_the_order_in_which_they_were_made() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    // Before there is a connection, on an idle one, and behind others.
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    // Before there is a connection, on an idle one, and after others.
     let mut calls: Vec<_> = (0..5).map(|number| connection.call(&echo(number))).collect();
-    let mut peer = fake.greeted().await;
+    let mut peer = server.accept_hello().await;
     for number in 0..5 {
         assert_eq!(peer.command().await[1], number.to_string());
         calls.push(connection.call(&echo(number + 5)));
@@ -120,9 +120,9 @@ async fn calls_arrive_in_the_order_in_which_they_were_made() {
 
 #[tokio::test]
 async fn a_reply_that_nobody_wants_any_more_is_thrown_away() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    let mut peer = server.accept_hello().await;
     drop(connection.call(&echo(1)));
     let kept = connection.call(&echo(2));
     assert_eq!(peer.command().await[1], "1", "a dropped call is sent all the same");
@@ -133,10 +133,10 @@ async fn a_reply_that_nobody_wants_any_more_is_thrown_away() {
 
 #[tokio::test]
 async fn pushes_between_replies_are_messages_and_not_replies() {
-    let fake = Fake::start().await;
-    let (notes, mut told) = RecordingHandler::new(Vec::new());
-    let connection = open(&fake.url(), &notes);
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let (handler, mut events) = RecordingHandler::new(Vec::new());
+    let connection = open(&server.url(), &handler);
+    let mut peer = server.accept_hello().await;
     let (one, two) = (connection.call(&echo(1)), connection.call(&echo(2)));
     peer.command().await;
     peer.command().await;
@@ -145,19 +145,19 @@ async fn pushes_between_replies_are_messages_and_not_replies() {
     peer.say(&(hint.clone() + &bulk("1") + &other + &hint + &bulk("2"))).await;
     assert_eq!(text(&one.await.unwrap()), "1");
     assert_eq!(text(&two.await.unwrap()), "2");
-    assert_eq!(told.recv().await, Some(HandlerEvent::Judged(Vec::new())));
-    assert_eq!(told.recv().await, Some(HandlerEvent::Ready(true)));
+    assert_eq!(events.recv().await, Some(HandlerEvent::Judged(Vec::new())));
+    assert_eq!(events.recv().await, Some(HandlerEvent::Ready(true)));
     for _ in 0..2 {
-        assert_eq!(told.recv().await, Some(HandlerEvent::Message("news".into(), "a".into())));
+        assert_eq!(events.recv().await, Some(HandlerEvent::Message("news".into(), "a".into())));
     }
-    assert!(told.try_recv().is_err());
+    assert!(events.try_recv().is_err());
 }
 
 #[tokio::test]
 async fn a_subscription_is_answered_by_its_push_or_by_an_error() {
-    let fake = Fake::start().await;
-    let connection = plain(&fake.url());
-    let mut peer = fake.greeted().await;
+    let server = FakeServer::start().await;
+    let connection = plain(&server.url());
+    let mut peer = server.accept_hello().await;
     let before = connection.call(&echo(1));
     let allowed = connection.call(&pack(&[b"SUBSCRIBE", b"mine"]));
     let forbidden = connection.call(&pack(&[b"SUBSCRIBE", b"theirs"]));
@@ -182,7 +182,7 @@ async fn a_subscription_is_answered_by_its_push_or_by_an_error() {
 
 type Caller = oneshot::Sender<Result<usize, CallError>>;
 
-/// An engine's queue: one command for everything in it.
+/// A request source: one command for everything that is queued.
 struct Queue(Mutex<Vec<(usize, Caller)>>);
 
 impl Queue {
@@ -219,9 +219,9 @@ impl Queue {
 
 #[tokio::test]
 async fn what_an_engine_queued_is_gathered_right_before_the_write() {
-    let fake = Fake::start().await;
+    let server = FakeServer::start().await;
     let queue = Arc::new(Queue(Mutex::default()));
-    let location = Arc::new(Location::parse(&fake.url()).unwrap());
+    let location = Arc::new(Location::parse(&server.url()).unwrap());
     let connection = MultiplexedConnection::open(
         location,
         RecordingHandler::new(Vec::new()).0,
@@ -230,7 +230,7 @@ async fn what_an_engine_queued_is_gathered_right_before_the_write() {
     );
     // Also before there is a connection.
     let early = queue.add(1, &connection);
-    let mut peer = fake.greeted().await;
+    let mut peer = server.accept_hello().await;
     assert_eq!(peer.command().await, ["SUM", "1"]);
     let late: Vec<_> = (2..5).map(|number| queue.add(number, &connection)).collect();
     assert!(!connection.is_idle());
@@ -245,9 +245,9 @@ async fn what_an_engine_queued_is_gathered_right_before_the_write() {
 
 #[tokio::test]
 async fn what_an_engine_queued_fails_with_the_attempt_to_connect() {
-    let fake = Fake::start().await;
-    let url = fake.url();
-    drop(fake);
+    let server = FakeServer::start().await;
+    let url = server.url();
+    drop(server);
     let queue = Arc::new(Queue(Mutex::default()));
     let location = Arc::new(Location::parse(&url).unwrap());
     let connection = MultiplexedConnection::open(

@@ -92,15 +92,15 @@ async fn ten_thousand_scripts_of_many_tasks_are_each_answered() {
 #[tokio::test]
 async fn a_killed_connection_comes_back_subscribed() {
     let server = Server::start(&[]);
-    let (notes, mut told) = RecordingHandler::new(vec![pack(&[b"SUBSCRIBE", b"mine"])]);
-    let connection = open(&server.url("", 3), &notes);
+    let (handler, mut events) = RecordingHandler::new(vec![pack(&[b"SUBSCRIBE", b"mine"])]);
+    let connection = open(&server.url("", 3), &handler);
     let other = plain(&server.url("", 0));
     patient(&connection, &[b"PING"]).await.unwrap();
     for first in [true, false] {
-        while told.recv().await != Some(HandlerEvent::Ready(first)) {}
+        while events.recv().await != Some(HandlerEvent::Ready(first)) {}
         let told_one = patient(&other, &[b"PUBLISH", b"mine", b"hello"]).await.unwrap();
         assert_eq!(told_one, Value::Int(1));
-        assert_eq!(told.recv().await, Some(HandlerEvent::Message("mine".into(), "hello".into())));
+        assert_eq!(events.recv().await, Some(HandlerEvent::Message("mine".into(), "hello".into())));
         let id = connection.call(&pack(&[b"CLIENT", b"ID"])).await.unwrap();
         let Value::Int(id) = id else { panic!("{id:?}") };
         let info = connection.call(&pack(&[b"CLIENT", b"INFO"])).await.unwrap();
@@ -111,15 +111,15 @@ async fn a_killed_connection_comes_back_subscribed() {
         assert!(info.contains("name=tenure-") && info.contains("db=3"), "{info}");
         let id = id.to_string();
         other.call(&pack(&[b"CLIENT", b"KILL", b"ID", id.as_bytes()])).await.unwrap();
-        assert_eq!(told.recv().await, Some(HandlerEvent::Lost));
+        assert_eq!(events.recv().await, Some(HandlerEvent::Lost));
     }
 }
 
 #[tokio::test]
 async fn publishing_to_oneself_keeps_replies_and_messages_apart() {
     let server = Server::start(&[]);
-    let (notes, mut told) = RecordingHandler::new(Vec::new());
-    let connection = open(&server.url("", 0), &notes);
+    let (handler, mut events) = RecordingHandler::new(Vec::new());
+    let connection = open(&server.url("", 0), &handler);
     patient(&connection, &[b"PING"]).await.unwrap();
     let publish = b"redis.call('publish', 'mine', ARGV[1]) return ARGV[1]";
     let say = |number: &str| connection.call(&pack(&[b"EVAL", publish, b"0", number.as_bytes()]));
@@ -141,12 +141,12 @@ async fn publishing_to_oneself_keeps_replies_and_messages_apart() {
             _ => assert!(matches!(reply, Value::Push { .. }), "{reply:?}"),
         }
     }
-    assert!(matches!(told.recv().await, Some(HandlerEvent::Judged(_))));
-    assert_eq!(told.recv().await, Some(HandlerEvent::Ready(true)));
+    assert!(matches!(events.recv().await, Some(HandlerEvent::Judged(_))));
+    assert_eq!(events.recv().await, Some(HandlerEvent::Ready(true)));
     for payload in ["1", "2"] {
-        assert_eq!(told.recv().await, Some(HandlerEvent::Message("mine".into(), payload.into())));
+        assert_eq!(events.recv().await, Some(HandlerEvent::Message("mine".into(), payload.into())));
     }
-    assert!(told.try_recv().is_err());
+    assert!(events.try_recv().is_err());
 }
 
 #[tokio::test]

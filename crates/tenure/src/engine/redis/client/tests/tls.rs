@@ -1,4 +1,4 @@
-//! TLS: whom we trust, and who we are.
+//! TLS: which servers are trusted, and client certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use super::fake_server::{Fake, Peer};
+use super::fake_server::{FakeServer, Peer};
 use super::{plain, text};
 use crate::contract::ErrorKind;
 use crate::engine::redis::client::pack;
@@ -66,21 +66,21 @@ impl Office {
     }
 }
 
-fn url(fake: &Fake, options: &[(&str, &Path)]) -> String {
+fn url(server: &FakeServer, options: &[(&str, &Path)]) -> String {
     let options: Vec<_> =
         options.iter().map(|(name, path)| format!("{name}={}", path.display())).collect();
-    format!("rediss://u:secret@localhost:{}?{}", fake.port(), options.join("&"))
+    format!("rediss://u:secret@localhost:{}?{}", server.port(), options.join("&"))
 }
 
 #[tokio::test]
 async fn many_calls_and_a_password_go_through_tls() {
     let office = Office::open();
-    let fake = Fake::start().await;
-    let connection = plain(&url(&fake, &[("ca", &office.ca())]));
+    let server = FakeServer::start().await;
+    let connection = plain(&url(&server, &[("ca", &office.ca())]));
     let calls: Vec<_> = (0..200)
         .map(|number: usize| connection.call(&pack(&[b"ECHO", number.to_string().as_bytes()])))
         .collect();
-    let mut peer = Peer::new(office.acceptor(false).accept(fake.tcp().await).await.unwrap());
+    let mut peer = Peer::new(office.acceptor(false).accept(server.tcp().await).await.unwrap());
     let hello = peer.hello().await;
     assert_eq!(hello[2..5], ["AUTH", "u", "secret"]);
     tokio::spawn(peer.echo());
@@ -95,14 +95,14 @@ async fn many_calls_and_a_password_go_through_tls() {
 #[tokio::test]
 async fn a_server_that_asks_for_a_certificate_gets_ours() {
     let office = Office::open();
-    let fake = Fake::start().await;
+    let server = FakeServer::start().await;
     let (_, certificate, key) = office.sign("client");
     let certificate = office.file("client.pem", &certificate);
     let key = office.file("client.key", &key.serialize_pem());
     let options = [("ca", &*office.ca()), ("cert", &*certificate), ("key", &*key)];
-    let connection = plain(&url(&fake, &options));
+    let connection = plain(&url(&server, &options));
     let call = connection.call(&pack(&[b"ECHO", b"1"]));
-    let mut peer = Peer::new(office.acceptor(true).accept(fake.tcp().await).await.unwrap());
+    let mut peer = Peer::new(office.acceptor(true).accept(server.tcp().await).await.unwrap());
     peer.hello().await;
     tokio::spawn(peer.echo());
     assert_eq!(text(&call.await.unwrap()), "1");
@@ -111,10 +111,10 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
 #[tokio::test]
 async fn a_server_signed_by_a_stranger_never_hears_the_password() {
     let (office, stranger) = (Office::open(), Office::open());
-    let fake = Fake::start().await;
-    let connection = plain(&url(&fake, &[("ca", &office.ca())]));
+    let server = FakeServer::start().await;
+    let connection = plain(&url(&server, &[("ca", &office.ca())]));
     let call = connection.call(&pack(&[b"PING"]));
-    let accepted = stranger.acceptor(false).accept(fake.tcp().await).await;
+    let accepted = stranger.acceptor(false).accept(server.tcp().await).await;
     assert!(accepted.is_err(), "the client goes on with a stranger");
     let error = call.await.unwrap_err().into_error();
     assert_eq!(error.kind(), ErrorKind::InvalidOption);
@@ -125,7 +125,7 @@ async fn a_server_signed_by_a_stranger_never_hears_the_password() {
 #[tokio::test]
 async fn certificates_that_are_none_are_named_by_their_option() {
     let office = Office::open();
-    let fake = Fake::start().await;
+    let server = FakeServer::start().await;
     let ca = office.ca();
     let empty = office.file("empty", "");
     let absent = office.folder.path().join("absent");
@@ -134,7 +134,7 @@ async fn certificates_that_are_none_are_named_by_their_option() {
         (vec![("ca", &*absent)], "ca="),
         (vec![("ca", &*ca), ("cert", &*empty), ("key", &*empty)], "key="),
     ] {
-        let connection = plain(&url(&fake, &options));
+        let connection = plain(&url(&server, &options));
         let error = connection.call(&pack(&[b"PING"])).await.unwrap_err().into_error();
         assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
         assert!(error.to_string().contains(named), "{error}");
@@ -144,10 +144,10 @@ async fn certificates_that_are_none_are_named_by_their_option() {
 #[tokio::test]
 async fn the_systems_own_roots_are_the_default() {
     let office = Office::open();
-    let fake = Fake::start().await;
-    let connection = plain(&format!("rediss://localhost:{}", fake.port()));
+    let server = FakeServer::start().await;
+    let connection = plain(&format!("rediss://localhost:{}", server.port()));
     let call = connection.call(&pack(&[b"PING"]));
-    let accepted = office.acceptor(false).accept(fake.tcp().await).await;
+    let accepted = office.acceptor(false).accept(server.tcp().await).await;
     assert!(accepted.is_err(), "nobody's system trusts this authority");
     let error = call.await.unwrap_err().into_error();
     assert!(error.to_string().contains("not trusted"), "{error}");
