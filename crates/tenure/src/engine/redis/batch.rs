@@ -17,12 +17,12 @@ use redis::Value;
 use tokio::sync::oneshot;
 
 use super::client::{
-    CallError, CallResult, ConnectionHandler, MultiplexedConnection, ReplyTo, RequestBatch,
+    ConnectionHandler, MultiplexedConnection, ReplyTo, RequestBatch, RequestError, RequestResult,
     RequestSource, TaskRuntimes, pack, push_argument, push_count,
 };
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::replies::single_fence;
-use super::scripts::{Script, ScriptOptions, pack_script};
+use super::scripts::{LuaScript, ScriptOptions, pack_script};
 use super::url::Location;
 use crate::contract::Parts;
 
@@ -37,7 +37,7 @@ pub(super) enum BatchVerb {
 }
 
 impl BatchVerb {
-    fn script(self, options: &ScriptOptions) -> &'static Script {
+    fn script(self, options: &ScriptOptions) -> &'static LuaScript {
         match self {
             Self::Claim => &options.scripts().claim,
             Self::Release => &options.scripts().release,
@@ -46,7 +46,7 @@ impl BatchVerb {
 }
 
 /// The reply to an item: the store's time, and the value for this item. A release has no time.
-pub(super) type ItemReply = Result<(u64, Value), CallError>;
+pub(super) type ItemReply = Result<(u64, Value), RequestError>;
 
 /// One claim or release, already encoded: the keys of its slots, then its text, in one allocation.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ thread_local! {
 
 impl BatchItem {
     /// An item over the slots of `parts`, without its text.
-    pub(super) fn new(parts: &Parts, keys: &Keys, plain: bool) -> Self {
+    pub(super) fn new(parts: &Parts, keys: &RedisKeys, plain: bool) -> Self {
         let slots = parts.as_slice().len();
         let packed = Vec::with_capacity(64 * slots + 384);
         let mut item = Self { packed, text_start: 0, slots, plain, ttl: 0 };
@@ -129,7 +129,7 @@ struct BatchQueues {
 pub(super) struct Batcher {
     connection: MultiplexedConnection,
     queues: Arc<BatchQueues>,
-    keys: Arc<Keys>,
+    keys: Arc<RedisKeys>,
     options: Arc<ScriptOptions>,
 }
 
@@ -137,7 +137,7 @@ impl Batcher {
     pub(super) fn open(
         location: Arc<Location>,
         handler: Arc<dyn ConnectionHandler>,
-        keys: &Arc<Keys>,
+        keys: &Arc<RedisKeys>,
         options: &Arc<ScriptOptions>,
         runtimes: TaskRuntimes,
     ) -> Self {
@@ -188,7 +188,7 @@ impl Batcher {
                 reply => single_reply(verb, reply?),
             };
         }
-        self.enqueue(verb, item).await.unwrap_or(Err(CallError::Closed))
+        self.enqueue(verb, item).await.unwrap_or(Err(RequestError::Closed))
     }
 
     fn enqueue(&self, verb: BatchVerb, item: BatchItem) -> oneshot::Receiver<ItemReply> {
@@ -221,10 +221,10 @@ impl Batcher {
     /// Runs a script in a call of its own: by its digest, and by its text if the server lost it.
     pub(super) async fn run(
         &self,
-        script: &Script,
+        script: &LuaScript,
         keys: &[&str],
         items: &[&[u8]],
-    ) -> Result<Value, CallError> {
+    ) -> Result<Value, RequestError> {
         let call = |command: &str, script: &str| {
             let argument = self.options.argument(false);
             let packed = pack_script((command, script), &self.keys.top, keys, &argument, items);
@@ -253,7 +253,7 @@ impl BatchQueues {
         &self,
         batch: &mut RequestBatch,
         verb: BatchVerb,
-        keys: &Keys,
+        keys: &RedisKeys,
         options: &ScriptOptions,
     ) {
         let mut queued = std::mem::take(&mut *self.queue(verb));
@@ -278,12 +278,12 @@ struct BatchCall<'a> {
     command: (&'static str, &'a str),
     verb: BatchVerb,
     short: bool,
-    keys: &'a Keys,
+    keys: &'a RedisKeys,
     options: &'a ScriptOptions,
 }
 
 impl<'a> BatchCall<'a> {
-    fn new(verb: BatchVerb, keys: &'a Keys, options: &'a ScriptOptions) -> Self {
+    fn new(verb: BatchVerb, keys: &'a RedisKeys, options: &'a ScriptOptions) -> Self {
         let command = ("EVALSHA", &*verb.script(options).sha);
         Self { command, verb, short: false, keys, options }
     }
@@ -334,12 +334,14 @@ pub(super) fn single_reply(verb: BatchVerb, reply: Value) -> ItemReply {
     }
     match BatchReply::read(verb, 1, reply)? {
         BatchReply::Same(now, reply) => Ok((now, reply)),
-        BatchReply::Each(now, mut all) => all.pop().map(|one| (now, one)).ok_or(CallError::Closed),
+        BatchReply::Each(now, mut all) => {
+            all.pop().map(|one| (now, one)).ok_or(RequestError::Closed)
+        }
     }
 }
 
 /// Sends each caller its part of the reply. A caller that dropped its future gets none.
-fn distribute(verb: BatchVerb, callers: Vec<oneshot::Sender<ItemReply>>, reply: CallResult) {
+fn distribute(verb: BatchVerb, callers: Vec<oneshot::Sender<ItemReply>>, reply: RequestResult) {
     match reply.and_then(|reply| BatchReply::read(verb, callers.len(), reply)) {
         Ok(BatchReply::Same(now, reply)) => {
             for caller in callers {
@@ -367,11 +369,11 @@ enum BatchReply {
 }
 
 impl BatchReply {
-    fn read(verb: BatchVerb, count: usize, reply: Value) -> Result<Self, CallError> {
+    fn read(verb: BatchVerb, count: usize, reply: Value) -> Result<Self, RequestError> {
         let mut all = match reply {
             Value::Int(1) if verb == BatchVerb::Release => return Ok(Self::Same(0, reply)),
             Value::Array(all) => all,
-            _ => return Err(CallError::strange(&reply)),
+            _ => return Err(RequestError::strange(&reply)),
         };
         let now = match (verb, &all[..]) {
             (BatchVerb::Release, _) => 0,
@@ -384,10 +386,10 @@ impl BatchReply {
                 all.remove(0);
                 now
             }
-            _ => return Err(CallError::strange(&Value::Array(all))),
+            _ => return Err(RequestError::strange(&Value::Array(all))),
         };
         if all.len() != count {
-            return Err(CallError::strange(&Value::Array(all)));
+            return Err(RequestError::strange(&Value::Array(all)));
         }
         Ok(Self::Each(now, all))
     }

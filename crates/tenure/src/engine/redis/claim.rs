@@ -5,7 +5,7 @@ use super::RedisEngine;
 use super::batch::{BatchItem, BatchVerb};
 use super::codec::{plain_lease, push_claim};
 use super::errors::to_error;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::replies;
 use crate::contract::{Claim, Error, Verb, Verdict};
 
@@ -19,7 +19,7 @@ impl RedisEngine {
     }
 }
 
-fn claim_item(claim: &Claim, keys: &Keys) -> BatchItem {
+fn claim_item(claim: &Claim, keys: &RedisKeys) -> BatchItem {
     let ttl = plain_lease(claim).unwrap_or(0);
     BatchItem::new(&claim.parts, keys, ttl > 0)
         .with_ttl(ttl)

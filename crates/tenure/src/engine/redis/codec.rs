@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use super::keys::{Keys, encoded};
+use super::keys::{RedisKeys, encoded};
 use crate::contract::{
     About, Claim, ClaimId, ClaimRef, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place,
     SessionId, Shape, WaiterView,
@@ -16,7 +16,7 @@ use crate::limits;
 /// Appends the text of a claim, which scripts store unchanged.
 ///
 /// Written by hand rather than by formatting: it is made for every claim.
-pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &Keys) {
+pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &RedisKeys) {
     let mode = match (claim.patience, claim.replaces) {
         (Patience::Wait, None) => 'w',
         (Patience::Try, None) => 't',
@@ -312,7 +312,7 @@ mod tests {
             replaces: Some(ClaimId::new()),
             about: About { host: "h-1".into(), pid: 42, place, label },
         };
-        let keys = Keys::new(&crate::contract::Namespace::default());
+        let keys = RedisKeys::new(&crate::contract::Namespace::default());
         let (mut text, mut reference) = (String::new(), String::new());
         push_claim(&mut text, &claim, &keys);
         push_reference(&mut reference, &claim.to_ref());

@@ -20,16 +20,16 @@ use redis::Value;
 
 use super::batch::Batcher;
 use super::client::{
-    CallError, ConnectionHandler, ServerInfo, into_result, list, number, pack, sentinel, strange,
-    text,
+    ConnectionHandler, RequestError, ServerInfo, into_result, list, number, pack, sentinel,
+    strange, text,
 };
 use super::connection_pair::ConnectionPair;
 use super::errors::script_error;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::scripts::ScriptOptions;
-use super::signals::SessionListeners;
+use super::signals::PushRouter;
 use super::url::{Address, Location};
-use super::{Inner, RedisEngine, cluster, terms as namespace_terms};
+use super::{RedisEngine, RedisInner, cluster, terms as namespace_terms};
 use crate::contract::{Engine, Error, ErrorKind, Verb};
 use crate::engine::runtime::{Callers, Own};
 use crate::engine::{Terms, max_lease};
@@ -99,7 +99,7 @@ impl RedisEngine {
         finish: fn(NamespaceHandshake) -> NamespaceHandshake,
     ) -> Self {
         let (location, options) = (Arc::new(location), Arc::new(options));
-        let keys = Arc::new(Keys::new(&terms.namespace));
+        let keys = Arc::new(RedisKeys::new(&terms.namespace));
         let handshake = NamespaceHandshake::new(
             Arc::clone(&keys),
             Arc::clone(&options),
@@ -107,14 +107,14 @@ impl RedisEngine {
             terms.max_lease,
         );
         let handshake = Arc::new(finish(handshake));
-        let listeners = Arc::<SessionListeners>::default();
+        let listeners = Arc::<PushRouter>::default();
         let batchers = ConnectionPair::open(callers, own.handle(), |subscribes, runtimes| {
             let handler = ServerHandler::new(&handshake, &listeners, subscribes);
             Batcher::open(Arc::clone(&location), Arc::new(handler), &keys, &options, runtimes)
         });
         let (clock, confirmations) = (Arc::clone(&terms.clock), OnceLock::new());
         let inner =
-            Inner { keys, options, handshake, listeners, clock, batchers, confirmations, own };
+            RedisInner { keys, options, handshake, listeners, clock, batchers, confirmations, own };
         let inner = Arc::new(inner);
         if location.primary().is_some() {
             let (watched, moving) = (Arc::downgrade(&inner), Arc::downgrade(&inner));
@@ -136,7 +136,7 @@ impl RedisEngine {
     async fn wait_until_ready(&self) -> Result<(), Error> {
         for batcher in self.inner.batchers.all() {
             let ping = batcher.connection().call(&pack(&[b"PING"]));
-            ping.await.map_err(CallError::into_error)?;
+            ping.await.map_err(RequestError::into_error)?;
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl RedisEngine {
 
 /// What all connections of an engine send and check in their handshakes.
 pub(super) struct NamespaceHandshake {
-    pub(super) keys: Arc<Keys>,
+    pub(super) keys: Arc<RedisKeys>,
     pub(super) options: Arc<ScriptOptions>,
     pub(super) location: Arc<Location>,
     pub(super) max_lease: Duration,
@@ -160,7 +160,7 @@ pub(super) struct NamespaceHandshake {
 
 impl NamespaceHandshake {
     pub(super) fn new(
-        keys: Arc<Keys>,
+        keys: Arc<RedisKeys>,
         options: Arc<ScriptOptions>,
         location: Arc<Location>,
         max_lease: Duration,
@@ -304,7 +304,7 @@ fn replica() -> Error {
 /// The handler of one connection to a server that is not a node of a cluster.
 pub(super) struct ServerHandler {
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<SessionListeners>,
+    listeners: Arc<PushRouter>,
     /// Exactly one connection of an engine subscribes to the channels of its sessions.
     subscribes: bool,
 }
@@ -312,7 +312,7 @@ pub(super) struct ServerHandler {
 impl ServerHandler {
     pub(super) fn new(
         handshake: &Arc<NamespaceHandshake>,
-        listeners: &Arc<SessionListeners>,
+        listeners: &Arc<PushRouter>,
         subscribes: bool,
     ) -> Self {
         let (handshake, listeners) = (Arc::clone(handshake), Arc::clone(listeners));

@@ -16,7 +16,7 @@ use redis::Value;
 use self::findings::{ClockOffset, LinkSecurity, SETTINGS, ServerFacts};
 use super::RedisEngine;
 use super::client::sentinel::{self, SentinelReport};
-use super::client::{CallError, CallResult, ServerInfo, info_text, list, pack};
+use super::client::{RequestError, RequestResult, ServerInfo, info_text, list, pack};
 use super::errors::to_error;
 use super::url::{Address, is_near};
 use crate::contract::{Diagnostics, Error, Finding, Pending, SessionId, Verb};
@@ -106,10 +106,10 @@ impl RedisEngine {
 }
 
 /// Returns the reply, or none if the server refused the question.
-pub(super) fn unless_refused(outcome: CallResult) -> Result<Option<Value>, Error> {
+pub(super) fn unless_refused(outcome: RequestResult) -> Result<Option<Value>, Error> {
     match outcome {
         Ok(value) => Ok(Some(value)),
-        Err(CallError::Server { .. }) => Ok(None),
+        Err(RequestError::Server { .. }) => Ok(None),
         Err(error) => Err(to_error(error, Verb::Inspect)),
     }
 }

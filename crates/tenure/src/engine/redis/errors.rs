@@ -4,11 +4,11 @@
 //! A script that finds a key with contents that are not Tenure's raises `TENURE corrupt KEY` before
 //! it has written anything, or `TENURE met KEY` when it may have.
 
-use super::client::CallError;
+use super::client::RequestError;
 use crate::contract::{Error, ErrorKind, Verb};
 
 /// Converts the error of a call that was made for a verb.
-pub(super) fn to_error(error: CallError, verb: Verb) -> Error {
+pub(super) fn to_error(error: RequestError, verb: Verb) -> Error {
     let error = match error.script_message() {
         Some(message) => script_error(message),
         None => error.into_error(),

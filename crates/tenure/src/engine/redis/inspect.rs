@@ -5,9 +5,9 @@
 use redis::Value;
 
 use super::cells::CellRead;
-use super::client::{CallError, MultiplexedConnection, list, pack, strange, text};
+use super::client::{MultiplexedConnection, RequestError, list, pack, strange, text};
 use super::errors::to_error;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::{RedisEngine, replies};
 use crate::contract::{Error, Name, Page, Pending, Query, Snapshot, Verb};
 use crate::limits;
@@ -19,7 +19,7 @@ const SCAN_COUNT: &[u8] = b"1000";
 
 /// Scripts and scans over a whole store: one server, or the nodes of a cluster.
 pub(super) trait StoreAccess: Send + Sync {
-    fn keys(&self) -> &Keys;
+    fn keys(&self) -> &RedisKeys;
 
     /// Reads slots. Slots that cannot be read are errors of their own.
     fn inspect_slots<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)>;
@@ -65,7 +65,7 @@ impl RedisEngine {
 }
 
 impl StoreAccess for RedisEngine {
-    fn keys(&self) -> &Keys {
+    fn keys(&self) -> &RedisKeys {
         &self.inner.keys
     }
 
@@ -146,7 +146,7 @@ pub(super) async fn page(store: &impl StoreAccess, page: &Page) -> Result<Snapsh
 pub(super) async fn scan(
     connection: &MultiplexedConnection,
     pattern: &str,
-) -> Result<Vec<Vec<u8>>, CallError> {
+) -> Result<Vec<Vec<u8>>, RequestError> {
     let mut found = Vec::new();
     let mut cursor = "0".to_owned();
     loop {
@@ -154,14 +154,14 @@ pub(super) async fn scan(
             [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
         let value = connection.call(&pack(&words)).await?;
         let Some([next, keys]) = list(&value) else {
-            return Err(CallError::strange(&value));
+            return Err(RequestError::strange(&value));
         };
         for key in list(keys).unwrap_or_default() {
             if let Value::BulkString(key) = key {
                 found.push(key.clone());
             }
         }
-        text(next).ok_or_else(|| CallError::strange(&value))?.clone_into(&mut cursor);
+        text(next).ok_or_else(|| RequestError::strange(&value))?.clone_into(&mut cursor);
         if cursor == "0" {
             return Ok(found);
         }

@@ -16,7 +16,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 
 /// The keys and channels of one namespace.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Keys {
+pub(in crate::engine) struct RedisKeys {
     /// The prefix of the keys of locks.
     locks: String,
     /// The prefix of the keys of cells.
@@ -31,7 +31,7 @@ pub(in crate::engine) struct Keys {
     by_name: bool,
 }
 
-impl Keys {
+impl RedisKeys {
     pub(in crate::engine) fn new(namespace: &Namespace) -> Self {
         let space = encoded(namespace.as_str()).to_string();
         Self {
@@ -180,8 +180,8 @@ mod tests {
 
     use super::*;
 
-    fn keys(namespace: &str) -> Keys {
-        Keys::new(&Namespace::try_from(namespace).unwrap())
+    fn keys(namespace: &str) -> RedisKeys {
+        RedisKeys::new(&Namespace::try_from(namespace).unwrap())
     }
 
     /// The part of a key that decides its slot in a cluster.
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn in_a_cluster_everything_of_a_name_has_its_tag() {
-        let keys = Keys::in_cluster(&Namespace::try_from("a/b").unwrap());
+        let keys = RedisKeys::in_cluster(&Namespace::try_from("a/b").unwrap());
         let name = Name::try_from("x{y}:to:z").unwrap();
         let (slot, session) = (keys.slot(&name), SessionId::new());
         let channel = keys.channel_of(&name, session);

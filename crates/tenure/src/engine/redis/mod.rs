@@ -52,10 +52,10 @@ use self::connect::NamespaceHandshake;
 pub(super) use self::connect::connect;
 use self::connection_pair::ConnectionPair;
 use self::errors::to_error;
-use self::keys::Keys;
+use self::keys::RedisKeys;
 use self::replicas::Confirmations;
-use self::scripts::{Script, ScriptOptions};
-use self::signals::SessionListeners;
+use self::scripts::{LuaScript, ScriptOptions};
+use self::signals::PushRouter;
 #[cfg(feature = "conformance")]
 pub(crate) use self::testing::{Staged, on_stage};
 use super::runtime::Own;
@@ -99,14 +99,14 @@ pub use self::cluster::PROMISES as CLUSTER_PROMISES;
 /// The Redis engine.
 #[derive(Clone)]
 pub struct RedisEngine {
-    inner: Arc<Inner>,
+    inner: Arc<RedisInner>,
 }
 
-struct Inner {
-    keys: Arc<Keys>,
+struct RedisInner {
+    keys: Arc<RedisKeys>,
     options: Arc<ScriptOptions>,
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<SessionListeners>,
+    listeners: Arc<PushRouter>,
     clock: Arc<dyn Clock>,
     batchers: ConnectionPair<Batcher>,
     /// Opened when first needed: most programs never wait for replicas.
@@ -122,7 +122,7 @@ impl std::fmt::Debug for RedisEngine {
     }
 }
 
-impl Inner {
+impl RedisInner {
     /// Returns all connections to the server.
     fn connections(&self) -> impl Iterator<Item = &MultiplexedConnection> {
         let confirmations = self.confirmations.get().map(Confirmations::connection);
@@ -140,7 +140,7 @@ impl RedisEngine {
     async fn run(
         &self,
         verb: Verb,
-        script: &Script,
+        script: &LuaScript,
         keys: &[&str],
         items: &[&[u8]],
     ) -> Result<Value, Error> {
@@ -157,7 +157,7 @@ impl RedisEngine {
     async fn run_batch(
         &self,
         verb: Verb,
-        script: &Script,
+        script: &LuaScript,
         batch: &[(&ClaimRef, &str)],
     ) -> Result<Value, Error> {
         let slots: Vec<String> = batch.iter().flat_map(|(one, _)| self.slots(&one.parts)).collect();

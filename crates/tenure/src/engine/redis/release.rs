@@ -8,7 +8,7 @@ use super::batch::{BatchItem, BatchVerb};
 use super::client::{list, strange};
 use super::codec::push_reference;
 use super::errors::to_error;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::replies;
 use crate::contract::{Error, Release, Released, Verb};
 
@@ -40,7 +40,7 @@ impl RedisEngine {
     }
 }
 
-fn release_item(release: &Release, keys: &Keys) -> BatchItem {
+fn release_item(release: &Release, keys: &RedisKeys) -> BatchItem {
     BatchItem::new(&release.claim.parts, keys, !release.uncertain)
         .with_text(|text| push_release(text, release))
 }

@@ -15,13 +15,13 @@ use redis::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::client::{CallError, MultiplexedConnection, TaskRuntimes, list, number, pack};
+use super::client::{MultiplexedConnection, RequestError, TaskRuntimes, list, number, pack};
 use super::codec::push_reference;
 use super::connect::ServerHandler;
 use super::errors::to_error;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::scripts::{ScriptOptions, pack_script};
-use super::{Inner, RedisEngine, replies};
+use super::{RedisEngine, RedisInner, replies};
 use crate::contract::{ClaimRef, Confirmed, Pending, Replication, Verb};
 use crate::limits;
 
@@ -42,7 +42,7 @@ impl Replication for RedisEngine {
 impl RedisEngine {
     fn confirmations(&self) -> &Confirmations {
         self.inner.confirmations.get_or_init(|| {
-            let Inner { keys, options, handshake, listeners, own, .. } = &*self.inner;
+            let RedisInner { keys, options, handshake, listeners, own, .. } = &*self.inner;
             let handler = Arc::new(ServerHandler::new(handshake, listeners, false));
             let own = own.handle().clone();
             let runtimes = TaskRuntimes { first: own.clone(), fallback: own.clone() };
@@ -62,7 +62,7 @@ pub(super) struct Confirmations {
 
 struct ConfirmWorker {
     connection: MultiplexedConnection,
-    keys: Arc<Keys>,
+    keys: Arc<RedisKeys>,
     options: Arc<ScriptOptions>,
     queue: Mutex<ConfirmQueue>,
 }
@@ -97,12 +97,12 @@ struct ConfirmRequest {
 }
 
 /// The renewed claim, and how many replicas have it.
-type ConfirmResult = Result<Confirmed, CallError>;
+type ConfirmResult = Result<Confirmed, RequestError>;
 
 impl Confirmations {
     pub(super) fn new(
         connection: MultiplexedConnection,
-        keys: Arc<Keys>,
+        keys: Arc<RedisKeys>,
         options: Arc<ScriptOptions>,
         runtime: Handle,
     ) -> Self {
@@ -128,7 +128,7 @@ impl Confirmations {
             // Not in the caller, whose future may be dropped while other requests wait.
             self.runtime.spawn(Arc::clone(&self.worker).run());
         }
-        reply.await.unwrap_or(Err(CallError::Closed))
+        reply.await.unwrap_or(Err(RequestError::Closed))
     }
 }
 
@@ -147,8 +147,9 @@ impl ConfirmWorker {
             self.options.count_activity();
             let script = &self.options.scripts().renew;
             let mut results = self.renew_and_wait(&batch, ("EVALSHA", &script.sha)).await;
-            let unknown =
-                |result: &ConfirmResult| result.as_ref().is_err_and(CallError::is_unknown_script);
+            let unknown = |result: &ConfirmResult| {
+                result.as_ref().is_err_and(RequestError::is_unknown_script)
+            };
             if results.iter().any(unknown) {
                 // Nothing was written, so that `WAIT` counted an earlier write.
                 results = self.renew_and_wait(&batch, ("EVAL", &script.text)).await;
@@ -182,7 +183,7 @@ impl ConfirmWorker {
         }
         let counted = counted.await.and_then(|counted| {
             let count = number(&counted).and_then(|count| u32::try_from(count).ok());
-            count.ok_or_else(|| CallError::strange(&counted))
+            count.ok_or_else(|| RequestError::strange(&counted))
         });
         let parts = batch.chunks(size).zip(renewals);
         parts.flat_map(|(part, renewed)| read(part, renewed, &counted)).collect()
@@ -207,8 +208,8 @@ impl ConfirmWorker {
 /// Splits the reply of a renewal into the results of its requests.
 fn read(
     batch: &[ConfirmRequest],
-    renewed: Result<Value, CallError>,
-    counted: &Result<u32, CallError>,
+    renewed: Result<Value, RequestError>,
+    counted: &Result<u32, RequestError>,
 ) -> Vec<ConfirmResult> {
     let (renewed, replicas) = match (renewed, counted) {
         (Ok(renewed), Ok(replicas)) => (renewed, *replicas),
@@ -217,11 +218,11 @@ fn read(
     };
     let all = list(&renewed).unwrap_or_default();
     if all.len() != batch.len() + 1 {
-        return batch.iter().map(|_| Err(CallError::strange(&renewed))).collect();
+        return batch.iter().map(|_| Err(RequestError::strange(&renewed))).collect();
     }
     let one = |(one, reply): (&ConfirmRequest, &Value)| {
         let renewed = replies::renewed(reply, one.claim.parts.as_slice().len());
-        let renewed = renewed.map_err(CallError::UnexpectedReply)?;
+        let renewed = renewed.map_err(RequestError::UnexpectedReply)?;
         Ok(Confirmed { renewed, replicas })
     };
     batch.iter().zip(&all[1..]).map(one).collect()

@@ -11,7 +11,7 @@ use redis::Value;
 use super::client::{bytes, list, number, strange, text};
 use super::codec::{holders, micros, parse_claim, reason, shape, waiter};
 use super::errors::script_error;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use crate::contract::{
     Arrival, Cell, Error, Evicted, Fence, Fences, Grant, Loss, PutVerdict, Queued, Raised, Refusal,
     Released, Renewed, SlotView, Snapshot, Verdict, Version,
@@ -22,7 +22,7 @@ pub(super) fn verdict(
     value: &Value,
     parts: usize,
     now: u64,
-    keys: &Keys,
+    keys: &RedisKeys,
 ) -> Result<Verdict, Error> {
     read_verdict(value, parts, now, keys).unwrap_or_else(|| Err(strange(value)))
 }
@@ -31,7 +31,7 @@ fn read_verdict(
     value: &Value,
     parts: usize,
     now: u64,
-    keys: &Keys,
+    keys: &RedisKeys,
 ) -> Option<Result<Verdict, Error>> {
     if let Some(fence) = single_fence(value) {
         let fences = std::iter::once(Fence::new(fence)).collect();
@@ -134,7 +134,7 @@ pub(super) fn raised(value: &Value) -> Result<Raised, Error> {
 }
 
 /// Parses the reply of `inspect.lua`: slots, and the errors of those that cannot be read.
-pub(super) fn snapshot(value: &Value, keys: &Keys) -> Result<(Snapshot, Vec<Error>), Error> {
+pub(super) fn snapshot(value: &Value, keys: &RedisKeys) -> Result<(Snapshot, Vec<Error>), Error> {
     let read = || {
         let list = list(value)?;
         let now = number(list.first()?)?;
@@ -158,7 +158,7 @@ fn slot_error(slot: &Value) -> Option<Error> {
     }
 }
 
-fn slot_view(value: &Value, now: u64, keys: &Keys) -> Option<SlotView> {
+fn slot_view(value: &Value, now: u64, keys: &RedisKeys) -> Option<SlotView> {
     let list = list(value)?;
     let closed = number(list.get(2)?)?;
     let key = text(list.first()?)?;

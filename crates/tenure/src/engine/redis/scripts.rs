@@ -22,7 +22,7 @@ const LINGER: Duration = Duration::from_secs(60 * 60);
 
 /// One verb's script.
 #[derive(Clone, Debug)]
-pub(super) struct Script {
+pub(super) struct LuaScript {
     /// The whole text.
     pub(super) text: String,
     /// Its SHA-1 digest, for `EVALSHA`.
@@ -31,20 +31,20 @@ pub(super) struct Script {
 
 /// The scripts of all verbs.
 #[derive(Clone, Debug)]
-pub(super) struct Scripts {
-    pub(super) claim: Script,
-    pub(super) renew: Script,
-    pub(super) release: Script,
-    pub(super) inspect: Script,
-    pub(super) evict: Script,
-    pub(super) raise_fences: Script,
-    pub(super) connect: Script,
-    pub(super) change_terms: Script,
-    pub(super) put: Script,
-    pub(super) get: Script,
-    pub(super) rights: Script,
+pub(super) struct ScriptSet {
+    pub(super) claim: LuaScript,
+    pub(super) renew: LuaScript,
+    pub(super) release: LuaScript,
+    pub(super) inspect: LuaScript,
+    pub(super) evict: LuaScript,
+    pub(super) raise_fences: LuaScript,
+    pub(super) connect: LuaScript,
+    pub(super) change_terms: LuaScript,
+    pub(super) put: LuaScript,
+    pub(super) get: LuaScript,
+    pub(super) rights: LuaScript,
     #[cfg(feature = "conformance")]
-    pub(super) end_session: Script,
+    pub(super) end_session: LuaScript,
 }
 
 const PARTS: &[(&str, Text)] = &[
@@ -57,28 +57,28 @@ const CLOCK: Text = text!("redis/lua/clock.lua");
 const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
 
 /// The scripts on the store's own clock, for servers that know flags (Redis 7) and for others.
-fn on_store_clock(flags: bool) -> &'static Scripts {
-    static PLAIN: LazyLock<Scripts> =
-        LazyLock::new(|| Scripts::new(CLOCK.get(), KEY_CLOCK.get(), false));
-    static FLAGS: LazyLock<Scripts> =
-        LazyLock::new(|| Scripts::new(CLOCK.get(), KEY_CLOCK.get(), true));
+fn on_store_clock(flags: bool) -> &'static ScriptSet {
+    static PLAIN: LazyLock<ScriptSet> =
+        LazyLock::new(|| ScriptSet::new(CLOCK.get(), KEY_CLOCK.get(), false));
+    static FLAGS: LazyLock<ScriptSet> =
+        LazyLock::new(|| ScriptSet::new(CLOCK.get(), KEY_CLOCK.get(), true));
     if flags { &FLAGS } else { &PLAIN }
 }
 
 /// The scripts on a clock that is an argument.
 #[cfg(feature = "conformance")]
-fn on_given_clock() -> &'static Scripts {
+fn on_given_clock() -> &'static ScriptSet {
     const GIVEN: &str = include_str!("../../conformance/lua/clock.lua");
     const KEYS: &str = include_str!("../../conformance/lua/keyclock.lua");
-    static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(GIVEN, KEYS, true));
+    static SCRIPTS: LazyLock<ScriptSet> = LazyLock::new(|| ScriptSet::new(GIVEN, KEYS, true));
     &SCRIPTS
 }
 
-impl Scripts {
+impl ScriptSet {
     fn new(clock: &str, key_clock: &str, flags: bool) -> Self {
         // Release, renew and inspect have to work when the server's memory is full.
         let any = if flags { "#!lua flags=allow-oom\n" } else { "" };
-        let make = |flags: &str, text: &str| Script::new(flags, text, clock, key_clock);
+        let make = |flags: &str, text: &str| LuaScript::new(flags, text, clock, key_clock);
         Self {
             claim: make("", text!("redis/lua/claim.lua").get()),
             renew: make(any, text!("redis/lua/renew.lua").get()),
@@ -97,7 +97,7 @@ impl Scripts {
     }
 }
 
-impl Scripts {
+impl ScriptSet {
     /// Returns the commands that the scripts of all verbs call.
     pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
         let Self { claim, renew, release, inspect, evict, raise_fences, .. } = self;
@@ -110,7 +110,7 @@ impl Scripts {
     }
 }
 
-impl Script {
+impl LuaScript {
     fn new(flags: &str, verb: &str, clock: &str, key_clock: &str) -> Self {
         let mut text = flags.to_owned();
         for line in verb.lines() {
@@ -189,7 +189,7 @@ impl ScriptOptions {
     }
 
     /// Returns the scripts to call.
-    pub(super) fn scripts(&self) -> &'static Scripts {
+    pub(super) fn scripts(&self) -> &'static ScriptSet {
         #[cfg(feature = "conformance")]
         if self.clock.is_some() {
             return on_given_clock();

@@ -8,20 +8,20 @@
 
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-use super::client::{CallResult, ReplyTo};
+use super::client::{ReplyTo, RequestResult};
 use super::codec::reason;
-use super::{Inner, RedisEngine};
+use super::{RedisEngine, RedisInner};
 use crate::contract::{
     Arrival, ClaimId, Fence, Fences, Grant, IdMap, Loss, SessionId, Signal, SignalListener,
 };
 
 /// The listeners of all sessions of an engine.
 #[derive(Default)]
-pub(super) struct SessionListeners {
+pub(super) struct PushRouter {
     by_session: RwLock<IdMap<SessionId, Weak<dyn SignalListener>>>,
 }
 
-impl SessionListeners {
+impl PushRouter {
     /// Sends a session's signals to this listener from now on.
     pub(super) fn insert(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let mut listeners = self.by_session.write().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ impl SessionListeners {
 impl RedisEngine {
     /// Subscribes to the channel of a session, and unsubscribes from those of ended ones.
     pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let Inner { batchers, keys, listeners, .. } = &*self.inner;
+        let RedisInner { batchers, keys, listeners, .. } = &*self.inner;
         let connection = batchers.subscribed().connection();
         for ended in listeners.remove_ended() {
             drop(connection.unsubscribe(keys.channel(ended).as_bytes()));
@@ -81,7 +81,7 @@ impl RedisEngine {
         // repeats it after a reconnection. A claim on the other connection may have been faster, so
         // that its grant was published too early: hence the resync.
         let single = batchers.is_single();
-        let subscribed = move |result: CallResult| {
+        let subscribed = move |result: RequestResult| {
             if let Some(listener) = listener.upgrade().filter(|_| result.is_ok() && !single) {
                 listener.on_signal(Signal::Resync);
             }

@@ -15,7 +15,7 @@ use redis::Value;
 
 use super::client::{list, strange, text};
 use super::inspect::{self, StoreAccess};
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use crate::contract::{Error, ErrorKind, Page, Snapshot};
 use crate::engine::{Terms, max_lease};
 
@@ -36,7 +36,7 @@ pub(in crate::engine) enum TermsReply {
 
 impl TermsReply {
     /// Parses the reply of the script.
-    pub(in crate::engine) fn read(value: &Value, keys: &Keys) -> Result<Self, Error> {
+    pub(in crate::engine) fn read(value: &Value, keys: &RedisKeys) -> Result<Self, Error> {
         let words = list(value).ok_or_else(|| strange(value))?;
         let word = |at: usize| words.get(at).and_then(text).ok_or_else(|| strange(value));
         Ok(match word(0)? {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
 
 use super::RedisEngine;
-use super::client::{CallResult, ReplyTo, pack};
+use super::client::{ReplyTo, RequestResult, pack};
 use super::cluster::ClusterEngine;
 use super::errors::to_error;
 use super::inspect::StoreAccess;
@@ -24,7 +24,7 @@ pub(crate) trait Staged: Engine {
     fn activity(&self) -> u64;
 
     /// Sends a ping on each connection; its reply follows everything that is in flight there.
-    fn round_trips(&self) -> Vec<oneshot::Receiver<CallResult>>;
+    fn round_trips(&self) -> Vec<oneshot::Receiver<RequestResult>>;
 
     /// Ends a session in the store, as if its leases had expired.
     fn end_session(&self, session: SessionId) -> Result<(), Error>;
@@ -50,7 +50,7 @@ impl Staged for RedisEngine {
         self.inner.options.activity.load(Ordering::SeqCst)
     }
 
-    fn round_trips(&self) -> Vec<oneshot::Receiver<CallResult>> {
+    fn round_trips(&self) -> Vec<oneshot::Receiver<RequestResult>> {
         let (caller, reply) = oneshot::channel();
         self.inner.batchers.back().connection().send(&pack(&[b"PING"]), ReplyTo::One(caller));
         vec![reply]

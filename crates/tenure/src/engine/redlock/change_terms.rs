@@ -18,7 +18,7 @@ use super::site::Site;
 use super::url::Set;
 use super::{Own, Quorum};
 use crate::contract::{Error, Page, Query};
-use crate::engine::redis::client::CallError as Trouble;
+use crate::engine::redis::client::RequestError as Trouble;
 use crate::engine::redis::terms::TermsReply as Said;
 use crate::engine::{Terms, max_lease};
 

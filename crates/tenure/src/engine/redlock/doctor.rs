@@ -13,7 +13,9 @@ use super::protocol::quorum;
 use super::round::together;
 use super::site::CLOCK_BOUND;
 use crate::contract::{Finding, Health};
-use crate::engine::redis::client::{CallError as Trouble, ServerInfo as Server, list, pack, text};
+use crate::engine::redis::client::{
+    RequestError as Trouble, ServerInfo as Server, list, pack, text,
+};
 use crate::limits;
 use crate::time::Clock;
 

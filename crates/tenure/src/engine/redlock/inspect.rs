@@ -17,7 +17,7 @@ use crate::contract::{
     ClaimId, Error, Evicted, Eviction, HolderView, Name, Page, Query, Shape, SlotView, Snapshot,
     Verb,
 };
-use crate::engine::redis::client::{CallError as Trouble, errors as answers, list, pack, text};
+use crate::engine::redis::client::{RequestError as Trouble, errors as answers, list, pack, text};
 use crate::limits;
 
 /// How long a look may take: whoever looks only wants to know.

@@ -4,7 +4,7 @@
 //! each refuses a namespace that the other has opened.
 
 use crate::contract::{Name, Namespace, SessionId};
-use crate::engine::redis::keys::Keys as Plain;
+use crate::engine::redis::keys::RedisKeys as Plain;
 
 /// What the key of a lock ends with.
 const MARK: &str = ":q";

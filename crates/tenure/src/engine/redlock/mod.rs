@@ -64,7 +64,7 @@ use self::site::Site;
 pub(crate) use self::testing::WeakEngine;
 use self::url::Set;
 use super::Terms;
-use super::redis::client::{CallError as Trouble, ReplyTo as Reply};
+use super::redis::client::{ReplyTo as Reply, RequestError as Trouble};
 use super::runtime::{Callers, Own};
 use crate::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence,

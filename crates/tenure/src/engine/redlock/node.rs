@@ -12,8 +12,8 @@ use super::scripts::Calling;
 use super::site::Site;
 use crate::contract::{Error, ErrorKind, Verb};
 use crate::engine::redis::client::{
-    CallError as Trouble, CallResult as Outcome, ConnectionHandler as Greeter,
-    MultiplexedConnection as Wire, ReplyTo as Reply, RequestBatch as Outgoing,
+    ConnectionHandler as Greeter, MultiplexedConnection as Wire, ReplyTo as Reply,
+    RequestBatch as Outgoing, RequestError as Trouble, RequestResult as Outcome,
     ServerInfo as Server, TaskRuntimes as Home, into_result as judged, list, pack, strange, text,
 };
 use crate::engine::redis::errors::script_error as said;

@@ -13,7 +13,7 @@ use super::Quorum;
 use super::node::Lane;
 use super::releasing::Again;
 use super::scripts::Calling;
-use crate::engine::redis::client::CallResult as Outcome;
+use crate::engine::redis::client::RequestResult as Outcome;
 
 /// What happens in a round.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::url::Set;
 use super::{Quorum, RedlockEngine};
 use crate::contract::{Error, SessionId};
 use crate::engine::Terms;
-use crate::engine::redis::client::{CallError as Trouble, PendingReply as Call, pack};
+use crate::engine::redis::client::{PendingReply as Call, RequestError as Trouble, pack};
 use crate::engine::runtime::Own;
 
 impl RedlockEngine {

@@ -15,7 +15,7 @@ use super::rules::Token;
 use super::scripts::Calling;
 use super::site::Site;
 use crate::contract::{Claim, Effect, Error, ErrorKind, HolderView, OwnerId, SessionId};
-use crate::engine::redis::client::{CallError as Trouble, CallResult as Outcome, list, text};
+use crate::engine::redis::client::{RequestError as Trouble, RequestResult as Outcome, list, text};
 use crate::engine::redis::codec::push_about;
 use crate::time::{Clock, SystemClock};
 

@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 
 use super::commands::pack;
 use super::driver;
-use super::errors::CallError;
+use super::errors::RequestError;
 use super::pending::{
-    CallResult, ConnectionState, Deferred, PendingRequests, ReplyTo, RequestBatch,
+    ConnectivityState, Deferred, PendingRequests, ReplyTo, RequestBatch, RequestResult,
 };
 use super::resp::CloseReason;
 use super::sentinel::PrimaryResolver;
@@ -169,7 +169,7 @@ impl MultiplexedConnection {
 
     /// Returns true if the handshake is done.
     pub(in crate::engine) fn is_ready(&self) -> bool {
-        matches!(self.0.pending().state, ConnectionState::Ready)
+        matches!(self.0.pending().state, ConnectivityState::Ready)
     }
 
     /// Returns true if it is connected, or is connecting, to another server than `address`.
@@ -200,7 +200,7 @@ impl MultiplexedConnection {
         let mut pending = self.0.pending();
         let deferred = pending.wake_task();
         let closed = match &pending.state {
-            ConnectionState::Closed(error) => Some(error.clone()),
+            ConnectivityState::Closed(error) => Some(error.clone()),
             _ => None,
         };
         drop(pending);
@@ -214,13 +214,13 @@ impl MultiplexedConnection {
     /// Drains the request source and writes now, in the caller: the source has a whole batch, which
     /// the server can work on while more requests come.
     pub(in crate::engine) fn flush(&self) {
-        if !matches!(self.0.pending().state, ConnectionState::Ready) {
+        if !matches!(self.0.pending().state, ConnectivityState::Ready) {
             return self.notify();
         }
         let mut batch = RequestBatch::default();
         (self.0.source)(&mut batch);
         let mut pending = self.0.pending();
-        if matches!(pending.state, ConnectionState::Ready) {
+        if matches!(pending.state, ConnectivityState::Ready) {
             let deferred = pending.send_batch(batch);
             drop(pending);
             return self.run(deferred);
@@ -228,7 +228,7 @@ impl MultiplexedConnection {
         // It broke between the two locks, and nothing of the batch was sent.
         drop(pending);
         let reason = "it broke before this was sent".into();
-        let error = CallError::Disconnected { effect: Effect::None, reason };
+        let error = RequestError::Disconnected { effect: Effect::None, reason };
         for reply in batch.into_replies() {
             reply.deliver(Err(error.clone()));
         }
@@ -237,7 +237,7 @@ impl MultiplexedConnection {
 
 impl Drop for MultiplexedConnection {
     fn drop(&mut self) {
-        self.0.close(&CallError::Closed);
+        self.0.close(&RequestError::Closed);
     }
 }
 
@@ -257,8 +257,8 @@ impl ConnectionShared {
     /// The connection broke: fails what was in flight and returns to `Connecting`.
     pub(super) fn disconnect(&self, reason: &CloseReason) {
         let mut pending = self.pending();
-        let was_ready = matches!(pending.state, ConnectionState::Ready);
-        let failed = pending.disconnect(ConnectionState::Connecting, reason);
+        let was_ready = matches!(pending.state, ConnectivityState::Ready);
+        let failed = pending.disconnect(ConnectivityState::Connecting, reason);
         drop(pending);
         for (reply, error) in failed {
             reply.deliver(Err(error));
@@ -275,21 +275,21 @@ impl ConnectionShared {
         // After a transient error the next attempt may succeed, so that new requests wait for it.
         let transient = error.is_transient();
         let next = if transient {
-            ConnectionState::Connecting
+            ConnectivityState::Connecting
         } else {
-            ConnectionState::Rejected(error.clone())
+            ConnectivityState::Rejected(error.clone())
         };
         let mut pending = self.pending();
         pending.woken = false;
         let waiting = pending.reject(next);
         drop(pending);
-        self.fail(waiting, &CallError::NotConnected(error.clone()));
+        self.fail(waiting, &RequestError::NotConnected(error.clone()));
     }
 
     /// Closes the connection for good: it was dropped, or has no runtime left.
-    pub(super) fn close(&self, error: &CallError) {
+    pub(super) fn close(&self, error: &RequestError) {
         let mut pending = self.pending();
-        let closed = ConnectionState::Closed(error.clone());
+        let closed = ConnectivityState::Closed(error.clone());
         let failed = pending.disconnect(closed, &"it was closed".into());
         let deferred = pending.wake_task();
         drop(pending);
@@ -301,7 +301,7 @@ impl ConnectionShared {
     }
 
     /// Fails `waiting`, and everything in the request source.
-    pub(super) fn fail(&self, waiting: Vec<ReplyTo>, error: &CallError) {
+    pub(super) fn fail(&self, waiting: Vec<ReplyTo>, error: &RequestError) {
         let mut batch = RequestBatch::default();
         (self.source)(&mut batch);
         for reply in waiting.into_iter().chain(batch.into_replies()) {
@@ -313,13 +313,13 @@ impl ConnectionShared {
 /// The reply to a request that was sent.
 #[derive(Debug)]
 #[must_use = "the command is sent; its result is here"]
-pub(crate) struct PendingReply(oneshot::Receiver<CallResult>);
+pub(crate) struct PendingReply(oneshot::Receiver<RequestResult>);
 
 impl Future for PendingReply {
-    type Output = CallResult;
+    type Output = RequestResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RequestResult> {
         let result = Pin::new(&mut self.0).poll(cx);
-        result.map(|result| result.unwrap_or(Err(CallError::Closed)))
+        result.map(|result| result.unwrap_or(Err(RequestError::Closed)))
     }
 }

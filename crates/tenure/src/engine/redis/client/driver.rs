@@ -22,9 +22,9 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::backoff;
 use super::connection::{ConnectionHandler, ConnectionShared};
-use super::errors::CallError;
+use super::errors::RequestError;
 use super::handshake;
-use super::pending::{ConnectionState, Incoming, ReplyTo, RequestBatch};
+use super::pending::{ConnectivityState, Incoming, ReplyTo, RequestBatch};
 use super::resp::{CloseReason, RespStream};
 use crate::contract::{Error, ErrorKind};
 use crate::engine::runtime::blocks_a_runtime;
@@ -94,7 +94,7 @@ impl Drop for ConnectionTask {
         // The socket closes first: the server should not see two connections of this client.
         let Some(work) = self.work.take() else { return };
         drop(work);
-        if matches!(self.shared.pending().state, ConnectionState::Closed(_)) {
+        if matches!(self.shared.pending().state, ConnectivityState::Closed(_)) {
             return;
         }
         self.shared.disconnect(&"the runtime of its task ended".into());
@@ -103,7 +103,7 @@ impl Drop for ConnectionTask {
         } else {
             let what = "the thread that keeps the connection is gone";
             let error = Error::new(ErrorKind::Closed, what).with_help("open a new connection");
-            self.shared.close(&CallError::NotConnected(error));
+            self.shared.close(&RequestError::NotConnected(error));
         }
     }
 }
@@ -197,8 +197,8 @@ fn ends_backoff(shared: &ConnectionShared, may_end: bool) -> bool {
     if !pending.woken {
         return false;
     }
-    let ConnectionState::Rejected(error) = &pending.state else { return may_end };
-    let error = CallError::NotConnected(error.clone());
+    let ConnectivityState::Rejected(error) = &pending.state else { return may_end };
+    let error = RequestError::NotConnected(error.clone());
     pending.woken = false;
     drop(pending);
     shared.fail(Vec::new(), &error);
@@ -362,7 +362,7 @@ impl ActiveConnection {
                     woken += if matches!(reply, ReplyTo::Many(_)) { 2 } else { 1 };
                     // It was the primary when it was connected to. A new attempt resolves the
                     // primary, or the host name, again.
-                    if result.as_ref().is_err_and(CallError::is_from_replica) {
+                    if result.as_ref().is_err_and(RequestError::is_from_replica) {
                         broken.get_or_insert_with(|| "the server has become a replica".into());
                     }
                     reply.deliver(result);

@@ -18,7 +18,7 @@ const SCRIPT_CODE: &str = "TENURE";
 
 /// Why a call has no reply.
 #[derive(Clone, Debug)]
-pub(crate) enum CallError {
+pub(crate) enum RequestError {
     /// The server replied with an error.
     Server {
         /// Its first word: `NOSCRIPT`, `OOM`, ...
@@ -41,7 +41,7 @@ pub(crate) enum CallError {
     UnexpectedReply(Error),
 }
 
-impl CallError {
+impl RequestError {
     /// Converts an error reply.
     fn server(error: &ServerError) -> Self {
         let details = error.details().unwrap_or_default();
@@ -142,9 +142,9 @@ pub(in crate::engine) struct Redirection<'a> {
 }
 
 /// Turns an error reply into an error, and unwraps attributes.
-pub(in crate::engine) fn into_result(value: Value) -> Result<Value, CallError> {
+pub(in crate::engine) fn into_result(value: Value) -> Result<Value, RequestError> {
     match value {
-        Value::ServerError(error) => Err(CallError::server(&error)),
+        Value::ServerError(error) => Err(RequestError::server(&error)),
         Value::Attribute { data, .. } => into_result(*data),
         value => Ok(value),
     }
@@ -245,8 +245,8 @@ pub(in crate::engine) fn strange(value: &Value) -> Error {
 mod tests {
     use super::*;
 
-    fn server(code: &str, message: &str) -> CallError {
-        CallError::Server { code: code.to_owned(), message: message.to_owned() }
+    fn server(code: &str, message: &str) -> RequestError {
+        RequestError::Server { code: code.to_owned(), message: message.to_owned() }
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn a_broken_connection_says_whether_the_server_may_have_acted() {
         for effect in [Effect::None, Effect::Unknown] {
-            let error = CallError::Disconnected { effect, reason: "reset".into() }.into_error();
+            let error = RequestError::Disconnected { effect, reason: "reset".into() }.into_error();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, effect));
             assert!(error.is_transient() && error.to_string().contains("reset"), "{error}");
         }
@@ -310,7 +310,7 @@ mod tests {
         let reply = "-ERR unknown command 'HELLO', with args beginning with: '3' 'c4n4ry'\r\n";
         let value = redis::parse_redis_value(reply.as_bytes()).unwrap();
         let error = into_result(value).unwrap_err();
-        let CallError::Server { code, message } = &error else { panic!("{error:?}") };
+        let RequestError::Server { code, message } = &error else { panic!("{error:?}") };
         assert_eq!((&**code, &**message), ("ERR", "unknown command 'HELLO'"));
     }
 }

@@ -10,7 +10,7 @@ use redis::Value;
 use super::commands::{ExpectedReply, pack};
 use super::connection::ConnectionHandler;
 use super::driver;
-use super::errors::{CallError, into_result};
+use super::errors::{RequestError, into_result};
 use super::resp::{CloseReason, NOT_RESP, RespStream, text};
 use crate::contract::{Error, ErrorKind};
 use crate::engine::redis::url::Location;
@@ -27,7 +27,7 @@ pub(super) async fn perform(
         let command = pack(&[b"SELECT", db.as_bytes()]);
         let reply = request_all(stream, location, handler, vec![command]).await?.remove(0);
         into_result(reply).map_err(|error| match error {
-            CallError::Server { code, .. } if code == "ERR" => Error::new(
+            RequestError::Server { code, .. } if code == "ERR" => Error::new(
                 ErrorKind::InvalidOption,
                 format!("{location} has no database of this number"),
             )
@@ -66,7 +66,7 @@ pub(in crate::engine) async fn hello(
     match into_result(reply) {
         Ok(Value::Map(pairs)) => check_kind(&pairs, location, kind),
         Ok(_) => Err(too_old(location)),
-        Err(CallError::Server { code, message }) => Err(match &*code {
+        Err(RequestError::Server { code, message }) => Err(match &*code {
             "NOPROTO" => too_old(location),
             "ERR" if message.contains("unknown command") => too_old(location),
             // Most often its limit of clients, which passes. The server's message is left out: the
@@ -75,7 +75,7 @@ pub(in crate::engine) async fn hello(
                 Error::new(ErrorKind::Unavailable, format!("{location} rejected the connection"))
                     .with_help("check its limit of clients and its log")
             }
-            _ => CallError::Server { code, message }.into_error(),
+            _ => RequestError::Server { code, message }.into_error(),
         }),
         Err(error) => Err(error.into_error()),
     }

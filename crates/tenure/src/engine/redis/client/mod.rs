@@ -9,7 +9,7 @@
 //! # The life of a connection
 //!
 //! A [`MultiplexedConnection`] is shared by all its callers and exists until it is dropped; the
-//! socket below it comes and goes. Its states ([`pending::ConnectionState`]):
+//! socket below it comes and goes. Its states ([`pending::ConnectivityState`]):
 //!
 //! ```text
 //!               handshake done
@@ -68,9 +68,9 @@ pub(crate) use self::connection::PendingReply;
 pub(in crate::engine) use self::connection::{
     ConnectionHandler, MultiplexedConnection, RequestSource, TaskRuntimes,
 };
-pub(in crate::engine) use self::errors::{CallError, into_result, strange};
+pub(in crate::engine) use self::errors::{RequestError, into_result, strange};
 pub(in crate::engine) use self::handshake::{IgnorePushes, ServerKind, hello, request_all};
-pub(crate) use self::pending::CallResult;
+pub(crate) use self::pending::RequestResult;
 pub(in crate::engine) use self::pending::{ReplyTo, RequestBatch};
 pub(in crate::engine) use self::resp::{RespStream, bytes, info_text, list, number, text};
 pub(in crate::engine) use self::server_info::ServerInfo;

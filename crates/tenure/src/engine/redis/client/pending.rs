@@ -20,26 +20,26 @@ use redis::{PushKind, Value};
 use tokio::sync::oneshot;
 
 use super::commands::ExpectedReply;
-use super::errors::{CallError, into_result};
+use super::errors::{RequestError, into_result};
 use super::resp::CloseReason;
 use super::stream::WriteHalf;
 use crate::contract::{Effect, Error};
 use crate::engine::redis::url::Address;
 
 /// The result of a request.
-pub(crate) type CallResult = Result<Value, CallError>;
+pub(crate) type RequestResult = Result<Value, RequestError>;
 
 /// Where the reply of a request is delivered.
 pub(in crate::engine) enum ReplyTo {
     /// One caller, whose future may have been dropped.
-    One(oneshot::Sender<CallResult>),
+    One(oneshot::Sender<RequestResult>),
     /// A callback, for requests that serve several callers. It runs in the connection's task and
     /// must not block.
-    Many(Box<dyn FnOnce(CallResult) + Send>),
+    Many(Box<dyn FnOnce(RequestResult) + Send>),
 }
 
 impl ReplyTo {
-    pub(super) fn deliver(self, result: CallResult) {
+    pub(super) fn deliver(self, result: RequestResult) {
         match self {
             // A caller that dropped its future does not want the reply.
             Self::One(caller) => drop(caller.send(result)),
@@ -95,14 +95,14 @@ struct PendingRequest {
 #[derive(Debug)]
 pub(super) enum Incoming {
     /// The reply to the oldest request.
-    Reply(ReplyTo, CallResult),
+    Reply(ReplyTo, RequestResult),
     /// A message that is no reply.
     Push(PushKind, Vec<Value>),
 }
 
 /// The state of the connection; `mod.rs` shows the transitions.
 #[derive(Debug)]
-pub(super) enum ConnectionState {
+pub(super) enum ConnectivityState {
     /// An attempt is in progress or will follow a backoff. Requests wait for its outcome.
     Connecting,
     /// The server rejected the latest attempt with an error that does not pass by itself. Requests
@@ -111,13 +111,13 @@ pub(super) enum ConnectionState {
     /// The handshake is done.
     Ready,
     /// Final.
-    Closed(CallError),
+    Closed(RequestError),
 }
 
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct PendingRequests {
-    pub(super) state: ConnectionState,
+    pub(super) state: ConnectivityState,
     /// The connection was ready before: its next handshake is a reconnection.
     pub(super) was_ready: bool,
     /// The task was woken, and has not looked since.
@@ -146,7 +146,7 @@ pub(super) struct PendingRequests {
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     pub(super) wake: Option<Waker>,
-    pub(super) rejected: Option<(ReplyTo, CallError)>,
+    pub(super) rejected: Option<(ReplyTo, RequestError)>,
 }
 
 impl Deferred {
@@ -163,7 +163,7 @@ impl Deferred {
 impl PendingRequests {
     pub(super) fn new() -> Self {
         Self {
-            state: ConnectionState::Connecting,
+            state: ConnectivityState::Connecting,
             was_ready: false,
             woken: false,
             task_busy: false,
@@ -182,9 +182,9 @@ impl PendingRequests {
     /// Queues a command. Fast path: on an idle connection the caller writes it to the socket here.
     pub(super) fn send(&mut self, packed: &[u8], reply: ReplyTo) -> Deferred {
         let error = match &self.state {
-            ConnectionState::Ready | ConnectionState::Connecting => None,
-            ConnectionState::Rejected(error) => Some(CallError::NotConnected(error.clone())),
-            ConnectionState::Closed(error) => Some(error.clone()),
+            ConnectivityState::Ready | ConnectivityState::Connecting => None,
+            ConnectivityState::Rejected(error) => Some(RequestError::NotConnected(error.clone())),
+            ConnectivityState::Closed(error) => Some(error.clone()),
         };
         if let Some(error) = error {
             return Deferred { wake: None, rejected: Some((reply, error)) };
@@ -237,7 +237,7 @@ impl PendingRequests {
 
     /// Returns true if a request would be written by its caller.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.state, ConnectionState::Ready)
+        matches!(self.state, ConnectivityState::Ready)
             && self.in_flight.is_empty()
             && self.buffer.is_empty()
             && !self.task_busy
@@ -265,16 +265,16 @@ impl PendingRequests {
         if self.waker.as_ref().is_none_or(|known| !known.will_wake(waker)) {
             self.waker = Some(waker.clone());
         }
-        !matches!(self.state, ConnectionState::Closed(_))
+        !matches!(self.state, ConnectivityState::Closed(_))
     }
 
     /// The handshake is done. Returns whether it is the first one; none if the connection was
     /// closed meanwhile.
     pub(super) fn connected(&mut self, writer: Option<Arc<WriteHalf>>) -> Option<bool> {
-        if matches!(self.state, ConnectionState::Closed(_)) {
+        if matches!(self.state, ConnectivityState::Closed(_)) {
             return None;
         }
-        self.state = ConnectionState::Ready;
+        self.state = ConnectivityState::Ready;
         self.writer = writer;
         Some(!std::mem::replace(&mut self.was_ready, true))
     }
@@ -346,15 +346,15 @@ impl PendingRequests {
     /// each with its error.
     pub(super) fn disconnect(
         &mut self,
-        state: ConnectionState,
+        state: ConnectivityState,
         reason: &CloseReason,
-    ) -> Vec<(ReplyTo, CallError)> {
+    ) -> Vec<(ReplyTo, RequestError)> {
         let (written, reason) = (self.bytes_written, reason.clone());
         let fail = |request: PendingRequest| {
             // Half a command is none: the server runs it when its last byte is there.
             let whole = request.end <= written;
             let effect = if whole { Effect::Unknown } else { Effect::None };
-            (request.reply, CallError::Disconnected { effect, reason: reason.clone() })
+            (request.reply, RequestError::Disconnected { effect, reason: reason.clone() })
         };
         let failed = self.in_flight.drain(..).map(fail).collect();
         self.reset(state);
@@ -362,14 +362,14 @@ impl PendingRequests {
     }
 
     /// An attempt to connect failed, `state` is the next one. Returns the requests that waited.
-    pub(super) fn reject(&mut self, state: ConnectionState) -> Vec<ReplyTo> {
+    pub(super) fn reject(&mut self, state: ConnectivityState) -> Vec<ReplyTo> {
         let waiting = self.in_flight.drain(..).map(|request| request.reply).collect();
         self.reset(state);
         waiting
     }
 
-    fn reset(&mut self, state: ConnectionState) {
-        if !matches!(self.state, ConnectionState::Closed(_)) {
+    fn reset(&mut self, state: ConnectivityState) {
+        if !matches!(self.state, ConnectivityState::Closed(_)) {
             self.state = state;
         }
         self.writer = None;

@@ -24,7 +24,7 @@ pub(in crate::engine) use self::events::follow;
 pub(in crate::engine) use self::status::{PrimaryDetails, PrimaryStatus, SentinelReport};
 use self::vote::{HostPort, SentinelVote};
 use super::commands::pack;
-use super::errors::{CallError, into_result};
+use super::errors::{RequestError, into_result};
 use super::handshake::{self, IgnorePushes, ServerKind, request_all};
 use super::resp::{RespStream, list, text};
 use crate::contract::{Error, ErrorKind};
@@ -228,7 +228,7 @@ fn read_address(
     sentinel: &Location,
     primary: &str,
 ) -> Result<HostPort, Error> {
-    let reply = into_result(reply.unwrap_or(Value::Nil)).map_err(CallError::into_error)?;
+    let reply = into_result(reply.unwrap_or(Value::Nil)).map_err(RequestError::into_error)?;
     if let Some((host, port)) = address(&reply) {
         return Ok((host.to_owned(), port));
     }

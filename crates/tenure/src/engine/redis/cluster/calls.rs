@@ -10,13 +10,13 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::Inner;
-use super::node::Node;
+use super::ClusterInner;
+use super::node::ClusterNode;
 use super::slots::{NodeAddress, slot_of};
 use super::topology::RefreshScope;
 use crate::contract::{Error, ErrorKind, Name};
-use crate::engine::redis::client::{CallError, CallResult, PendingReply, pack};
-use crate::engine::redis::scripts::{Script, pack_script};
+use crate::engine::redis::client::{PendingReply, RequestError, RequestResult, pack};
+use crate::engine::redis::scripts::{LuaScript, pack_script};
 
 /// How often a call that had no effect is repeated: elsewhere, or with the text of its script.
 const MAX_RETRIES: usize = 4;
@@ -24,7 +24,7 @@ const MAX_RETRIES: usize = 4;
 /// A script to run over keys of one slot.
 pub(super) struct SlotRequest {
     pub(super) slot: u16,
-    pub(super) script: &'static Script,
+    pub(super) script: &'static LuaScript,
     pub(super) top: String,
     pub(super) key: String,
     pub(super) items: Vec<Vec<u8>>,
@@ -35,15 +35,15 @@ pub(super) struct SlotRequest {
 /// A request that was sent.
 pub(super) struct SentRequest {
     request: SlotRequest,
-    reply: Result<(Arc<Node>, PendingReply), CallError>,
+    reply: Result<(Arc<ClusterNode>, PendingReply), RequestError>,
 }
 
-impl Inner {
+impl ClusterInner {
     /// Builds the request for a script over the keys of a name.
     pub(super) fn request(
         &self,
         name: &Name,
-        script: &'static Script,
+        script: &'static LuaScript,
         items: &[&[u8]],
     ) -> SlotRequest {
         let (top, key) = (self.keys.top_of(name), self.keys.slot(name));
@@ -54,13 +54,13 @@ impl Inner {
     /// Sends a request now, whether or not its reply is awaited.
     pub(super) fn send(&self, request: SlotRequest) -> SentRequest {
         self.options.count_activity();
-        let node = self.node_of(request.slot).map_err(CallError::NotConnected);
+        let node = self.node_of(request.slot).map_err(RequestError::NotConnected);
         let reply = node.map(|node| self.send_to(node, &request, false, false));
         SentRequest { request, reply }
     }
 
     /// Waits for the reply, following redirections and retrying.
-    pub(super) async fn wait(&self, sent: SentRequest) -> CallResult {
+    pub(super) async fn wait(&self, sent: SentRequest) -> RequestResult {
         let SentRequest { request, reply } = sent;
         let (mut node, mut reply) = reply?;
         let (mut asking, mut by_text) = (false, false);
@@ -86,7 +86,7 @@ impl Inner {
                 if !asking {
                     self.moved(request.slot, &address);
                 }
-                node = self.node(&address).map_err(CallError::NotConnected)?;
+                node = self.node(&address).map_err(RequestError::NotConnected)?;
             } else {
                 match self.other_keeper(&request, &node, &error).await {
                     Some(other) => (node, asking) = (other, false),
@@ -95,11 +95,11 @@ impl Inner {
             }
             (node, reply) = self.send_to(node, &request, asking, by_text);
         }
-        Err(CallError::Closed)
+        Err(RequestError::Closed)
     }
 
     /// Sends a request and waits for its reply.
-    pub(super) async fn run(&self, request: SlotRequest) -> CallResult {
+    pub(super) async fn run(&self, request: SlotRequest) -> RequestResult {
         self.wait(self.send(request)).await
     }
 
@@ -108,11 +108,11 @@ impl Inner {
     async fn other_keeper(
         &self,
         request: &SlotRequest,
-        node: &Node,
-        error: &CallError,
-    ) -> Option<Arc<Node>> {
+        node: &ClusterNode,
+        error: &RequestError,
+    ) -> Option<Arc<ClusterNode>> {
         if !error.is_from_wrong_node() {
-            if matches!(error, CallError::Server { .. }) {
+            if matches!(error, RequestError::Server { .. }) {
                 self.mark_unstable(request.slot);
             }
             return None;
@@ -126,11 +126,11 @@ impl Inner {
 
     fn send_to(
         &self,
-        node: Arc<Node>,
+        node: Arc<ClusterNode>,
         request: &SlotRequest,
         asking: bool,
         by_text: bool,
-    ) -> (Arc<Node>, PendingReply) {
+    ) -> (Arc<ClusterNode>, PendingReply) {
         let script = request.script;
         let words = if by_text { ("EVAL", &*script.text) } else { ("EVALSHA", &*script.sha) };
         let items: Vec<&[u8]> = request.items.iter().map(Vec::as_slice).collect();
@@ -156,7 +156,7 @@ impl Inner {
     }
 
     /// Returns the node that keeps a slot.
-    pub(super) fn node_of(&self, slot: u16) -> Result<Arc<Node>, Error> {
+    pub(super) fn node_of(&self, slot: u16) -> Result<Arc<ClusterNode>, Error> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let keeper = map.keeper(slot).map(|keeper| keeper.address.clone());
         let Some(address) = keeper else {
@@ -169,7 +169,7 @@ impl Inner {
     }
 
     /// Returns a node, and opens its connections when it is first used.
-    pub(super) fn node(&self, address: &NodeAddress) -> Result<Arc<Node>, Error> {
+    pub(super) fn node(&self, address: &NodeAddress) -> Result<Arc<ClusterNode>, Error> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = nodes.get(address) {
             return Ok(Arc::clone(node));
@@ -178,14 +178,14 @@ impl Inner {
         let closed = || Error::new(ErrorKind::Closed, "the engine was closed");
         let engine = self.me.upgrade().ok_or_else(closed)?;
         let (callers, own) = (self.callers.as_ref(), self.own.handle());
-        let node = Arc::new(Node::open(location, address.clone(), &engine, callers, own));
+        let node = Arc::new(ClusterNode::open(location, address.clone(), &engine, callers, own));
         nodes.insert(address.clone(), Arc::clone(&node));
         drop(nodes);
         Ok(node)
     }
 
     /// Returns all nodes that keep slots.
-    pub(super) fn keepers(&self) -> Result<Vec<Arc<Node>>, Error> {
+    pub(super) fn keepers(&self) -> Result<Vec<Arc<ClusterNode>>, Error> {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let addresses: Vec<NodeAddress> = map.addresses().cloned().collect();
         drop(map);

@@ -13,13 +13,13 @@ use super::calls::SlotRequest;
 use super::slots::{SlotMap, slot_of};
 use super::subscriptions::{MAX_CHANNELS, Subscriptions};
 use super::topology::{self, RefreshScope};
-use super::{ClusterEngine, Inner};
+use super::{ClusterEngine, ClusterInner};
 use crate::contract::{Engine, Error, Verb};
 use crate::engine::Terms;
 use crate::engine::redis::connect::NamespaceHandshake;
 use crate::engine::redis::errors::to_error;
-use crate::engine::redis::keys::Keys;
-use crate::engine::redis::scripts::{Script, ScriptOptions};
+use crate::engine::redis::keys::RedisKeys;
+use crate::engine::redis::scripts::{LuaScript, ScriptOptions};
 use crate::engine::redis::terms;
 use crate::engine::redis::url::Location;
 use crate::engine::runtime::{Callers, Own};
@@ -74,7 +74,7 @@ impl ClusterEngine {
         finish: fn(NamespaceHandshake) -> NamespaceHandshake,
     ) -> Self {
         let (location, options) = (Arc::new(location), Arc::new(options));
-        let keys = Arc::new(Keys::in_cluster(&terms.namespace));
+        let keys = Arc::new(RedisKeys::in_cluster(&terms.namespace));
         let handshake = NamespaceHandshake::new(
             Arc::clone(&keys),
             Arc::clone(&options),
@@ -83,7 +83,7 @@ impl ClusterEngine {
         );
         let handshake = Arc::new(finish(handshake));
         let changed = Arc::new(Notify::new());
-        let inner = Arc::new_cyclic(|me: &Weak<Inner>| Inner {
+        let inner = Arc::new_cyclic(|me: &Weak<ClusterInner>| ClusterInner {
             keys,
             options,
             handshake,
@@ -119,7 +119,7 @@ impl ClusterEngine {
     /// Runs a script at the node that keeps the terms.
     pub(super) async fn run_at_terms(
         &self,
-        script: &'static Script,
+        script: &'static LuaScript,
         items: Vec<Vec<u8>>,
     ) -> Result<Value, Error> {
         let (top, key) = (self.inner.keys.top.clone(), self.inner.keys.terms.clone());

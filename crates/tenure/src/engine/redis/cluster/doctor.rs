@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::slots::{SLOTS, slot_of};
 use super::topology::RefreshScope;
 use super::views::{Membership, names};
-use super::{ClusterEngine, Node};
+use super::{ClusterEngine, ClusterNode};
 use crate::contract::{Error, ErrorKind, Finding, Health, SessionId, short};
 use crate::engine::redis::client::{ServerInfo, info_text, pack};
 use crate::engine::redis::doctor::{setting_in, time_in, unless_refused, words_in};
@@ -106,7 +106,7 @@ impl ClusterEngine {
         self.inner.membership.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn ask_master(&self, node: &Node) -> Result<Master, Error> {
+    async fn ask_master(&self, node: &ClusterNode) -> Result<Master, Error> {
         let at = format!("{}:{}", node.address.0, node.address.1);
         let connection = node.connections.for_caller();
         let info = match unless_refused(connection.call(&pack(&[b"INFO"])).await) {

@@ -14,7 +14,7 @@ use crate::engine::redis::cells::CellRead;
 use crate::engine::redis::client::strange;
 use crate::engine::redis::errors::to_error;
 use crate::engine::redis::inspect::{StoreAccess, page, scan, slot};
-use crate::engine::redis::keys::Keys;
+use crate::engine::redis::keys::RedisKeys;
 use crate::engine::redis::replies;
 use crate::limits;
 
@@ -72,7 +72,7 @@ fn reach(owner: OwnerId, contended: Vec<SlotView>) -> Snapshot {
 }
 
 impl StoreAccess for ClusterEngine {
-    fn keys(&self) -> &Keys {
+    fn keys(&self) -> &RedisKeys {
         &self.inner.keys
     }
 

@@ -39,15 +39,15 @@ use tokio::sync::Notify;
 
 use self::calls::SlotRequest;
 pub(super) use self::connect::connect;
-use self::node::Node;
+use self::node::ClusterNode;
 use self::slots::{NodeAddress, SLOTS, SlotMap};
 use self::subscriptions::Subscriptions;
 use self::views::Membership;
 use super::connect::NamespaceHandshake;
 use super::errors::to_error;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use super::scripts::ScriptOptions;
-use super::signals::SessionListeners;
+use super::signals::PushRouter;
 use crate::contract::{
     Cells, Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
     FenceFloor, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending, Promises,
@@ -72,18 +72,18 @@ pub const PROMISES: Promises = Promises {
 /// The engine for a cluster.
 #[derive(Clone)]
 pub(crate) struct ClusterEngine {
-    inner: Arc<Inner>,
+    inner: Arc<ClusterInner>,
 }
 
-struct Inner {
-    keys: Arc<Keys>,
+struct ClusterInner {
+    keys: Arc<RedisKeys>,
     options: Arc<ScriptOptions>,
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<SessionListeners>,
+    listeners: Arc<PushRouter>,
     clock: Arc<dyn Clock>,
     subscriptions: Subscriptions,
     map: RwLock<SlotMap>,
-    nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
+    nodes: Mutex<HashMap<NodeAddress, Arc<ClusterNode>>>,
     /// Slots on which calls failed although their nodes reply: they are being moved.
     unstable: Mutex<HashSet<u16>>,
     /// The nodes whose views make up the map.
@@ -97,7 +97,7 @@ struct Inner {
     outdated: AtomicBool,
     /// The runtime of the caller that opened the engine.
     callers: Option<Callers>,
-    me: Weak<Inner>,
+    me: Weak<ClusterInner>,
     /// The thread of the nodes' back connections. Last, so that the nodes are dropped first.
     own: Own,
 }

@@ -5,37 +5,37 @@ use std::sync::{Arc, OnceLock, Weak};
 use redis::Value;
 use tokio::runtime::Handle;
 
-use super::Inner;
+use super::ClusterInner;
 use super::slots::NodeAddress;
 use crate::contract::{Error, Verb};
 use crate::engine::redis::client::{
-    CallError, ConnectionHandler, MultiplexedConnection, ServerInfo, TaskRuntimes, info_text,
+    ConnectionHandler, MultiplexedConnection, RequestError, ServerInfo, TaskRuntimes, info_text,
     into_result, pack, strange,
 };
 use crate::engine::redis::connect::NamespaceHandshake;
 use crate::engine::redis::connection_pair::ConnectionPair;
 use crate::engine::redis::replicas::Confirmations;
-use crate::engine::redis::signals::SessionListeners;
+use crate::engine::redis::signals::PushRouter;
 use crate::engine::redis::url::Location;
 use crate::engine::runtime::Callers;
 
 /// A node that keeps slots, or did.
-pub(super) struct Node {
+pub(super) struct ClusterNode {
     pub(super) address: NodeAddress,
     pub(super) connections: ConnectionPair<MultiplexedConnection>,
     location: Arc<Location>,
-    engine: Weak<Inner>,
+    engine: Weak<ClusterInner>,
     own: Handle,
     /// Opened when first needed: most programs never wait for replicas.
     confirmations: OnceLock<Confirmations>,
 }
 
-impl Node {
+impl ClusterNode {
     /// Starts to connect.
     pub(super) fn open(
         location: Location,
         address: NodeAddress,
-        engine: &Arc<Inner>,
+        engine: &Arc<ClusterInner>,
         callers: Option<&Callers>,
         own: &Handle,
     ) -> Self {
@@ -69,15 +69,15 @@ impl Node {
 /// agreed on at the node that keeps them (`connect.rs`).
 struct NodeHandler {
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<SessionListeners>,
+    listeners: Arc<PushRouter>,
     address: NodeAddress,
     /// Channels of sessions are subscribed on this connection.
     subscribes: bool,
-    engine: Weak<Inner>,
+    engine: Weak<ClusterInner>,
 }
 
 impl NodeHandler {
-    fn new(engine: &Arc<Inner>, address: &NodeAddress, subscribes: bool) -> Self {
+    fn new(engine: &Arc<ClusterInner>, address: &NodeAddress, subscribes: bool) -> Self {
         Self {
             handshake: Arc::clone(&engine.handshake),
             listeners: Arc::clone(&engine.listeners),
@@ -109,7 +109,7 @@ impl ConnectionHandler for NodeHandler {
         let mut replies = replies.into_iter();
         let subscribed = replies.next().unwrap_or(Value::Nil);
         let info = replies.next().unwrap_or(Value::Nil);
-        let refused = |error: CallError| error.into_error().during(Verb::Connect);
+        let refused = |error: RequestError| error.into_error().during(Verb::Connect);
         let info = into_result(info).map_err(refused)?;
         let server = info_text(&info).map(ServerInfo::new).ok_or_else(|| strange(&info))?;
         self.handshake.check_server(&server).map_err(|error| error.during(Verb::Connect))?;
@@ -121,7 +121,7 @@ impl ConnectionHandler for NodeHandler {
         for (at, reply) in replies.enumerate() {
             match into_result(reply) {
                 // Refused because of the slot, so that the access list allows channels.
-                Err(CallError::Server { code, .. })
+                Err(RequestError::Server { code, .. })
                     if at == 0
                         && matches!(&*code, "MOVED" | "ASK" | "CLUSTERDOWN" | "TRYAGAIN") => {}
                 Err(error) if at == 0 => return Err(channels(error)),

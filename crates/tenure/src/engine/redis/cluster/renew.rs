@@ -8,7 +8,7 @@ use super::calls::SlotRequest;
 use super::topology::RefreshScope;
 use super::{ClusterEngine, only};
 use crate::contract::{ClaimRef, Confirmed, Error, Renewed, Verb};
-use crate::engine::redis::client::{CallError, list, strange};
+use crate::engine::redis::client::{RequestError, list, strange};
 use crate::engine::redis::codec::push_reference;
 use crate::engine::redis::replies;
 
@@ -37,12 +37,12 @@ impl ClusterEngine {
         claim: &ClaimRef,
         replicas: u32,
         within: Duration,
-    ) -> Result<Confirmed, CallError> {
+    ) -> Result<Confirmed, RequestError> {
         let slot = self.inner.slot(claim.parts.first_name());
         let mut retries = 2;
         loop {
-            let node = self.inner.node_of(slot).map_err(CallError::NotConnected)?;
-            let confirmations = node.confirmations().ok_or(CallError::Closed)?;
+            let node = self.inner.node_of(slot).map_err(RequestError::NotConnected)?;
+            let confirmations = node.confirmations().ok_or(RequestError::Closed)?;
             let error = match confirmations.confirm(claim, replicas, within).await {
                 Ok(confirmed) => return Ok(confirmed),
                 Err(error) => error,
@@ -53,7 +53,7 @@ impl ClusterEngine {
             }
             retries -= 1;
             let refreshed = self.inner.refresh(RefreshScope::UntilSettled).await;
-            refreshed.map_err(CallError::NotConnected)?;
+            refreshed.map_err(RequestError::NotConnected)?;
         }
     }
 }

@@ -4,18 +4,18 @@
 //! that it claims. It is subscribed before the claim is sent, on the same connection until the node
 //! has confirmed the subscription: the node handles both in order, so that no grant is published
 //! too early. When a slot moves, or a connection is made anew, the task of `topology.rs` subscribes
-//! again ([`Inner::restore_subscriptions`]), and then all sessions resynchronize, because messages
-//! may have been missed. `subscriptions.rs` is the bookkeeping.
+//! again ([`ClusterInner::restore_subscriptions`]), and then all sessions resynchronize, because
+//! messages may have been missed. `subscriptions.rs` is the bookkeeping.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::node::Node;
+use super::node::ClusterNode;
 use super::slots::NodeAddress;
 use super::subscriptions::Channel;
-use super::{ClusterEngine, Inner};
+use super::{ClusterEngine, ClusterInner};
 use crate::contract::{Name, SessionId, SignalListener};
-use crate::engine::redis::client::{CallResult, ReplyTo, pack};
+use crate::engine::redis::client::{ReplyTo, RequestResult, pack};
 
 impl ClusterEngine {
     /// Registers the listener of a session, and unsubscribes the channels of ended ones.
@@ -54,7 +54,7 @@ impl ClusterEngine {
     }
 }
 
-impl Inner {
+impl ClusterInner {
     /// Subscribes all channels that are not subscribed at the node that keeps their slot. When a
     /// node has confirmed all of its channels, the sessions resynchronize.
     pub(super) fn restore_subscriptions(&self) {
@@ -76,9 +76,9 @@ impl Inner {
 
     /// Subscribes at a node. `left` counts the subscriptions of a group: after the reply to the
     /// last one, all sessions resynchronize.
-    fn subscribe(&self, channel: &Channel, node: &Node, left: Option<Arc<AtomicUsize>>) {
+    fn subscribe(&self, channel: &Channel, node: &ClusterNode, left: Option<Arc<AtomicUsize>>) {
         let (engine, at, address) = (self.me.clone(), channel.clone(), node.address.clone());
-        let confirmed = move |result: CallResult| {
+        let confirmed = move |result: RequestResult| {
             let Some(inner) = engine.upgrade() else { return };
             match result {
                 Ok(_) => inner.subscriptions.confirmed(&at, &address),

@@ -29,13 +29,13 @@ pub(super) struct Subscriptions {
 #[derive(Debug, Default)]
 struct SubscriptionTable {
     uses: u64,
-    entries: HashMap<Channel, Subscription>,
+    entries: HashMap<Channel, ChannelSubscription>,
     /// The channels by their last use.
     by_use: BTreeMap<u64, Channel>,
 }
 
 #[derive(Debug)]
-struct Subscription {
+struct ChannelSubscription {
     used: u64,
     /// The node at which it was requested; none after a failure.
     at: Option<NodeAddress>,
@@ -76,9 +76,10 @@ impl Subscriptions {
             return SubscribePlan { subscribe: again, again, claim_after, unsubscribe: None };
         }
         let unsubscribe = (table.entries.len() >= self.most).then(|| table.take_oldest()).flatten();
-        table
-            .entries
-            .insert(channel.clone(), Subscription { used, at: Some(at.clone()), confirmed: false });
+        table.entries.insert(
+            channel.clone(),
+            ChannelSubscription { used, at: Some(at.clone()), confirmed: false },
+        );
         table.by_use.insert(used, channel.clone());
         SubscribePlan { subscribe: true, again: false, claim_after: true, unsubscribe }
     }

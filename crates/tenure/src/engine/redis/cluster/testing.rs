@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::ClusterEngine;
 use crate::contract::{Error, SessionId, Verb};
 use crate::engine::Terms;
-use crate::engine::redis::client::{CallResult, ReplyTo, pack};
+use crate::engine::redis::client::{ReplyTo, RequestResult, pack};
 use crate::engine::redis::inspect::StoreAccess;
 use crate::engine::redis::scripts::ScriptOptions;
 use crate::engine::redis::testing::Staged;
@@ -34,10 +34,10 @@ impl Staged for ClusterEngine {
         self.inner.options.activity.load(Ordering::SeqCst)
     }
 
-    fn round_trips(&self) -> Vec<oneshot::Receiver<CallResult>> {
+    fn round_trips(&self) -> Vec<oneshot::Receiver<RequestResult>> {
         let nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes: Vec<_> = nodes.values().cloned().collect();
-        let one = |node: &Arc<super::Node>| {
+        let one = |node: &Arc<super::ClusterNode>| {
             let (caller, reply) = oneshot::channel();
             node.connections.back().send(&pack(&[b"PING"]), ReplyTo::One(caller));
             reply

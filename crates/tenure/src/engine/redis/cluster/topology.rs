@@ -16,12 +16,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::Inner;
+use super::ClusterInner;
 use super::slots::{NodeAddress, SlotMap};
 use super::views::{Choice, ClusterView, NodeTable, choose, names};
 use crate::contract::{Error, ErrorKind};
 use crate::engine::redis::client::{
-    CallError, IgnorePushes, MultiplexedConnection, RespStream, ServerKind, hello, into_result,
+    IgnorePushes, MultiplexedConnection, RequestError, RespStream, ServerKind, hello, into_result,
     pack, request_all,
 };
 use crate::engine::redis::url::Location;
@@ -49,7 +49,7 @@ pub(super) enum RefreshScope {
 
 /// Refreshes the map and the subscriptions whenever `changed` is notified, until the engine is
 /// dropped.
-pub(super) async fn keep_current(engine: Weak<Inner>, changed: Arc<Notify>) {
+pub(super) async fn keep_current(engine: Weak<ClusterInner>, changed: Arc<Notify>) {
     loop {
         changed.notified().await;
         let Some(inner) = engine.upgrade() else { return };
@@ -71,7 +71,7 @@ pub(super) async fn keep_current(engine: Weak<Inner>, changed: Arc<Notify>) {
     }
 }
 
-impl Inner {
+impl ClusterInner {
     /// Wakes the task to refresh the map.
     pub(super) fn request_refresh(&self) {
         self.outdated.store(true, Ordering::SeqCst);
@@ -229,7 +229,7 @@ async fn ask_one(location: &Location, address: NodeAddress) -> Result<ClusterVie
     // Where the access list forbids CLUSTER NODES, epochs are not known, and the rest still is.
     let nodes = nodes.and_then(|reply| NodeTable::read(&into_result(reply).ok()?));
     let slots = into_result(slots).map_err(|error| match error {
-        CallError::Server { code, .. } if code == "ERR" => {
+        RequestError::Server { code, .. } if code == "ERR" => {
             let what = format!("{location} is not a node of a cluster");
             Error::new(ErrorKind::Unsupported, what).with_help("use redis://")
         }
@@ -237,7 +237,7 @@ async fn ask_one(location: &Location, address: NodeAddress) -> Result<ClusterVie
     })?;
     let epoch_of = |id: &str| nodes.as_ref().map_or(0, |nodes| nodes.epoch_of(id));
     let map = SlotMap::read(&slots, &address.0, epoch_of);
-    let map = map.ok_or_else(|| CallError::strange(&slots).into_error())?;
+    let map = map.ok_or_else(|| RequestError::strange(&slots).into_error())?;
     if map.keepers().next().is_none() {
         return Err(unavailable(format!("{location} knows no node that keeps slots")));
     }

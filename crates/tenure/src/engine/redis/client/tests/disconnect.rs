@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle};
 use super::fake_server::{FakeServer, HELLO, bulk, confirm, push};
 use super::{HandlerEvent, RecordingHandler, nothing, open, plain, text};
 use crate::contract::{Effect, Error, ErrorKind};
-use crate::engine::redis::client::{CallError, MultiplexedConnection, TaskRuntimes, pack};
+use crate::engine::redis::client::{MultiplexedConnection, RequestError, TaskRuntimes, pack};
 use crate::engine::redis::url::Location;
 use crate::engine::runtime::Own;
 use crate::time::{Clock, SystemClock};
@@ -282,10 +282,10 @@ async fn a_connection_whose_runtime_ends_moves_to_another() {
     drop(own);
     loop {
         match connection.call(&ping()).await {
-            Err(CallError::NotConnected(error)) => {
+            Err(RequestError::NotConnected(error)) => {
                 break assert_eq!(error.kind(), ErrorKind::Closed);
             }
-            Ok(_) | Err(CallError::Disconnected { .. }) => tokio::task::yield_now().await,
+            Ok(_) | Err(RequestError::Disconnected { .. }) => tokio::task::yield_now().await,
             Err(other) => panic!("{other:?}"),
         }
     }
@@ -306,5 +306,5 @@ async fn a_home_that_is_gone_before_the_start_is_no_home() {
     peer.command().await;
     peer.say(&(HELLO.to_owned() + "+PONG\r\n")).await;
     // The reply came with the handshake, before the call was written: it belongs to no request.
-    assert!(matches!(call.await, Err(CallError::Disconnected { effect: Effect::None, .. })));
+    assert!(matches!(call.await, Err(RequestError::Disconnected { effect: Effect::None, .. })));
 }

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use super::fake_server::{FakeServer, bulk, confirm, push};
 use super::{HandlerEvent, RecordingHandler, here, open, plain, text};
 use crate::contract::Effect;
-use crate::engine::redis::client::{CallError, pack};
 use crate::engine::redis::client::{MultiplexedConnection, ReplyTo, RequestSource};
+use crate::engine::redis::client::{RequestError, pack};
 use crate::engine::redis::url::Location;
 
 fn echo(number: usize) -> Vec<u8> {
@@ -174,13 +174,16 @@ async fn a_subscription_is_answered_by_its_push_or_by_an_error() {
     let confirmed = allowed.await.unwrap();
     assert!(matches!(confirmed, Value::Push { kind: PushKind::Subscribe, .. }), "{confirmed:?}");
     let refused = forbidden.await.unwrap_err();
-    assert!(matches!(&refused, CallError::Server { code, .. } if code == "NOPERM"), "{refused:?}");
+    assert!(
+        matches!(&refused, RequestError::Server { code, .. } if code == "NOPERM"),
+        "{refused:?}"
+    );
     assert_eq!(refused.into_error().effect(), Effect::None);
     assert!(matches!(ended.await.unwrap(), Value::Push { kind: PushKind::Unsubscribe, .. }));
     assert_eq!(text(&after.await.unwrap()), "2");
 }
 
-type Caller = oneshot::Sender<Result<usize, CallError>>;
+type Caller = oneshot::Sender<Result<usize, RequestError>>;
 
 /// A request source: one command for everything that is queued.
 struct Queue(Mutex<Vec<(usize, Caller)>>);
@@ -196,7 +199,7 @@ impl Queue {
             let words: Vec<_> = queued.iter().map(|(number, _)| number.to_string()).collect();
             let mut command = vec![&b"SUM"[..]];
             command.extend(words.iter().map(String::as_bytes));
-            let tell = move |outcome: Result<Value, CallError>| {
+            let tell = move |outcome: Result<Value, RequestError>| {
                 for (number, caller) in queued {
                     caller.send(outcome.clone().map(|_| number)).unwrap();
                 }
@@ -209,7 +212,7 @@ impl Queue {
         &self,
         number: usize,
         connection: &MultiplexedConnection,
-    ) -> oneshot::Receiver<Result<usize, CallError>> {
+    ) -> oneshot::Receiver<Result<usize, RequestError>> {
         let (caller, outcome) = oneshot::channel();
         self.0.lock().unwrap().push((number, caller));
         connection.notify();
@@ -239,7 +242,10 @@ async fn what_an_engine_queued_is_gathered_right_before_the_write() {
     assert_eq!(early.await.unwrap().unwrap(), 1);
     for outcome in late {
         let trouble = outcome.await.unwrap().unwrap_err();
-        assert!(matches!(&trouble, CallError::Server { code, .. } if code == "OOM"), "{trouble:?}");
+        assert!(
+            matches!(&trouble, RequestError::Server { code, .. } if code == "OOM"),
+            "{trouble:?}"
+        );
     }
 }
 
@@ -258,7 +264,7 @@ async fn what_an_engine_queued_fails_with_the_attempt_to_connect() {
     );
     for number in 0..3 {
         let trouble = queue.add(number, &connection).await.unwrap().unwrap_err();
-        assert!(matches!(trouble, CallError::NotConnected(_)), "{trouble:?}");
+        assert!(matches!(trouble, RequestError::NotConnected(_)), "{trouble:?}");
     }
     let waiting = queue.add(3, &connection);
     drop(connection);

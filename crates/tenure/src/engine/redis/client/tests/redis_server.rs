@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::{HandlerEvent, RecordingHandler, open, plain, text};
 use crate::contract::{Effect, ErrorKind};
-use crate::engine::redis::client::{CallError, pack};
+use crate::engine::redis::client::{RequestError, pack};
 
 /// A server on a socket of its own, in a directory that goes with it.
 struct Server {
@@ -52,11 +52,11 @@ impl Drop for Server {
 async fn patient(
     connection: &super::MultiplexedConnection,
     command: &[&[u8]],
-) -> Result<Value, CallError> {
+) -> Result<Value, RequestError> {
     let answered = async {
         loop {
             match connection.call(&pack(command)).await {
-                Err(CallError::NotConnected(error)) if error.is_transient() => {}
+                Err(RequestError::NotConnected(error)) if error.is_transient() => {}
                 outcome => return outcome,
             }
         }
@@ -170,7 +170,10 @@ async fn passwords_and_access_lists_are_answered_with_what_to_do() {
     );
     assert_eq!(text(&before.await.unwrap()), "1");
     let refused = refused.await.unwrap_err();
-    assert!(matches!(&refused, CallError::Server { code, .. } if code == "NOPERM"), "{refused:?}");
+    assert!(
+        matches!(&refused, RequestError::Server { code, .. } if code == "NOPERM"),
+        "{refused:?}"
+    );
     assert_eq!(text(&after.await.unwrap()), "2");
     let connection = plain(&server.url(":right@", 99));
     let error = patient(&connection, &[b"PING"]).await.unwrap_err().into_error();
@@ -184,12 +187,15 @@ async fn a_script_that_fails_after_a_write_leaves_the_effect_unknown() {
     let script = b"redis.call('set', 'a', '1') return redis.call('lpush', 'a', '1')";
     let trouble = patient(&connection, &[b"EVAL", script, b"0"]).await.unwrap_err();
     assert!(
-        matches!(&trouble, CallError::Server { code, .. } if code == "WRONGTYPE"),
+        matches!(&trouble, RequestError::Server { code, .. } if code == "WRONGTYPE"),
         "{trouble:?}"
     );
     assert_eq!(trouble.effect(), Effect::Unknown);
     let absent = connection.call(&pack(&[b"EVALSHA", &[b'0'; 40], b"0"])).await.unwrap_err();
-    assert!(matches!(&absent, CallError::Server { code, .. } if code == "NOSCRIPT"), "{absent:?}");
+    assert!(
+        matches!(&absent, RequestError::Server { code, .. } if code == "NOSCRIPT"),
+        "{absent:?}"
+    );
     assert_eq!(absent.effect(), Effect::None);
 }
 
