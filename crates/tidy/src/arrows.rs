@@ -25,6 +25,45 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Clients of a store inside an engine. A client knows nothing of locks, so that it can be read and
+/// tested alone and used by several engines: it imports nothing of its engine and of the contract,
+/// except what stands here with the reason.
+const CLIENTS: &[Client] = &[
+    Client {
+        folder: "engine/redis/client/",
+        allowed: &[
+            ("crate::contract::Effect", "whether a failed request may have had an effect"),
+            ("crate::contract::Error", "the error type of the whole library"),
+            ("crate::contract::ErrorKind", "the error type of the whole library"),
+            ("crate::engine::common", "URLs, TLS, the choice of a runtime: no locks"),
+            ("crate::engine::redis::url", "the address, login and TLS of a server"),
+            ("crate::limits", "the timeout of a request"),
+            ("crate::sync", "mutexes"),
+            ("crate::time", "clocks"),
+        ],
+    },
+    Client {
+        folder: "engine/etcd/client/",
+        allowed: &[
+            ("crate::contract::Effect", "whether a failed request may have had an effect"),
+            ("crate::contract::Error", "the error type of the whole library"),
+            ("crate::contract::ErrorKind", "the error type of the whole library"),
+            ("crate::limits", "the timeout of a request"),
+            ("crate::sync", "mutexes"),
+            ("crate::time", "clocks"),
+        ],
+    },
+];
+
+/// A folder with a client, and the paths outside of it that it may use, each with the reason.
+struct Client {
+    folder: &'static str,
+    allowed: &'static [(&'static str, &'static str)],
+}
+
+/// Paths that are the scope of a `pub(in ..)`, not an import.
+const SCOPES: &[&str] = &["crate", "crate::engine"];
+
 /// What would give the rules a clock, a file or a connection of their own.
 const IMPURE: &[&str] = &["async", "std::time::Instant", "SystemTime", "std::net", "std::fs"];
 
@@ -59,7 +98,65 @@ pub fn imports(path: &str, text: &str) -> Vec<String> {
         });
     }
     complaints.dedup();
+    complaints.extend(client_imports(path, text));
     complaints
+}
+
+/// Complains about a client that imports locks, or anything else of its engine.
+fn client_imports(path: &str, text: &str) -> Vec<String> {
+    let below = path.strip_prefix(LIBRARY).unwrap_or(path);
+    let Some(client) = CLIENTS.iter().find(|client| below.starts_with(client.folder)) else {
+        return Vec::new();
+    };
+    let home = client.folder.trim_end_matches('/').replace('/', "::");
+    let mut complaints = Vec::new();
+    for (line, used) in live_paths(text) {
+        let Some(used) = absolute(&module_of(below), &used) else { continue };
+        let within = |place: &str| {
+            used.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        };
+        let is_scope = SCOPES.contains(&&*used);
+        let allowed = client.allowed.iter().any(|(place, _)| within(place));
+        if !is_scope && !within(&format!("crate::{home}")) && !allowed {
+            complaints.push(format!(
+                "{path}:{line}: a client imports `{used}`; can the engine pass it in? What a \
+                 client needs from outside is listed in crates/tidy/src/arrows.rs"
+            ));
+        }
+    }
+    complaints.dedup();
+    complaints
+}
+
+/// The module of a file, as segments below the crate: `engine/x/mod.rs` is `engine`, `x`.
+fn module_of(below: &str) -> Vec<&str> {
+    let mut module: Vec<&str> = below.trim_end_matches(".rs").split('/').collect();
+    if module.last() == Some(&"mod") {
+        module.pop();
+    }
+    module
+}
+
+/// A path that leads through `crate` or `super`, from the root; none for all others, and for the
+/// `super` of a `pub(super)`.
+fn absolute(module: &[&str], used: &str) -> Option<String> {
+    if used.split("::").all(|segment| segment == "super") {
+        return None;
+    }
+    let mut segments = used.split("::").peekable();
+    let mut place: Vec<&str> = match segments.peek()? {
+        &"crate" => Vec::new(),
+        &"super" => module.to_vec(),
+        _ => return None,
+    };
+    for segment in segments {
+        match segment {
+            "crate" => {}
+            "super" => drop(place.pop()),
+            segment => place.push(segment),
+        }
+    }
+    Some(std::iter::once("crate").chain(place).collect::<Vec<_>>().join("::"))
 }
 
 /// Complains about rules that read a clock, wait or do I/O, and about clocks read outside `time`.
@@ -103,7 +200,7 @@ fn holds(path: &str, needle: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ROOMS, imports, purity};
+    use super::{CLIENTS, ROOMS, imports, purity};
 
     fn library(below: &str) -> String {
         format!("crates/tenure/src/{below}")
@@ -172,6 +269,58 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("`crate::Memory` goes through the root"), "{found:?}");
         assert_eq!(imports(&library("session/mod.rs"), "use crate::*;").len(), 1);
+    }
+
+    #[test]
+    fn a_client_imports_neither_locks_nor_its_engine() {
+        let redis = |file: &str| library(&format!("engine/redis/client/{file}"));
+        for bad in [
+            "use crate::contract::Claim;",
+            "use crate::contract::{Error, Verdict};",
+            "use crate::engine::redis::keys::Keys;",
+            "use crate::engine::redis;",
+            "use super::super::keys::Keys;",
+            "fn f() { super::super::scripts::load(); }",
+            "use crate::engine::etcd::client::Client;",
+        ] {
+            let found = imports(&redis("pending.rs"), bad);
+            assert_eq!(found.len(), 1, "{bad}: {found:?}");
+            assert!(found[0].contains("a client imports `crate::"), "{found:?}");
+        }
+        assert_eq!(imports(&redis("mod.rs"), "use super::keys::Keys;").len(), 1);
+        assert_eq!(imports(&redis("sentinel/vote.rs"), "use super::super::super::x::Y;").len(), 1);
+        let etcd = library("engine/etcd/client/mod.rs");
+        for bad in ["use crate::contract::Claim;", "use super::keys::Keys;"] {
+            assert_eq!(imports(&etcd, bad).len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_client_may_import_itself_and_what_is_listed() {
+        let path = library("engine/redis/client/sentinel/vote.rs");
+        for good in [
+            "use crate::contract::{Effect, Error, ErrorKind};",
+            "use crate::engine::redis::url::Location;",
+            "use crate::engine::redis::client::pack;",
+            "use super::super::commands::pack;",
+            "use super::status::PrimaryStatus;",
+            "use std::time::Duration;",
+            "pub(in crate::engine) fn f() {}",
+            "pub(super) fn f() {}",
+            "pub(crate) fn f() {}",
+        ] {
+            assert!(imports(&path, good).is_empty(), "{good}: {:?}", imports(&path, good));
+        }
+        assert!(imports(&library("engine/redis/keys.rs"), "use crate::contract::Name;").is_empty());
+    }
+
+    #[test]
+    fn every_exception_of_a_client_has_a_reason() {
+        for client in CLIENTS {
+            for (place, reason) in client.allowed {
+                assert!(place.starts_with("crate::") && !reason.is_empty(), "{place}");
+            }
+        }
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Engines: our code for each kind of store. Each has the same rooms: know one, know all.
+//! Engines: the code for each kind of store. Each has the same files, one for each concern; what
+//! several need is in `common/`.
 
 mod common;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 pub mod embedded;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-mod max_lease;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -14,10 +14,6 @@ pub mod redis;
 #[cfg(feature = "redlock")]
 pub mod redlock;
 mod retry;
-#[cfg(any(feature = "etcd", feature = "postgres", feature = "redis"))]
-mod runtime;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod texts;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,7 +17,8 @@ use super::store::{StepKind, StoreAddress, WAIT};
 use super::url::{self, Location};
 use super::{EmbeddedEngine, StepScope, lock};
 use crate::contract::{Engine, Error, Page, Query, SessionId, SignalListener, Verb};
-use crate::engine::{Terms, max_lease};
+use crate::engine::Terms;
+use crate::engine::common::max_lease;
 use crate::ledger::Ledger;
 
 /// Opens the store that an `embedded:` URL names; `rest` follows the scheme.

@@ -27,7 +27,7 @@ use super::watches::Watches;
 use super::{EtcdEngine, Inner, now};
 use crate::contract::{Engine, Error, ErrorKind, Loss, Signal, Verb};
 use crate::engine::Terms;
-use crate::engine::runtime::Own;
+use crate::engine::common::runtime::EngineThread;
 use crate::sync::Mutex;
 
 /// Opens the etcd that a URL names.
@@ -52,7 +52,7 @@ impl EtcdEngine {
         options: OpenOptions,
     ) -> Result<Self, Error> {
         let location = Location::parse(url)?;
-        let own = Own::start("tenure-etcd")?;
+        let own = EngineThread::start("tenure-etcd")?;
         let caller_runtime = CallerRuntime::find(&own).await;
         let tasks = Tasks::new(own.handle().clone(), caller_runtime.clone());
         let keys = Keys::new(location.prefix(), &terms.namespace);

@@ -75,7 +75,7 @@ pub(crate) use self::testing::{GatePass, Lessor, WeakEngine};
 use self::url::Location;
 use self::waiters::Waiters;
 use self::watches::Watches;
-use super::runtime::Own;
+use super::common::runtime::EngineThread;
 use crate::contract::{
     Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence,
     FenceFloor, Fencing, Finding, LocalSessions, Name, Ownership, OwnershipProof, Partitions,
@@ -136,7 +136,7 @@ struct Inner {
     seen: std::sync::atomic::AtomicU64,
     /// The engine's own thread. The last field, so that the others are dropped first.
     #[allow(dead_code, reason = "dropping it ends the thread")]
-    own: Own,
+    own: EngineThread,
 }
 
 impl std::fmt::Debug for EtcdEngine {

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot::{self, error::RecvError};
 
 use crate::contract::{Error, ErrorKind};
-use crate::engine::runtime::{Callers, Own};
+use crate::engine::common::runtime::{Callers, EngineThread};
 
 /// The callers' runtime, if it has threads of its own, timers and sockets.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct CallerRuntime(Option<Callers>);
 
 impl CallerRuntime {
     /// Finds the runtime that this is called from, if it is suitable.
-    pub(super) async fn find(own: &Own) -> Self {
+    pub(super) async fn find(own: &EngineThread) -> Self {
         Self(Callers::find(own).await.filter(Callers::has_threads))
     }
 

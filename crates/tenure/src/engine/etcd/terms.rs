@@ -32,7 +32,7 @@ use super::keys::Keys;
 use super::snapshot::SlotSnapshot;
 use super::transaction::Transaction;
 use crate::contract::{Error, ErrorKind, Fence, Page, Query, Raised};
-use crate::engine::max_lease;
+use crate::engine::common::max_lease;
 use crate::ledger::Now;
 use crate::limits;
 use crate::sync::PoisonError;

@@ -11,7 +11,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use self::cells::MemoryCells;
-use super::{Terms, max_lease};
+use super::Terms;
+use super::common::max_lease;
 use crate::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
     Fencing, IdMap, LocalSessions, Name, Namespace, OwnershipProof, Partitions, Pending, Promises,

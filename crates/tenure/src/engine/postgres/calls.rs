@@ -2,7 +2,7 @@
 //! the schema, parse the rows, and deliver the signals among them.
 //!
 //! A call from async code uses the connection on the callers' runtime, if that runtime is fit to
-//! serve it ([`Callers::serves`](crate::engine::runtime::Callers::serves)); all others use the
+//! serve it ([`Callers::serves`](crate::engine::common::runtime::Callers::serves)); all others use the
 //! connection on the engine's own thread. There are no retries here: a failed call is an error,
 //! with its effect, and the session decides.
 

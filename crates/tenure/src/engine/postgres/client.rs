@@ -13,7 +13,7 @@ use super::errors::{self, Delivery};
 use super::tls::Tls;
 use super::url::Location;
 use crate::contract::{Error, Namespace, Verb};
-use crate::engine::runtime::{Callers, Own};
+use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::{limits, process};
 
 /// Polls for messages that are no replies (notices, notifications). Polling drives the connection.
@@ -85,7 +85,7 @@ pub fn to_error(error: &tokio_postgres::Error) -> Error {
 #[derive(Debug)]
 pub struct ConnectionRuntime {
     handle: Handle,
-    _own: Option<Own>,
+    _own: Option<EngineThread>,
 }
 
 impl ConnectionRuntime {
@@ -97,7 +97,7 @@ impl ConnectionRuntime {
     /// # Cancel safety
     /// Dropping the future ends the thread.
     pub async fn find(name: &str) -> Result<Self, Error> {
-        let own = Own::start(name)?;
+        let own = EngineThread::start(name)?;
         let callers = Callers::find(&own).await.filter(Callers::has_threads);
         Ok(match callers {
             Some(callers) => Self { handle: callers.handle().clone(), _own: None },

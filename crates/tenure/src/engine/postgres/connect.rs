@@ -36,7 +36,7 @@ use super::statements::Function;
 use super::tls::{Encrypted, Tls};
 use super::url::{Durability, Location};
 use crate::contract::{Error, ErrorKind, Namespace, short};
-use crate::engine::max_lease;
+use crate::engine::common::max_lease;
 use crate::limits;
 #[cfg(feature = "conformance")]
 use crate::time::Clock;

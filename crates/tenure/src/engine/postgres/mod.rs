@@ -59,7 +59,7 @@ use self::statements::{Function, Parameters};
 pub(crate) use self::testing::{WeakEngine, install_suite_schema};
 use self::url::Location;
 use super::Terms;
-use super::runtime::{Callers, Own};
+use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, FenceFloor, Fencing,
     LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release, Released,
@@ -124,7 +124,7 @@ struct Inner {
     notifies_in_flight: AtomicU64,
     notifies_done: AtomicU64,
     /// The engine's own thread. The last field, so that the connections on it are dropped first.
-    own: Own,
+    own: EngineThread,
 }
 
 impl std::fmt::Debug for PostgresEngine {
@@ -140,7 +140,7 @@ pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>,
     let context = Location::parse(url).and_then(|location| {
         ConnectionContext::new(location, terms.namespace.clone(), terms.max_lease)
     });
-    let own = Own::start("tenure-postgres").map_err(during)?;
+    let own = EngineThread::start("tenure-postgres").map_err(during)?;
     let callers = Callers::find(&own).await;
     let opened = PostgresEngine::open(context.map_err(during)?, own, callers).await;
     let engine = opened.map_err(during)?;
@@ -151,7 +151,7 @@ pub(super) async fn connect(url: &str, terms: &Terms) -> Result<Arc<dyn Engine>,
 impl PostgresEngine {
     async fn open(
         context: ConnectionContext,
-        own: Own,
+        own: EngineThread,
         callers: Option<Callers>,
     ) -> Result<Self, Error> {
         let context = Arc::new(context);

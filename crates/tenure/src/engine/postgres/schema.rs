@@ -14,8 +14,8 @@ use super::connect::ConnectionContext;
 use super::errors::{self, Delivery};
 use super::url::Location;
 use crate::contract::{Error, ErrorKind, Namespace, Verb};
-use crate::engine::runtime::Own;
-use crate::engine::texts::{Text, text};
+use crate::engine::common::runtime::EngineThread;
+use crate::engine::common::texts::{Text, text};
 use crate::limits;
 
 /// One step from a version of the schema to the next. Steps only go forward.
@@ -86,7 +86,7 @@ pub async fn migrate(url: &str) -> Result<(), Error> {
             ConnectionContext::new(location, namespace, limits::DEFAULT_MAX_LEASE)
         })
         .map_err(during)?;
-    let own = Own::start("tenure-migrate").map_err(during)?;
+    let own = EngineThread::start("tenure-migrate").map_err(during)?;
     let work = own.handle().spawn(async move {
         let (client, connection) = context.open().await?;
         tokio::spawn(connection);

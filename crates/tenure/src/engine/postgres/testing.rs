@@ -26,7 +26,7 @@ const SUITE_FUNCTIONS: &str = include_str!("../../conformance/sql/stage.sql");
 
 /// Creates the schema of a URL, with the suite's functions.
 pub(crate) fn install_suite_schema(url: &str) -> Result<(), Error> {
-    let own = super::Own::start("tenure-stage")?;
+    let own = super::EngineThread::start("tenure-stage")?;
     let context = ConnectionContext::new(
         Location::parse(url)?,
         crate::contract::Namespace::default(),
@@ -58,7 +58,7 @@ impl PostgresEngine {
         if pooled {
             context.assume_pooled();
         }
-        let own = super::Own::start("tenure-stage")?;
+        let own = super::EngineThread::start("tenure-stage")?;
         let handle = own.handle().clone();
         handle.block_on(Self::open(context, own, None))
     }

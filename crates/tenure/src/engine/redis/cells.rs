@@ -1,21 +1,21 @@
-//! Cells in the store: versioned bytes in hashes of their own. Knows values, not locks.
+//! Cells: versioned bytes, each in a hash of its own. Compare-and-set is one call of `put.lua`.
 
 use std::collections::BTreeSet;
 
-use super::answers;
-use super::inspect::Store;
+use super::inspect::StoreAccess;
+use super::replies;
 use crate::contract::{
     Cell, Cells, Error, ErrorKind, Expect, Name, Pattern, Pending, Put, PutVerdict, Verb,
 };
 use crate::limits;
 
-/// For how long the fence of a cell that is gone is remembered, in milliseconds: a day. A writer
-/// that was away for longer is not noticed.
+/// For how long the fence of a removed cell is kept, in milliseconds: a day. A stale writer that
+/// comes later than that is not refused.
 const FENCE_LINGER: &str = "86400000";
 /// Most cells in one call.
-const TOGETHER: usize = 256;
+const MAX_BATCH: usize = 256;
 
-impl<T: Store> Cells for T {
+impl<T: StoreAccess> Cells for T {
     fn get<'a>(&'a self, name: &'a Name) -> Pending<'a, Option<Cell>> {
         Box::pin(async move {
             let mut cells = self.read_cells(std::slice::from_ref(name)).await?;
@@ -50,7 +50,7 @@ impl<T: Store> Cells for T {
             });
             let chosen: Vec<Name> = chosen.collect::<BTreeSet<_>>().into_iter().collect();
             let mut found = Vec::new();
-            for names in chosen.chunks(TOGETHER) {
+            for names in chosen.chunks(MAX_BATCH) {
                 for (name, cell) in names.iter().zip(self.read_cells(names).await?) {
                     if let Some(cell) = cell.map_err(|error| error.on(name))? {
                         found.push((name.clone(), cell));
@@ -66,11 +66,11 @@ impl<T: Store> Cells for T {
     }
 }
 
-/// What stands in one cell of several that were asked for.
+/// The result of reading one cell of several.
 pub(super) type CellRead = Result<Option<Cell>, Error>;
 
 async fn write(
-    store: &impl Store,
+    store: &impl StoreAccess,
     name: &Name,
     expect: Expect,
     what: &str,
@@ -100,5 +100,5 @@ async fn write(
         FENCE_LINGER.as_bytes(),
     ];
     let value = store.write_cell(name, items).await;
-    answers::put(&value.map_err(|error| error.on(name))?)
+    replies::put(&value.map_err(|error| error.on(name))?)
 }

@@ -1,22 +1,22 @@
-//! A claim as the text that scripts keep and hand back, and what can be seen of it. Knows the
-//! format that `lua/slot.lua` describes, not connections.
+//! A claim as text: written by the client, kept by the scripts, and parsed again for `inspect`. The
+//! format is described in `lua/slot.lua`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use super::keys::{Keys, encoded};
+use super::keys::{RedisKeys, encoded};
 use crate::contract::{
     About, Claim, ClaimId, ClaimRef, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place,
     SessionId, Shape, WaiterView,
 };
 use crate::limits;
 
-/// Writes what a script keeps of a claim and never changes.
+/// Appends the text of a claim, which scripts store unchanged.
 ///
 /// Written by hand rather than by formatting: it is made for every claim.
-pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &Keys) {
+pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &RedisKeys) {
     let mode = match (claim.patience, claim.replaces) {
         (Patience::Wait, None) => 'w',
         (Patience::Try, None) => 't',
@@ -46,7 +46,7 @@ pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &Keys) {
         push_number(text, weight.into(), 1);
         text.push(':');
         if parts.len() == 1 {
-            // Where it stands.
+            // The slot where the text is stored.
             text.push('.');
         } else {
             keys.push_slot(text, part.name());
@@ -55,20 +55,20 @@ pub(super) fn push_claim(text: &mut String, claim: &Claim, keys: &Keys) {
     push_about(text, &claim.about);
 }
 
-/// For how many milliseconds a claim's key is kept, if it may stand alone there: it has no lock
-/// delay and comes instead of no other.
+/// Returns the TTL, in milliseconds, of the key of a lone holder; none if the claim cannot have
+/// that form, because it has a lock delay or replaces another claim.
 pub(super) fn plain_lease(claim: &Claim) -> Option<u64> {
     let plain = claim.lock_delay.is_zero() && claim.replaces.is_none();
     plain.then(|| u64::try_from(claim.lease.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX))
 }
 
-/// Writes what finds a claim again, as it stands in the key of a lone holder.
+/// Appends the reference of a claim, in the form it has in the key of a lone holder.
 pub(super) fn push_reference(text: &mut String, claim: &ClaimRef) {
     text.push_str("- 0 ");
     push_ref(text, claim.id, claim.parts.as_slice().len(), claim.lease);
 }
 
-/// The widths are fixed: scripts look for these by their place.
+/// The widths are fixed: scripts find these fields by their offset.
 fn push_ref(text: &mut String, id: ClaimId, parts: usize, lease: Duration) {
     push_number(text, parts as u128, 2);
     text.push(' ');
@@ -109,7 +109,7 @@ fn push_option<T>(text: &mut String, value: Option<T>, push: impl FnOnce(&mut St
     }
 }
 
-/// 32 hexadecimal digits.
+/// Appends 32 hexadecimal digits.
 fn push_hex(text: &mut String, id: u128) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut digits = [0; 32];
@@ -120,7 +120,7 @@ fn push_hex(text: &mut String, id: u128) {
     text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
 }
 
-/// A number with at least so many digits.
+/// Appends a number with at least so many digits.
 pub(super) fn push_number(text: &mut String, number: u128, digits: usize) {
     // Dividing 128 bits is slow, and nothing we write is that large.
     let mut left = u64::try_from(number).unwrap_or(u64::MAX);
@@ -134,7 +134,7 @@ pub(super) fn push_number(text: &mut String, number: u128, digits: usize) {
     text.push_str(std::str::from_utf8(&all[at..]).unwrap_or_default());
 }
 
-/// A shape as scripts write it.
+/// Appends a shape.
 fn push_shape(text: &mut String, shape: Shape) {
     match shape {
         Shape::Lock => text.push('l'),
@@ -145,7 +145,7 @@ fn push_shape(text: &mut String, shape: Shape) {
     }
 }
 
-/// The shape that a script wrote.
+/// Parses a shape.
 pub(super) fn shape(text: &str) -> Option<Shape> {
     match text {
         "l" => Some(Shape::Lock),
@@ -153,8 +153,8 @@ pub(super) fn shape(text: &str) -> Option<Shape> {
     }
 }
 
-/// What a claim's text says of who asks.
-pub(super) struct Told {
+/// The fields of a claim's text that `inspect` shows.
+pub(super) struct ClaimText {
     claim: ClaimId,
     session: Option<SessionId>,
     lineage: Lineage,
@@ -162,8 +162,8 @@ pub(super) struct Told {
     pub(super) about: About,
 }
 
-/// Reads a claim's text, as it stands at the slot with this key; `None` if it is not one.
-pub(super) fn told(text: &str, key: &str) -> Option<Told> {
+/// Parses the text of a claim that is stored at the slot with this key; `None` if it is not one.
+pub(super) fn parse_claim(text: &str, key: &str) -> Option<ClaimText> {
     let mut words = text.split(' ').skip(2);
     let claim = words.next()?.parse().ok()?;
     let session = match words.nth(1)? {
@@ -173,7 +173,7 @@ pub(super) fn told(text: &str, key: &str) -> Option<Told> {
     let owners = words.next()?.split(',').map(|hex| hex.parse().ok());
     let owners: Vec<OwnerId> = owners.collect::<Option<_>>()?;
     let lineage = Lineage::nested(*owners.first()?, &owners[1..]).ok()?;
-    // Delay, and what it replaces.
+    // Skip the lock delay and the replaced claim.
     let mut words = words.skip(2);
     let weight = words.next()?.split(';').find_map(|part| {
         let (_, rest) = part.split_once(':')?;
@@ -182,10 +182,10 @@ pub(super) fn told(text: &str, key: &str) -> Option<Told> {
     })?;
     let weight = if weight == 0 { limits::FULL_WEIGHT } else { weight };
     let about = read_about(words)?;
-    Some(Told { claim, session, lineage, weight, about })
+    Some(ClaimText { claim, session, lineage, weight, about })
 }
 
-/// Reads who somebody is, as `push_about` wrote it.
+/// Parses what `push_about` wrote.
 #[cfg(feature = "redlock")]
 pub(in crate::engine) fn about(text: &str) -> Option<About> {
     read_about(text.split(' ').skip(1))
@@ -199,8 +199,8 @@ fn read_about<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<About> {
     Some(About { host, pid, place, label })
 }
 
-/// A word that stands for nothing (`-`) or for a text (`=` and the text).
-#[allow(clippy::option_option, reason = "no such word, no text, a text")]
+/// Decodes a field that is absent (`-`) or a text (`=` and the encoded text).
+#[allow(clippy::option_option, reason = "not a field, no text, a text")]
 fn decoded(word: &str) -> Option<Option<String>> {
     if word == "-" {
         return Some(None);
@@ -209,7 +209,7 @@ fn decoded(word: &str) -> Option<Option<String>> {
     Some(Some(text.chars().filter(|c| !c.is_control()).collect()))
 }
 
-/// What can be seen of holds, each told of by its text and the key of its slot; longest first.
+/// Parses holds, each given by its text and the key of its slot; the oldest first.
 pub(super) fn holders<'a>(
     holds: impl Iterator<Item = Option<(&'a str, &'a str)>>,
     now: u64,
@@ -220,8 +220,8 @@ pub(super) fn holders<'a>(
     Some(all.into_iter().map(|(_, holder)| holder).collect())
 }
 
-/// What can be seen of a hold ("EXPIRES FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"), after its
-/// place among those of its slot.
+/// Parses a hold ("EXPIRES FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"). Returns its sort key,
+/// too.
 fn holder(text: &str, key: &str, now: u64) -> Option<((u64, u64), HolderView)> {
     let mut words = text.splitn(8, ' ');
     let expires: u64 = words.next()?.parse().ok()?;
@@ -229,22 +229,22 @@ fn holder(text: &str, key: &str, now: u64) -> Option<((u64, u64), HolderView)> {
     let arrival: u64 = words.next()?.parse().ok()?;
     let since: u64 = words.next()?.parse().ok()?;
     let reserved = words.nth(1)? == "1";
-    let told = told(words.next()?, key)?;
+    let parsed = parse_claim(words.next()?, key)?;
     let view = HolderView {
-        claim: told.claim,
-        session: told.session,
-        lineage: told.lineage,
-        weight: told.weight,
+        claim: parsed.claim,
+        session: parsed.session,
+        lineage: parsed.lineage,
+        weight: parsed.weight,
         fence: Fence::new(fence),
         reserved,
         held_for: micros(now.saturating_sub(since)),
         expires_in: micros(expires.saturating_sub(now)),
-        about: told.about,
+        about: parsed.about,
     };
     Some(((since, arrival), view))
 }
 
-/// What can be seen of a waiter: "ARRIVAL SINCE TEXT".
+/// Parses a waiter: "ARRIVAL SINCE TEXT".
 pub(super) fn waiter(
     text: &str,
     key: &str,
@@ -254,16 +254,16 @@ pub(super) fn waiter(
 ) -> Option<WaiterView> {
     let mut words = text.splitn(3, ' ');
     let since: u64 = words.nth(1)?.parse().ok()?;
-    let told = told(words.next()?, key)?;
+    let parsed = parse_claim(words.next()?, key)?;
     Some(WaiterView {
-        claim: told.claim,
-        session: told.session,
-        lineage: told.lineage,
-        weight: told.weight,
+        claim: parsed.claim,
+        session: parsed.session,
+        lineage: parsed.lineage,
+        weight: parsed.weight,
         ahead,
         waited_for: micros(now.saturating_sub(since)),
         expires_in: micros(expires.saturating_sub(now)),
-        about: told.about,
+        about: parsed.about,
     })
 }
 
@@ -271,7 +271,7 @@ pub(super) fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// The reason of a forced release, as it was told.
+/// Returns the reason of an eviction, without control characters.
 pub(in crate::engine) fn reason(text: &str) -> Arc<str> {
     text.chars().filter(|c| !c.is_control()).collect::<String>().into()
 }
@@ -312,17 +312,17 @@ mod tests {
             replaces: Some(ClaimId::new()),
             about: About { host: "h-1".into(), pid: 42, place, label },
         };
-        let keys = Keys::new(&crate::contract::Namespace::default());
+        let keys = RedisKeys::new(&crate::contract::Namespace::default());
         let (mut text, mut reference) = (String::new(), String::new());
         push_claim(&mut text, &claim, &keys);
         push_reference(&mut reference, &claim.to_ref());
         assert!(text.starts_with(&format!("{} y - ", &reference["- 0 ".len()..])), "{text}");
         assert_eq!(reference.len(), 51, "scripts look for it by its place");
         for (slot, weight) in [("a b", limits::FULL_WEIGHT), ("c", 2)] {
-            let told = told(&text, &keys.slot(&name(slot))).unwrap();
-            assert_eq!((told.claim, told.session, told.weight), (claim.id, None, weight));
-            assert_eq!((&told.lineage, &told.about), (&claim.lineage, &claim.about));
+            let parsed = parse_claim(&text, &keys.slot(&name(slot))).unwrap();
+            assert_eq!((parsed.claim, parsed.session, parsed.weight), (claim.id, None, weight));
+            assert_eq!((&parsed.lineage, &parsed.about), (&claim.lineage, &claim.about));
         }
-        assert!(told(&text, &keys.slot(&name("b"))).is_none(), "it has no part there");
+        assert!(parse_claim(&text, &keys.slot(&name("b"))).is_none(), "it has no part there");
     }
 }

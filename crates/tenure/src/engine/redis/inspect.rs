@@ -1,46 +1,45 @@
-//! The inspect verb: one slot, a page of slots, or what can be reached from an owner; and what a
-//! store offers for it, one server or many. Knows how keys are found, not what scripts see there.
+//! The inspect verb: one slot, a page of slots, or the slots that can be reached from an owner.
+//! Also [`StoreAccess`], what inspect, cells and a change of terms need of a store, be it one
+//! server or the nodes of a cluster.
 
 use redis::Value;
 
-use super::RedisEngine;
-use super::answers::{self, text};
 use super::cells::CellRead;
-use super::errors::Trouble;
-use super::keys::Keys;
-use super::pack::pack;
-use super::wire::Wire;
+use super::client::{MultiplexedConnection, RequestError, list, pack, strange, text};
+use super::errors::to_error;
+use super::keys::RedisKeys;
+use super::{RedisEngine, replies};
 use crate::contract::{Error, Name, Page, Pending, Query, Snapshot, Verb};
 use crate::limits;
 
-/// Most slots that one call looks at: nobody else waits longer for the store than for so many.
-const TOGETHER: usize = 128;
-/// How many keys the store looks at in one step of a scan.
-const SCAN: &[u8] = b"1000";
+/// Most slots in one call: no other client waits for the store longer than for so many.
+const MAX_BATCH: usize = 128;
+/// How many keys the server visits in one step of a scan.
+const SCAN_COUNT: &[u8] = b"1000";
 
-/// A store that can be looked through: one server, or the nodes of a cluster.
-pub(super) trait Store: Send + Sync {
-    /// How things are called there.
-    fn keys(&self) -> &Keys;
+/// Scripts and scans over a whole store: one server, or the nodes of a cluster.
+pub(super) trait StoreAccess: Send + Sync {
+    fn keys(&self) -> &RedisKeys;
 
-    /// What is seen of these slots, and what is wrong with those that cannot be read.
-    fn look_at<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)>;
+    /// Reads slots. Slots that cannot be read are errors of their own.
+    fn inspect_slots<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)>;
 
-    /// What stands in these cells, one for each.
+    /// Reads cells; one result for each.
     fn read_cells<'a>(&'a self, names: &'a [Name]) -> Pending<'a, Vec<CellRead>>;
 
-    /// Has a cell written; the items are those of `put.lua`.
+    /// Writes a cell. The items are those of `put.lua`.
     fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value>;
 
-    /// Has the terms of the namespace changed; the items are those of `change_terms.lua`.
-    fn ask_to_change<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value>;
+    /// Runs `change_terms.lua` with these items.
+    fn change_terms<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value>;
 
-    /// All keys that match a pattern.
+    /// Returns all keys that match a pattern.
     fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>>;
 }
 
 impl RedisEngine {
-    pub(super) async fn look(&self, query: &Query) -> Result<Snapshot, Error> {
+    /// Answers a query.
+    pub(super) async fn inspect(&self, query: &Query) -> Result<Snapshot, Error> {
         match query {
             Query::Slot(name) => slot(self, name).await,
             Query::Page(wanted) => page(self, wanted).await,
@@ -59,21 +58,67 @@ impl RedisEngine {
         keys: &[&str],
         items: &[&[u8]],
     ) -> Result<(Snapshot, Vec<Error>), Error> {
-        let script = &self.inner.manner.scripts().inspect;
+        let script = &self.inner.options.scripts().inspect;
         let value = self.run(Verb::Inspect, script, keys, items).await?;
-        answers::snapshot(&value, &self.inner.keys)
+        replies::snapshot(&value, &self.inner.keys)
     }
 }
 
-/// One slot.
-pub(super) async fn slot(store: &impl Store, name: &Name) -> Result<Snapshot, Error> {
-    let (seen, bad) = store.look_at(std::slice::from_ref(name)).await?;
+impl StoreAccess for RedisEngine {
+    fn keys(&self) -> &RedisKeys {
+        &self.inner.keys
+    }
+
+    fn read_cells<'a>(&'a self, names: &'a [Name]) -> Pending<'a, Vec<CellRead>> {
+        Box::pin(async move {
+            let keys: Vec<String> = names.iter().map(|name| self.inner.keys.cell(name)).collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let script = &self.inner.options.scripts().get;
+            let value = self.run(Verb::Cell, script, &keys, &[]).await?;
+            let cells = replies::cells(&value)?;
+            if cells.len() == names.len() { Ok(cells) } else { Err(strange(&value)) }
+        })
+    }
+
+    fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value> {
+        Box::pin(async move {
+            let script = &self.inner.options.scripts().put;
+            self.run(Verb::Cell, script, &[&self.inner.keys.cell(name)], &items).await
+        })
+    }
+
+    fn change_terms<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value> {
+        Box::pin(async move {
+            let script = &self.inner.options.scripts().change_terms;
+            self.run(Verb::Connect, script, &[&self.inner.keys.terms], &items).await
+        })
+    }
+
+    fn inspect_slots<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)> {
+        Box::pin(async move {
+            let keys: Vec<String> = names.iter().map(|name| self.inner.keys.slot(name)).collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            self.inspect_script(&keys, &[b""]).await
+        })
+    }
+
+    fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>> {
+        Box::pin(async move {
+            let found = scan(self.batcher().connection(), pattern).await;
+            found.map_err(|error| to_error(error, Verb::Inspect))
+        })
+    }
+}
+
+/// Reads one slot.
+pub(super) async fn slot(store: &impl StoreAccess, name: &Name) -> Result<Snapshot, Error> {
+    let (seen, bad) = store.inspect_slots(std::slice::from_ref(name)).await?;
     bad.into_iter().next().map_or(Ok(seen), |error| Err(error.on(name)))
 }
 
-/// A page. The store keeps no list of names (the path of a lock would pay for it), so all keys
-/// are looked through; slots are then read a number at a time.
-pub(super) async fn page(store: &impl Store, page: &Page) -> Result<Snapshot, Error> {
+/// Reads a page. There is no index of names, which every claim would have to update: all keys are
+/// scanned, and the slots of the page are read in batches.
+pub(super) async fn page(store: &impl StoreAccess, page: &Page) -> Result<Snapshot, Error> {
     let limit = page.limit.clamp(1, limits::PAGE);
     let keys = store.scan(&store.keys().all_locks()).await?;
     let mut chosen = store.keys().names_of(&keys);
@@ -81,12 +126,12 @@ pub(super) async fn page(store: &impl Store, page: &Page) -> Result<Snapshot, Er
         page.after.as_ref().is_none_or(|after| name > after) && page.pattern.matches(name.as_str())
     });
     let mut snapshot = Snapshot::default();
-    for names in chosen.chunks(TOGETHER) {
-        let (seen, bad) = store.look_at(names).await?;
+    for names in chosen.chunks(MAX_BATCH) {
+        let (seen, bad) = store.inspect_slots(names).await?;
         snapshot.slots.extend(seen.slots);
         for error in bad {
-            // One key that is not ours must not hide all others.
-            tracing::warn!(%error, "a lock cannot be shown");
+            // One foreign key must not hide all others.
+            tracing::warn!(%error, "slot left out: it cannot be read");
         }
         if snapshot.slots.len() > limit {
             snapshot.slots.truncate(limit);
@@ -97,23 +142,26 @@ pub(super) async fn page(store: &impl Store, page: &Page) -> Result<Snapshot, Er
     Ok(snapshot)
 }
 
-/// All keys of one server that match a pattern.
-pub(super) async fn scan(wire: &Wire, pattern: &str) -> Result<Vec<Vec<u8>>, Trouble> {
+/// Returns all keys of one server that match a pattern.
+pub(super) async fn scan(
+    connection: &MultiplexedConnection,
+    pattern: &str,
+) -> Result<Vec<Vec<u8>>, RequestError> {
     let mut found = Vec::new();
     let mut cursor = "0".to_owned();
     loop {
         let words: [&[u8]; 6] =
-            [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN];
-        let value = wire.call(&pack(&words)).await?;
-        let Some([next, keys]) = answers::list(&value) else {
-            return Err(Trouble::strange(&value));
+            [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
+        let value = connection.call(&pack(&words)).await?;
+        let Some([next, keys]) = list(&value) else {
+            return Err(RequestError::strange(&value));
         };
-        for key in answers::list(keys).unwrap_or_default() {
+        for key in list(keys).unwrap_or_default() {
             if let Value::BulkString(key) = key {
                 found.push(key.clone());
             }
         }
-        text(next).ok_or_else(|| Trouble::strange(&value))?.clone_into(&mut cursor);
+        text(next).ok_or_else(|| RequestError::strange(&value))?.clone_into(&mut cursor);
         if cursor == "0" {
             return Ok(found);
         }

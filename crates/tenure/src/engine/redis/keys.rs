@@ -1,7 +1,7 @@
-//! How things are called in the store. Knows names of keys and channels, not what they hold.
+//! The names of keys and channels in the store.
 //!
 //! Everything outside `A-Z a-z 0-9 - _ . ~` in a namespace or name is percent-encoded, so that no
-//! two names can meet; the braces around them keep all keys of a name in one slot of a cluster.
+//! two names share a key; the braces around them keep all keys of a name in one slot of a cluster.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use percent_encoding::{
 };
 
 use crate::contract::{Name, Namespace, SessionId};
-use crate::engine::max_lease;
+use crate::engine::common::max_lease;
 
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The keys and channels of one namespace.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Keys {
-    /// What the key of a lock begins with.
+pub(in crate::engine) struct RedisKeys {
+    /// The prefix of the keys of locks.
     locks: String,
-    /// What the key of a cell begins with.
+    /// The prefix of the keys of cells.
     cells: String,
-    /// What a session's channel begins with. Scripts make it from the name of the top.
+    /// The prefix of the channels of sessions. Scripts derive it from the name of the top.
     channels: String,
-    /// The largest number given out.
+    /// The key of the largest number given out.
     pub(super) top: String,
-    /// What all clients have agreed on.
+    /// The key of the terms that all clients have agreed on.
     pub(in crate::engine) terms: String,
-    /// In a cluster everything of a name is where its slot is, and has its tag.
+    /// In a cluster all keys and channels of a name have its hash tag.
     by_name: bool,
 }
 
-impl Keys {
+impl RedisKeys {
     pub(in crate::engine) fn new(namespace: &Namespace) -> Self {
         let space = encoded(namespace.as_str()).to_string();
         Self {
@@ -44,43 +44,43 @@ impl Keys {
         }
     }
 
-    /// The same for a cluster.
+    /// The keys and channels in a cluster.
     pub(super) fn in_cluster(namespace: &Namespace) -> Self {
         Self { by_name: true, ..Self::new(namespace) }
     }
 
-    /// Whether every name has keys of its own only: a call may then speak of one name alone.
+    /// Returns true if names share no key (in a cluster): a call may then concern one name only.
     pub(super) fn are_by_name(&self) -> bool {
         self.by_name
     }
 
-    /// The top that the numbers of a name grow from.
+    /// Returns the key of the top from which the fences of a name grow.
     pub(super) fn top_of(&self, name: &Name) -> String {
         if self.by_name { self.slot(name) + ":top" } else { self.top.clone() }
     }
 
-    /// The key of a lock, and what its other keys begin with.
+    /// Returns the key of a lock, which is the prefix of its other keys.
     pub(in crate::engine) fn slot(&self, name: &Name) -> String {
         let mut key = String::with_capacity(self.locks.len() + name.as_str().len() + 1);
         self.push_slot(&mut key, name);
         key
     }
 
-    /// The same, behind what is there already.
+    /// Appends the slot key to `text`.
     pub(super) fn push_slot(&self, text: &mut String, name: &Name) {
         text.push_str(&self.locks);
         text.extend(encoded(name.as_str()));
         text.push('}');
     }
 
-    /// The name of the lock that a key belongs to, if it is one of a lock's two main keys.
+    /// Returns the name of the lock that a key belongs to, if it is one of a lock's two main keys.
     pub(in crate::engine) fn name_of(&self, key: &[u8]) -> Option<Name> {
         let rest = key.strip_prefix(self.locks.as_bytes())?;
         let rest = rest.strip_suffix(b":s").unwrap_or(rest);
         decode(rest.strip_suffix(b"}")?)
     }
 
-    /// The names of the locks that keys belong to, sorted, each once.
+    /// Returns the names of the locks that keys belong to, sorted, each once.
     pub(super) fn names_of(&self, keys: &[Vec<u8>]) -> Vec<Name> {
         let mut names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
         names.sort();
@@ -88,7 +88,7 @@ impl Keys {
         names
     }
 
-    /// The key of a cell.
+    /// Returns the key of a cell.
     pub(super) fn cell(&self, name: &Name) -> String {
         if self.by_name {
             return self.slot(name) + ":cell";
@@ -96,7 +96,7 @@ impl Keys {
         format!("{}{}", self.cells, encoded(name.as_str()))
     }
 
-    /// The name of the cell with this key.
+    /// Returns the name of the cell with this key.
     pub(super) fn cell_name(&self, key: &[u8]) -> Option<Name> {
         if self.by_name {
             let rest = key.strip_prefix(self.locks.as_bytes())?;
@@ -105,67 +105,66 @@ impl Keys {
         decode(key.strip_prefix(self.cells.as_bytes())?)
     }
 
-    /// What finds the keys of all locks. Encoded names hold nothing that a pattern would take for
-    /// more than itself.
+    /// Returns a pattern that matches the keys of all locks. Encoded names contain no wildcard.
     pub(in crate::engine) fn all_locks(&self) -> String {
         format!("{}*", self.locks)
     }
 
-    /// What finds the keys of all cells.
+    /// Returns a pattern that matches the keys of all cells.
     pub(super) fn all_cells(&self) -> String {
         if self.by_name { format!("{}*}}:cell", self.locks) } else { format!("{}*", self.cells) }
     }
 
-    /// In a cluster, the channel on which a session hears of a name.
+    /// Returns the channel of a session and a name, in a cluster.
     pub(super) fn channel_of(&self, name: &Name, session: SessionId) -> String {
         format!("{}:to:{}", self.slot(name), session.to_hex())
     }
 
-    /// The name and the session of such a channel.
-    pub(super) fn heard_on(&self, channel: &[u8]) -> Option<(Name, SessionId)> {
+    /// Parses a channel of `channel_of`.
+    pub(super) fn parse_channel(&self, channel: &[u8]) -> Option<(Name, SessionId)> {
         let channel = std::str::from_utf8(channel).ok()?;
         // A name has no colon left in it.
         let (slot, session) = channel.rsplit_once(":to:")?;
         Some((self.name_of(slot.as_bytes())?, session.parse().ok()?))
     }
 
-    /// The channel of a session.
+    /// Returns the channel of a session.
     pub(in crate::engine) fn channel(&self, session: SessionId) -> String {
         format!("{}{}", self.channels, session.to_hex())
     }
 
-    /// What the channels of clients begin with, see `change_terms.lua`.
+    /// Returns the prefix of the channels of clients, see `change_terms.lua`.
     pub(in crate::engine) fn clients(&self) -> String {
         format!("{}client:", self.channels.strip_suffix("to:").unwrap_or(&self.channels))
     }
 
-    /// The channel that says that a client is connected which states this longest lease.
+    /// Returns the channel to which a client is subscribed that states this longest lease.
     pub(in crate::engine) fn client(&self, max_lease: Duration) -> String {
         let (host, pid) = max_lease::this_process();
         format!("{}{}:{}:{pid}", self.clients(), max_lease.as_micros(), encoded(&host))
     }
 
-    /// The client that such a channel speaks of, for people.
+    /// Returns the host and process of a channel of `client`.
     pub(in crate::engine) fn client_of(&self, channel: &str) -> String {
         let rest = channel.strip_prefix(&self.clients()).unwrap_or(channel);
-        // Behind the lease that it states.
+        // After the lease that the client states.
         let client = rest.split_once(':').map_or(rest, |(_, client)| client);
         percent_decode(client.as_bytes()).decode_utf8_lossy().into_owned()
     }
 
-    /// A channel of nobody.
+    /// Returns a channel on which nothing is published, to check the access list.
     pub(in crate::engine) fn probe(&self) -> String {
         format!("{}nobody", self.channels)
     }
 
-    /// The session of a channel.
+    /// Returns the session of a channel.
     pub(in crate::engine) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
         let hex = channel.strip_prefix(self.channels.as_bytes())?;
         std::str::from_utf8(hex).ok()?.parse().ok()
     }
 }
 
-/// Text in which only harmless characters are left.
+/// Percent-encodes everything outside `A-Z a-z 0-9 - _ . ~`.
 pub(super) fn encoded(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, ENCODED)
 }
@@ -181,8 +180,8 @@ mod tests {
 
     use super::*;
 
-    fn keys(namespace: &str) -> Keys {
-        Keys::new(&Namespace::try_from(namespace).unwrap())
+    fn keys(namespace: &str) -> RedisKeys {
+        RedisKeys::new(&Namespace::try_from(namespace).unwrap())
     }
 
     /// The part of a key that decides its slot in a cluster.
@@ -213,7 +212,7 @@ mod tests {
 
     #[test]
     fn in_a_cluster_everything_of_a_name_has_its_tag() {
-        let keys = Keys::in_cluster(&Namespace::try_from("a/b").unwrap());
+        let keys = RedisKeys::in_cluster(&Namespace::try_from("a/b").unwrap());
         let name = Name::try_from("x{y}:to:z").unwrap();
         let (slot, session) = (keys.slot(&name), SessionId::new());
         let channel = keys.channel_of(&name, session);
@@ -221,9 +220,9 @@ mod tests {
             assert_eq!(tag(other), tag(&slot));
             assert_eq!(keys.name_of(other.as_bytes()), None);
         }
-        assert_eq!(keys.heard_on(channel.as_bytes()), Some((name.clone(), session)));
+        assert_eq!(keys.parse_channel(channel.as_bytes()), Some((name.clone(), session)));
         assert_eq!(keys.cell_name(keys.cell(&name).as_bytes()), Some(name));
-        assert_eq!(keys.heard_on(keys.probe().as_bytes()), None);
+        assert_eq!(keys.parse_channel(keys.probe().as_bytes()), None);
     }
 
     #[test]

@@ -1,35 +1,50 @@
-//! The scripts, put together from their files and known by their digests. Knows texts, not answers.
+//! The Lua scripts: assembled from their files, called by their digests, with the options that all
+//! of them read.
+//!
+//! Every script has the same arguments: `KEYS[1]` is the top (the largest number given out),
+//! `ARGV[1]` the options ([`ScriptOptions::argument`], parsed by `lua/head.lua`); then come the
+//! keys and arguments of the verb. There are three assemblies of each script: with Redis 7's flags,
+//! without them, and for tests on a clock that is an argument.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::engine::texts::{Text, text};
+use super::client::pack;
+use crate::engine::common::texts::{Text, text};
+#[cfg(feature = "conformance")]
+use crate::time::Clock;
+
+/// In a cluster, how much longer than it is needed the top of a name is kept: it keeps the fences
+/// of the name growing through clock corrections.
+const LINGER: Duration = Duration::from_secs(60 * 60);
 
 /// One verb's script.
 #[derive(Clone, Debug)]
-pub(super) struct Script {
+pub(super) struct LuaScript {
     /// The whole text.
     pub(super) text: String,
-    /// Its digest, by which a store knows it.
+    /// Its SHA-1 digest, for `EVALSHA`.
     pub(super) sha: String,
 }
 
 /// The scripts of all verbs.
 #[derive(Clone, Debug)]
-pub(super) struct Scripts {
-    pub(super) claim: Script,
-    pub(super) renew: Script,
-    pub(super) release: Script,
-    pub(super) inspect: Script,
-    pub(super) evict: Script,
-    pub(super) raise_fences: Script,
-    pub(super) connect: Script,
-    pub(super) change_terms: Script,
-    pub(super) put: Script,
-    pub(super) get: Script,
-    pub(super) rights: Script,
+pub(super) struct ScriptSet {
+    pub(super) claim: LuaScript,
+    pub(super) renew: LuaScript,
+    pub(super) release: LuaScript,
+    pub(super) inspect: LuaScript,
+    pub(super) evict: LuaScript,
+    pub(super) raise_fences: LuaScript,
+    pub(super) connect: LuaScript,
+    pub(super) change_terms: LuaScript,
+    pub(super) put: LuaScript,
+    pub(super) get: LuaScript,
+    pub(super) rights: LuaScript,
     #[cfg(feature = "conformance")]
-    pub(super) end_session: Script,
+    pub(super) end_session: LuaScript,
 }
 
 const PARTS: &[(&str, Text)] = &[
@@ -41,29 +56,29 @@ const PARTS: &[(&str, Text)] = &[
 const CLOCK: Text = text!("redis/lua/clock.lua");
 const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
 
-/// The scripts on the store's own clock, for stores that know flags (Redis 7) and for others.
-pub(super) fn on_store_clock(flags: bool) -> &'static Scripts {
-    static PLAIN: LazyLock<Scripts> =
-        LazyLock::new(|| Scripts::new(CLOCK.get(), KEY_CLOCK.get(), false));
-    static FLAGS: LazyLock<Scripts> =
-        LazyLock::new(|| Scripts::new(CLOCK.get(), KEY_CLOCK.get(), true));
+/// The scripts on the store's own clock, for servers that know flags (Redis 7) and for others.
+fn on_store_clock(flags: bool) -> &'static ScriptSet {
+    static PLAIN: LazyLock<ScriptSet> =
+        LazyLock::new(|| ScriptSet::new(CLOCK.get(), KEY_CLOCK.get(), false));
+    static FLAGS: LazyLock<ScriptSet> =
+        LazyLock::new(|| ScriptSet::new(CLOCK.get(), KEY_CLOCK.get(), true));
     if flags { &FLAGS } else { &PLAIN }
 }
 
-/// The scripts on a clock that is handed in.
+/// The scripts on a clock that is an argument.
 #[cfg(feature = "conformance")]
-pub(super) fn on_given_clock() -> &'static Scripts {
+fn on_given_clock() -> &'static ScriptSet {
     const GIVEN: &str = include_str!("../../conformance/lua/clock.lua");
     const KEYS: &str = include_str!("../../conformance/lua/keyclock.lua");
-    static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(GIVEN, KEYS, true));
+    static SCRIPTS: LazyLock<ScriptSet> = LazyLock::new(|| ScriptSet::new(GIVEN, KEYS, true));
     &SCRIPTS
 }
 
-impl Scripts {
+impl ScriptSet {
     fn new(clock: &str, key_clock: &str, flags: bool) -> Self {
-        // To give back, to renew and to look must be possible when memory is full.
+        // Release, renew and inspect have to work when the server's memory is full.
         let any = if flags { "#!lua flags=allow-oom\n" } else { "" };
-        let make = |flags: &str, text: &str| Script::new(flags, text, clock, key_clock);
+        let make = |flags: &str, text: &str| LuaScript::new(flags, text, clock, key_clock);
         Self {
             claim: make("", text!("redis/lua/claim.lua").get()),
             renew: make(any, text!("redis/lua/renew.lua").get()),
@@ -82,12 +97,12 @@ impl Scripts {
     }
 }
 
-impl Scripts {
-    /// All commands that the verbs call: in a cluster, or elsewhere.
+impl ScriptSet {
+    /// Returns the commands that the scripts of all verbs call.
     pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
         let Self { claim, renew, release, inspect, evict, raise_fences, .. } = self;
         let Self { connect, put, get, .. } = self;
-        // What changes the terms is left out: few ever do, and it says itself what it lacks.
+        // Without `change_terms`: few clients run it, and its error names what is missing.
         let verbs = [claim, renew, release, inspect, evict, raise_fences, connect, put, get];
         let calls = verbs.into_iter().flat_map(|verb| verb.text.split("call('").skip(1));
         let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
@@ -95,7 +110,7 @@ impl Scripts {
     }
 }
 
-impl Script {
+impl LuaScript {
     fn new(flags: &str, verb: &str, clock: &str, key_clock: &str) -> Self {
         let mut text = flags.to_owned();
         for line in verb.lines() {
@@ -111,13 +126,115 @@ impl Script {
     }
 }
 
+/// Packs the call of a script.
+pub(super) fn pack_script(
+    (command, script): (&str, &str),
+    top: &str,
+    keys: &[&str],
+    options: &str,
+    items: &[&[u8]],
+) -> Vec<u8> {
+    let count = (keys.len() + 1).to_string();
+    let mut words: Vec<&[u8]> = Vec::with_capacity(keys.len() + items.len() + 5);
+    words.extend([command.as_bytes(), script.as_bytes(), count.as_bytes()]);
+    words.push(top.as_bytes());
+    words.extend(keys.iter().map(|key| key.as_bytes()));
+    words.push(options.as_bytes());
+    words.extend(items);
+    pack(&words)
+}
+
+/// Which scripts an engine calls, and with which options.
+#[derive(Debug)]
+pub(super) struct ScriptOptions {
+    /// For how long nothing is granted after a loss of memory.
+    grace: Duration,
+    /// For how long a top is kept after its last change: for ever, except in a cluster.
+    linger: Option<Duration>,
+    /// The server knows flags of scripts (Redis 7).
+    flags: AtomicBool,
+    /// In tests, the clock that replaces the store's.
+    #[cfg(feature = "conformance")]
+    clock: Option<std::sync::Arc<dyn Clock>>,
+    /// How many calls were made and pushes received.
+    #[cfg(feature = "conformance")]
+    pub(super) activity: std::sync::atomic::AtomicU64,
+}
+
+impl ScriptOptions {
+    pub(super) fn new(grace: Duration) -> Self {
+        Self {
+            grace,
+            linger: None,
+            flags: AtomicBool::new(false),
+            #[cfg(feature = "conformance")]
+            clock: None,
+            #[cfg(feature = "conformance")]
+            activity: std::sync::atomic::AtomicU64::new(0),
+        }
+    }
+
+    /// For a cluster, where every name has a top of its own.
+    pub(super) fn in_cluster(max_lease: Duration) -> Self {
+        // A top also says until when tombstones are kept: one lease. Servers before 7 are refused.
+        let linger = Some(LINGER + max_lease);
+        Self { linger, flags: AtomicBool::new(true), ..Self::new(Duration::ZERO) }
+    }
+
+    /// Replaces the store's clock.
+    #[cfg(feature = "conformance")]
+    pub(super) fn with_clock(mut self, clock: std::sync::Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Returns the scripts to call.
+    pub(super) fn scripts(&self) -> &'static ScriptSet {
+        #[cfg(feature = "conformance")]
+        if self.clock.is_some() {
+            return on_given_clock();
+        }
+        on_store_clock(self.flags.load(Ordering::Relaxed))
+    }
+
+    /// A call was sent or a push received; tests wait until the count rests.
+    #[cfg_attr(not(feature = "conformance"), allow(clippy::unused_self, reason = "counts there"))]
+    pub(super) fn count_activity(&self) {
+        #[cfg(feature = "conformance")]
+        self.activity.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Selects the scripts for the version of the server.
+    pub(super) fn set_server_version(&self, major: u32) {
+        self.flags.store(major >= 7, Ordering::Relaxed);
+    }
+
+    /// Returns `ARGV[1]` of every script, see `lua/head.lua`. The short path is for calls that need
+    /// none of the options.
+    pub(super) fn argument(&self, short: bool) -> String {
+        let options = match (self.grace.as_micros(), self.linger) {
+            (0, None) if short => String::new(),
+            (0, None) => ".".to_owned(),
+            (grace, linger) => {
+                format!(".{grace} {}", linger.map_or(0, |linger| linger.as_millis()))
+            }
+        };
+        #[cfg(feature = "conformance")]
+        if let Some(clock) = &self.clock {
+            let space = if options.len() < 2 { "" } else { " " };
+            return format!("{options}{space}{:016}", clock.wall_micros());
+        }
+        options
+    }
+}
+
 fn part_called(name: &str) -> &'static str {
     let part = PARTS.iter().find(|(part, _)| *part == name);
     part.unwrap_or_else(|| panic!("no script part is called {name}")).1.get()
 }
 
-/// Adds lines without comments and indentation: they travel once per connection, and a store may
-/// have to keep several versions of them.
+/// Appends lines without comments and indentation: a script is sent once per connection, and a
+/// server may cache several versions of it.
 fn push(text: &mut String, lines: &str) {
     for line in lines.lines().map(str::trim) {
         if !line.is_empty() && !line.starts_with("--") {

@@ -1,36 +1,36 @@
-//! What the conformance suite needs of the engines: their own clock, and to know when nothing is
-//! under way. Knows them from inside, and is in no build but the suite's.
+//! Hooks for the conformance suite: an engine on the suite's clock, and a way to wait until nothing
+//! is in flight. Only in builds of the suite.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
+use super::RedisEngine;
+use super::client::{ReplyTo, RequestResult, pack};
 use super::cluster::ClusterEngine;
-use super::inspect::Store;
-use super::manner::Manner;
-use super::pack::pack;
+use super::errors::to_error;
+use super::inspect::StoreAccess;
+use super::scripts::ScriptOptions;
 use super::url::Location;
-use super::wire::{Outcome, Reply};
-use super::{RedisEngine, to_error};
 use crate::contract::{Engine, Error, SessionId, Verb};
 use crate::engine::Terms;
-use crate::engine::runtime::Own;
+use crate::engine::common::runtime::EngineThread;
 use crate::time::Clock;
 
-/// An engine on stage.
+/// An engine under the control of the suite.
 pub(crate) trait Staged: Engine {
-    /// How many calls were made and pushes heard.
+    /// Returns how many calls were made and pushes received.
     fn activity(&self) -> u64;
 
-    /// Answers behind everything that is on its way, one for each connection.
-    fn round_trips(&self) -> Vec<oneshot::Receiver<Outcome>>;
+    /// Sends a ping on each connection; its reply follows everything that is in flight there.
+    fn round_trips(&self) -> Vec<oneshot::Receiver<RequestResult>>;
 
-    /// Ends a session in the store, as if its leases had run out.
+    /// Ends a session in the store, as if its leases had expired.
     fn end_session(&self, session: SessionId) -> Result<(), Error>;
 }
 
-/// Opens a store whose scripts go by this clock.
+/// Opens a store whose scripts use this clock.
 pub(crate) fn on_stage(
     url: &str,
     terms: &Terms,
@@ -40,20 +40,20 @@ pub(crate) fn on_stage(
     if !location.seeds().is_empty() {
         return Ok(Arc::new(ClusterEngine::on_stage(&location, terms, clock)?));
     }
-    let manner = |grace| Manner::new(grace).with_clock(Arc::clone(clock));
-    let own = Own::start("tenure-stage")?;
-    Ok(Arc::new(own.handle().block_on(RedisEngine::connect(&location, terms, manner, true))?))
+    let options = |grace| ScriptOptions::new(grace).with_clock(Arc::clone(clock));
+    let own = EngineThread::start("tenure-stage")?;
+    Ok(Arc::new(own.handle().block_on(RedisEngine::connect(&location, terms, options, true))?))
 }
 
 impl Staged for RedisEngine {
     fn activity(&self) -> u64 {
-        self.inner.manner.activity.load(Ordering::SeqCst)
+        self.inner.options.activity.load(Ordering::SeqCst)
     }
 
-    fn round_trips(&self) -> Vec<oneshot::Receiver<Outcome>> {
-        let (caller, answer) = oneshot::channel();
-        self.inner.lanes.back().wire().send(&pack(&[b"PING"]), Reply::One(caller));
-        vec![answer]
+    fn round_trips(&self) -> Vec<oneshot::Receiver<RequestResult>> {
+        let (caller, reply) = oneshot::channel();
+        self.inner.batchers.back().connection().send(&pack(&[b"PING"]), ReplyTo::One(caller));
+        vec![reply]
     }
 
     fn end_session(&self, session: SessionId) -> Result<(), Error> {
@@ -62,10 +62,10 @@ impl Staged for RedisEngine {
             let names = self.inner.keys.names_of(&keys);
             let slots: Vec<String> = names.iter().map(|name| self.inner.keys.slot(name)).collect();
             let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
-            let script = &self.inner.manner.scripts().end_session;
+            let script = &self.inner.options.scripts().end_session;
             let session = session.to_hex();
-            let ended = self.inner.lanes.back().run(script, &slots, &[session.as_bytes()]).await;
-            ended.map_err(|trouble| to_error(trouble, Verb::Release))
+            let ended = self.inner.batchers.back().run(script, &slots, &[session.as_bytes()]).await;
+            ended.map_err(|error| to_error(error, Verb::Release))
         };
         self.inner.own.handle().block_on(ending).map(drop)
     }

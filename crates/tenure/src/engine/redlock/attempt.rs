@@ -27,10 +27,8 @@ use super::round::{Round, RoundEvent};
 use super::rules::AttemptId;
 use super::scripts::ScriptCall;
 use crate::contract::{Claim, Effect, Error, ErrorKind, HolderView, OwnerId, SessionId};
-use crate::engine::redis::answers::{list, text};
+use crate::engine::redis::client::{RequestError, RequestResult, list, text};
 use crate::engine::redis::codec::push_about;
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::wire::Outcome;
 use crate::time::{Clock, SystemClock};
 
 /// The least time that slower nodes get once a majority has granted.
@@ -216,12 +214,12 @@ struct AcquireReplies {
     withdrawn: bool,
     /// How much longer nodes that may have lost their data grant nothing.
     closed: Vec<Duration>,
-    troubles: Vec<(usize, Trouble)>,
+    troubles: Vec<(usize, RequestError)>,
 }
 
 impl AcquireReplies {
     /// Reads a node's reply to an acquire. Only a grant that can be parsed is a vote.
-    fn read(&mut self, at: usize, outcome: Outcome) -> NodeVote {
+    fn read(&mut self, at: usize, outcome: RequestResult) -> NodeVote {
         let value = match outcome {
             Ok(value) => value,
             Err(trouble) => {
@@ -254,11 +252,11 @@ impl AcquireReplies {
             }
             _ => {}
         }
-        self.troubles.push((at, Trouble::strange(&value)));
+        self.troubles.push((at, RequestError::strange(&value)));
         NodeVote::No
     }
 
-    fn trouble(&mut self, at: usize, trouble: Option<Trouble>) {
+    fn trouble(&mut self, at: usize, trouble: Option<RequestError>) {
         self.troubles.extend(trouble.map(|trouble| (at, trouble)));
     }
 
@@ -277,7 +275,7 @@ impl AcquireReplies {
     /// Returns whether no node can have recorded the attempt: all replied, and none has granted.
     fn is_void(&self, nodes: usize) -> bool {
         let answered = self.held.len() + self.closed.len() + self.troubles.len();
-        let untouched = |(_, trouble): &(usize, Trouble)| trouble.effect() == Effect::None;
+        let untouched = |(_, trouble): &(usize, RequestError)| trouble.effect() == Effect::None;
         self.granted == 0 && answered >= nodes && self.troubles.iter().all(untouched)
     }
 

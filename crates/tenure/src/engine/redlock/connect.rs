@@ -28,14 +28,14 @@ use super::signals::ProcessWaiters;
 use super::url::Set;
 use super::{PROMISES, Quorum, RedlockEngine};
 use crate::contract::{Engine, Error, ErrorKind, Parts, Verb};
-use crate::engine::redis::answers::{list, said, strange, text};
-use crate::engine::redis::errors::{Trouble, judged};
-use crate::engine::redis::pack::pack;
-use crate::engine::redis::reception::Server;
+use crate::engine::Terms;
+use crate::engine::common::max_lease;
+use crate::engine::common::runtime::{Callers, EngineThread};
+use crate::engine::redis::client::{
+    ConnectionHandler, RequestError, ServerInfo, into_result, list, pack, strange, text,
+};
+use crate::engine::redis::errors::script_error;
 use crate::engine::redis::url::Location;
-use crate::engine::redis::wire::Greeter;
-use crate::engine::runtime::{Callers, Own};
-use crate::engine::{Terms, max_lease};
 use crate::time::Clock;
 
 /// The layout of the keys at a node. A `redis://` client has another one, and refuses.
@@ -64,7 +64,7 @@ impl Quorum {
         virtual_clock: bool,
     ) -> Result<Self, Error> {
         let context = || QuorumContext::new(set, terms, virtual_clock);
-        let own = Own::start("tenure-redlock")?;
+        let own = EngineThread::start("tenure-redlock")?;
         let found = if virtual_clock { None } else { Callers::find(&own).await };
         let connected = Self::open(set, context(), own, found);
         let refused = match connected.handshake(set.new).await {
@@ -73,17 +73,22 @@ impl Quorum {
         };
         let Some(current) = connected.context.other_max_lease() else { return Err(refused) };
         drop(connected);
-        let own = Own::start("tenure-redlock")?;
+        let own = EngineThread::start("tenure-redlock")?;
         let inspector = Self::open(set, context().inspect_only(current), own, None);
         inspector.change_terms(terms, current).await?;
-        let own = Own::start("tenure-redlock")?;
+        let own = EngineThread::start("tenure-redlock")?;
         let found = if virtual_clock { None } else { Callers::find(&own).await };
         let connected = Self::open(set, context(), own, found);
         connected.handshake(set.new).await?;
         Ok(connected)
     }
 
-    fn open(set: &Set, context: QuorumContext, own: Own, callers: Option<Callers>) -> Self {
+    fn open(
+        set: &Set,
+        context: QuorumContext,
+        own: EngineThread,
+        callers: Option<Callers>,
+    ) -> Self {
         let context = Arc::new(context);
         let waiters = Arc::new(ProcessWaiters::new(quorum(set.nodes.len()), &context.clock));
         let open =
@@ -106,7 +111,7 @@ impl Quorum {
                 Ok(()) => {}
                 Err(error) if error.is_transient() => {
                     tracing::warn!("{} is away: {error}", self.nodes[at].location);
-                    away.push((at, Trouble::NotConnected(error)));
+                    away.push((at, RequestError::NotConnected(error)));
                 }
                 Err(error) => return Err(error),
             }
@@ -141,7 +146,7 @@ impl Quorum {
         let packed = call.packed(true);
         let calls = self.nodes.iter().map(|node| node.wire(Placement::Own).call(&packed)).collect();
         for (node, outcome) in self.nodes.iter().zip(join_all(calls).await) {
-            outcome.map_err(Trouble::into_error)?;
+            outcome.map_err(RequestError::into_error)?;
             node.opened();
         }
         Ok(())
@@ -288,7 +293,7 @@ impl QuorumContext {
     }
 
     /// Refuses a server that cannot be a node.
-    pub(super) fn check_server(&self, at: usize, server: &Server) -> Result<(), Error> {
+    pub(super) fn check_server(&self, at: usize, server: &ServerInfo) -> Result<(), Error> {
         let node = &self.nodes[at];
         let refuse = |what: String, next: &'static str| {
             Err(Error::new(ErrorKind::Unsupported, format!("{node} {what}")).with_help(next))
@@ -349,8 +354,8 @@ pub(super) struct NodeHandshake {
 
 impl NodeHandshake {
     fn read_connect(&self, reply: Value) -> Result<NodeState, Error> {
-        let reply = judged(reply).map_err(|trouble| match trouble.script_message() {
-            Some(message) => said(message),
+        let reply = into_result(reply).map_err(|trouble| match trouble.script_message() {
+            Some(message) => script_error(message),
             None => trouble.into_error(),
         })?;
         let fields = list(&reply).ok_or_else(|| strange(&reply))?;
@@ -384,8 +389,8 @@ impl NodeHandshake {
         let mut replies = replies.into_iter();
         let subscribed = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         let report = replies.next().ok_or_else(|| strange(&Value::Nil))?;
-        let report = judged(report).map_err(Trouble::into_error)?;
-        let server = Server::new(info_text(&report).ok_or_else(|| strange(&report))?);
+        let report = into_result(report).map_err(RequestError::into_error)?;
+        let server = ServerInfo::new(info_text(&report).ok_or_else(|| strange(&report))?);
         self.context.check_server(self.at, &server)?;
         let connect = replies.next().ok_or_else(|| strange(&Value::Nil))?;
         let state = self.read_connect(connect)?;
@@ -395,14 +400,14 @@ impl NodeHandshake {
             tracing::warn!("{node} may have lost its memory; it grants nothing for {closed:?}");
         }
         self.context.record_state(self.at, state)?;
-        judged(subscribed).map(drop).map_err(|trouble| {
+        into_result(subscribed).map(drop).map_err(|trouble| {
             let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
             trouble.into_error().with_help(next)
         })
     }
 }
 
-impl Greeter for NodeHandshake {
+impl ConnectionHandler for NodeHandshake {
     fn greeting(&self) -> Vec<Vec<u8>> {
         // First, so that a client that would change the terms after us sees this one.
         let mut channels = vec![self.context.client_channel()];

@@ -13,10 +13,7 @@ use super::node::{Placement, QuorumNode};
 use super::protocol::quorum;
 use super::round::join_all;
 use crate::contract::{Finding, Health};
-use crate::engine::redis::answers::{list, text};
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::pack::pack;
-use crate::engine::redis::reception::Server;
+use crate::engine::redis::client::{RequestError, ServerInfo, list, pack, text};
 use crate::limits;
 use crate::time::Clock;
 
@@ -68,17 +65,17 @@ impl Quorum {
 
 /// What was found out about a node.
 struct NodeFacts {
-    server: Server,
+    server: ServerInfo,
     /// How far its clock is ahead of ours in microseconds, and the uncertainty of that.
     clock: Option<(i64, Duration)>,
     fsync: Option<String>,
 }
 
 impl NodeFacts {
-    async fn read(node: &QuorumNode, clock: &dyn Clock) -> Result<Self, Trouble> {
+    async fn read(node: &QuorumNode, clock: &dyn Clock) -> Result<Self, RequestError> {
         let wire = node.wire(Placement::Own);
         let report = wire.call(&pack(&[b"INFO"])).await?;
-        let server = Server::new(info_text(&report).unwrap_or_default());
+        let server = ServerInfo::new(info_text(&report).unwrap_or_default());
         let mut best: Option<(i64, Duration)> = None;
         for _ in 0..3 {
             let before = clock.wall_micros();
@@ -162,7 +159,7 @@ mod tests {
     use super::*;
 
     fn facts(info: &str, clock: Option<(i64, Duration)>, fsync: Option<&str>) -> NodeFacts {
-        NodeFacts { server: Server::new(info), clock, fsync: fsync.map(str::to_owned) }
+        NodeFacts { server: ServerInfo::new(info), clock, fsync: fsync.map(str::to_owned) }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::Quorum;
 use super::node::Placement;
 use super::record::NodeRecord;
 use crate::contract::{Error, Evicted, Eviction, HolderView, Verb};
-use crate::engine::redis::answers::{self, list, text};
+use crate::engine::redis::client::{list, strange, text};
 
 impl Quorum {
     pub(super) async fn evict(
@@ -30,7 +30,7 @@ impl Quorum {
         let silent = nodes - answers.len();
         let (mut ended, mut others) = (Vec::new(), Vec::new());
         for answer in &answers {
-            let strange = || answers::strange(answer);
+            let strange = || strange(answer);
             let Some([now, said, record]) = list(answer) else { return Err(strange()) };
             let now = text(now).and_then(|now| now.parse().ok()).ok_or_else(strange)?;
             let record = NodeRecord::seen(list(record).unwrap_or_default(), now);

@@ -17,9 +17,7 @@ use super::record::NodeRecord;
 use super::round::{Round, RoundEvent, join_all};
 use super::scripts::ScriptCall;
 use crate::contract::{ClaimId, Error, Name, Page, Query, Shape, SlotView, Snapshot, Verb};
-use crate::engine::redis::answers::{self, list, text};
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::pack::pack;
+use crate::engine::redis::client::{RequestError, list, pack, strange, text};
 use crate::limits;
 
 /// The timeout of a round that inspects.
@@ -59,7 +57,7 @@ impl Quorum {
         let silent = self.nodes.len() - answers.len();
         let mut seen = vec![Vec::new(); names.len()];
         for answer in &answers {
-            let strange = || answers::strange(answer);
+            let strange = || strange(answer);
             let list_of = list(answer).ok_or_else(strange)?;
             let now = list_of.first().and_then(text).and_then(|now| now.parse().ok());
             let now = now.ok_or_else(strange)?;
@@ -182,20 +180,22 @@ impl Quorum {
         Ok(names)
     }
 
-    async fn scan(&self, at: usize, placement: Placement) -> Result<Vec<Vec<u8>>, Trouble> {
+    async fn scan(&self, at: usize, placement: Placement) -> Result<Vec<Vec<u8>>, RequestError> {
         let pattern = self.context.keys.all_locks();
         let (mut found, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
             let words: [&[u8]; 6] =
                 [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
             let value = self.nodes[at].wire(placement).call(&pack(&words)).await?;
-            let Some([next, keys]) = list(&value) else { return Err(Trouble::strange(&value)) };
+            let Some([next, keys]) = list(&value) else {
+                return Err(RequestError::strange(&value));
+            };
             for key in list(keys).unwrap_or_default() {
                 if let Value::BulkString(key) = key {
                     found.push(key.clone());
                 }
             }
-            text(next).ok_or_else(|| Trouble::strange(&value))?.clone_into(&mut cursor);
+            text(next).ok_or_else(|| RequestError::strange(&value))?.clone_into(&mut cursor);
             if cursor == "0" {
                 return Ok(found);
             }

@@ -4,7 +4,7 @@
 //! key of the terms is the same: each engine refuses a namespace that the other has opened.
 
 use crate::contract::{Name, Namespace, SessionId};
-use crate::engine::redis::keys::Keys as Plain;
+use crate::engine::redis::keys::RedisKeys as Plain;
 
 /// The suffix of a lock's key.
 const SUFFIX: &str = ":q";

@@ -67,14 +67,14 @@ use self::protocol::quorum;
 use self::signals::ProcessWaiters;
 #[cfg(feature = "conformance")]
 pub(crate) use self::testing::WeakEngine;
-use super::redis::errors::Trouble;
-use super::runtime::{Callers, Own};
+use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
     FenceFloor, Fencing, Finding, LocalSessions, OwnershipProof, Partitions, Pending, Promises,
     Query, Raised, Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot,
     Survives, Verdict, Wake,
 };
+use crate::engine::redis::client::RequestError;
 
 /// What the quorum engine promises.
 pub const PROMISES: Promises = Promises {
@@ -113,7 +113,7 @@ struct Quorum {
     /// The callers' runtime, if connections live there.
     callers: Option<Callers>,
     /// The engine's own thread. Last, so that the connections end first.
-    own: Own,
+    own: EngineThread,
 }
 
 impl std::fmt::Debug for RedlockEngine {
@@ -143,7 +143,7 @@ impl Quorum {
     fn too_few_replies(
         &self,
         answered: usize,
-        why: impl Iterator<Item = (usize, Trouble)>,
+        why: impl Iterator<Item = (usize, RequestError)>,
     ) -> Error {
         let (nodes, needed) = (self.nodes.len(), quorum(self.nodes.len()));
         let mut reasons: Vec<String> = Vec::new();

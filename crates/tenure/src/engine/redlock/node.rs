@@ -13,11 +13,11 @@ use super::connect::{NodeHandshake, QuorumContext};
 use super::scripts::ScriptCall;
 use super::signals::ProcessWaiters;
 use crate::contract::Error;
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::pack::pack;
+use crate::engine::common::runtime::Callers;
+use crate::engine::redis::client::{
+    MultiplexedConnection, ReplyTo, RequestBatch, RequestError, RequestResult, TaskRuntimes, pack,
+};
 use crate::engine::redis::url::Location;
-use crate::engine::redis::wire::{Home, Outcome, Outgoing, Reply, Wire};
-use crate::engine::runtime::Callers;
 use crate::time::Tick;
 
 /// Which of a node's connections serves a call.
@@ -32,8 +32,8 @@ pub(super) enum Placement {
 /// One node and its connections.
 pub(super) struct QuorumNode {
     pub(super) location: Arc<Location>,
-    front: Option<Wire>,
-    back: Wire,
+    front: Option<MultiplexedConnection>,
+    back: MultiplexedConnection,
     handshake: Arc<LastHandshake>,
     context: Arc<QuorumContext>,
 }
@@ -77,9 +77,9 @@ impl QuorumNode {
             let subscribes = (placement == Placement::Callers) == callers_subscribe;
             let (context, waiters) = (Arc::clone(context), Arc::clone(waiters));
             let handshake = NodeHandshake { at, context, waiters, subscribes };
-            let home = Home { first: first.clone(), fallback: own.clone() };
-            let gather = Box::new(|_: &mut Outgoing| {});
-            Wire::open(Arc::clone(&location), Arc::new(handshake), gather, home)
+            let home = TaskRuntimes { first: first.clone(), fallback: own.clone() };
+            let gather = Box::new(|_: &mut RequestBatch| {});
+            MultiplexedConnection::open(Arc::clone(&location), Arc::new(handshake), gather, home)
         };
         let front = callers.map(|callers| wire(Placement::Callers, callers.handle()));
         let back = wire(Placement::Own, own);
@@ -87,7 +87,7 @@ impl QuorumNode {
     }
 
     /// Returns the connection of a placement.
-    pub(super) fn wire(&self, placement: Placement) -> &Wire {
+    pub(super) fn wire(&self, placement: Placement) -> &MultiplexedConnection {
         self.front.as_ref().filter(|_| placement == Placement::Callers).unwrap_or(&self.back)
     }
 
@@ -114,23 +114,23 @@ impl QuorumNode {
         self: &Arc<Self>,
         placement: Placement,
         call: &Arc<ScriptCall>,
-        done: impl FnOnce(Outcome) + Send + 'static,
+        done: impl FnOnce(RequestResult) + Send + 'static,
     ) {
         let (node, again) = (Arc::downgrade(self), Arc::clone(call));
-        let replied = move |outcome: Outcome| match (outcome, node.upgrade()) {
+        let replied = move |outcome: RequestResult| match (outcome, node.upgrade()) {
             // The server does not have the script, and so did not run it.
             (Err(trouble), Some(node)) if trouble.is_unknown_script() => {
-                node.wire(placement).send(&again.packed(true), Reply::Many(Box::new(done)));
+                node.wire(placement).send(&again.packed(true), ReplyTo::Many(Box::new(done)));
             }
             (outcome, _) => done(outcome),
         };
-        self.wire(placement).send(&call.packed(false), Reply::Many(Box::new(replied)));
+        self.wire(placement).send(&call.packed(false), ReplyTo::Many(Box::new(replied)));
     }
 
     /// Waits until all connections have completed their handshake.
     pub(super) async fn handshake(&self) -> Result<(), Error> {
         for wire in self.front.iter().chain([&self.back]) {
-            wire.call(&pack(&[b"PING"])).await.map_err(Trouble::into_error)?;
+            wire.call(&pack(&[b"PING"])).await.map_err(RequestError::into_error)?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 use super::Quorum;
 use super::node::Placement;
 use crate::contract::{Error, Fence, Raised, Verb};
-use crate::engine::redis::answers::{strange, text};
+use crate::engine::redis::client::{strange, text};
 
 impl Quorum {
     /// Raises the floor at all nodes. Reads the highest numbers before it changes anything: one

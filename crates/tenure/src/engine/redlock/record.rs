@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::contract::{ClaimId, Fence, HolderView, Lineage, OwnerId, SessionId};
-use crate::engine::redis::answers::text;
+use crate::engine::redis::client::text;
 use crate::engine::redis::codec::about;
 use crate::limits;
 

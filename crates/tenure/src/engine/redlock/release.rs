@@ -23,7 +23,7 @@ use super::round::{Round, RoundEvent};
 use super::rules::AttemptId;
 use super::scripts::ScriptCall;
 use crate::contract::{Claim, ClaimRef, Error, Release, Released};
-use crate::engine::redis::answers::list;
+use crate::engine::redis::client::list;
 use crate::time::{Clock, SystemClock, Tick};
 
 /// The attempt number that stands for all attempts of a claim.

@@ -17,7 +17,7 @@ use super::protocol::quorum;
 use super::round::{Round, RoundEvent, join, join_all};
 use super::rules::AttemptId;
 use crate::contract::{Arrival, ClaimRef, Fence, Grant, Loss, Renewed, Verdict};
-use crate::engine::redis::answers::{list, text};
+use crate::engine::redis::client::{list, text};
 use crate::engine::redis::codec::reason;
 
 /// A claim that holds, as an extension names it.

@@ -16,13 +16,13 @@ use super::Quorum;
 use super::node::Placement;
 use super::release::ReleaseRetry;
 use super::scripts::ScriptCall;
-use crate::engine::redis::wire::Outcome;
+use crate::engine::redis::client::RequestResult;
 
 /// An event of a round.
 #[derive(Debug)]
 pub(super) enum RoundEvent {
     /// The node with this index replied, or its connection failed.
-    Reply(usize, Outcome),
+    Reply(usize, RequestResult),
     /// The timeout has passed, or no more replies can arrive.
     TimedOut,
 }

@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use crate::engine::redis::pack::pack;
-use crate::engine::texts::text;
+use crate::engine::common::texts::text;
+use crate::engine::redis::client::pack;
 
 /// One script.
 #[derive(Clone, Debug)]

@@ -19,8 +19,8 @@ use super::attempt::Taken;
 use super::keys::NodeKeys;
 use super::queue::{Admission, Departure, Notice, TryQueue, pause_without_session};
 use crate::contract::{Claim, ClaimId, IdMap, Name, SessionId, SignalListener};
-use crate::engine::redis::answers::signal;
-use crate::engine::redis::wire::Reply;
+use crate::engine::redis::client::ReplyTo;
+use crate::engine::redis::signals::parse_signal;
 use crate::time::{Clock, Tick};
 
 /// The waiters of this process by name, and the listeners of its sessions.
@@ -164,8 +164,8 @@ impl ProcessWaiters {
     pub(super) fn on_message(&self, keys: &NodeKeys, channel: &[u8], payload: &[u8]) {
         if let Some(session) = keys.session_of(channel) {
             let listener = self.lock().listeners.get(&session).and_then(Weak::upgrade);
-            if let (Some(listener), Some(signal)) = (listener, signal(payload)) {
-                listener.on_signal(signal);
+            if let (Some(listener), Some(parse_signal)) = (listener, parse_signal(payload)) {
+                listener.on_signal(parse_signal);
             }
             return;
         }
@@ -220,7 +220,7 @@ impl Quorum {
         let channel = self.context.keys.channel(session);
         for node in &self.nodes {
             let wire = node.wire(self.subscriber());
-            wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
+            wire.subscribe(channel.as_bytes(), ReplyTo::Many(Box::new(drop)));
         }
     }
 
@@ -241,7 +241,7 @@ impl Quorum {
         let channel = self.context.keys.free(name);
         for node in &self.nodes {
             let wire = node.wire(self.subscriber());
-            wire.subscribe(channel.as_bytes(), Reply::Many(Box::new(drop)));
+            wire.subscribe(channel.as_bytes(), ReplyTo::Many(Box::new(drop)));
         }
     }
 }

@@ -19,9 +19,10 @@ use super::protocol::quorum;
 use super::round::join_all;
 
 use crate::contract::{Error, Page, Query};
-use crate::engine::redis::change_terms::Said;
-use crate::engine::redis::errors::Trouble;
-use crate::engine::{Terms, max_lease};
+use crate::engine::Terms;
+use crate::engine::common::max_lease;
+use crate::engine::redis::client::RequestError;
+use crate::engine::redis::terms::TermsReply;
 
 impl Quorum {
     pub(super) async fn change_terms(self, terms: &Terms, current: Duration) -> Result<(), Error> {
@@ -31,8 +32,10 @@ impl Quorum {
         let mut agreed = Vec::with_capacity(self.nodes.len());
         for reply in self.call_change_terms(terms, asked).await? {
             agreed.push(match reply {
-                Some(Said::There(clients)) => return Err(refuse(&max_lease::connected(clients))),
-                Some(Said::Top(agreed)) => Some(agreed),
+                Some(TermsReply::There(clients)) => {
+                    return Err(refuse(&max_lease::connected(clients)));
+                }
+                Some(TermsReply::Top(agreed)) => Some(agreed),
                 _ => None,
             });
         }
@@ -49,8 +52,10 @@ impl Quorum {
         }
         for reply in self.call_change_terms(terms, agreed).await? {
             match reply {
-                Some(Said::There(clients)) => return Err(refuse(&max_lease::connected(clients))),
-                Some(Said::Again) => return Err(refuse("another client came and went")),
+                Some(TermsReply::There(clients)) => {
+                    return Err(refuse(&max_lease::connected(clients)));
+                }
+                Some(TermsReply::Again) => return Err(refuse("another client came and went")),
                 _ => {}
             }
         }
@@ -63,7 +68,7 @@ impl Quorum {
         &self,
         terms: &Terms,
         counts: Vec<Option<String>>,
-    ) -> Result<Vec<Option<Said>>, Error> {
+    ) -> Result<Vec<Option<TermsReply>>, Error> {
         let context = &self.context;
         let call = |(node, count): (&Arc<super::QuorumNode>, Option<String>)| {
             let keys = vec![context.keys.node.clone(), context.keys.terms().to_owned()];
@@ -85,10 +90,10 @@ impl Quorum {
         };
         let calls = self.nodes.iter().zip(counts).map(call).collect();
         let mut said = Vec::with_capacity(self.nodes.len());
-        let mut troubles: Vec<(usize, Trouble)> = Vec::new();
+        let mut troubles: Vec<(usize, RequestError)> = Vec::new();
         for (at, outcome) in join_all(calls).await.into_iter().enumerate() {
             said.push(match outcome {
-                Some(Ok(value)) => Some(Said::read(&value, context.keys.plain())?),
+                Some(Ok(value)) => Some(TermsReply::read(&value, context.keys.plain())?),
                 Some(Err(trouble)) => {
                     troubles.push((at, trouble));
                     None

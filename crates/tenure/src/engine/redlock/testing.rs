@@ -10,16 +10,14 @@ use super::url::Set;
 use super::{Quorum, RedlockEngine};
 use crate::contract::{Error, SessionId};
 use crate::engine::Terms;
-use crate::engine::redis::errors::Trouble;
-use crate::engine::redis::pack::pack;
-use crate::engine::redis::wire::Call;
-use crate::engine::runtime::Own;
+use crate::engine::common::runtime::EngineThread;
+use crate::engine::redis::client::{PendingReply, RequestError, pack};
 
 impl RedlockEngine {
     /// Opens a set of nodes whose scripts use the clock of the terms.
     pub(crate) fn on_stage(url: &str, terms: &Terms) -> Result<Self, Error> {
         let set = Set::parse(url)?;
-        let own = Own::start("tenure-stage")?;
+        let own = EngineThread::start("tenure-stage")?;
         let connecting = Quorum::connect(&set, terms, true);
         let quorum = own.handle().block_on(connecting)?;
         Ok(Self { quorum: Arc::new(quorum) })
@@ -31,13 +29,13 @@ impl RedlockEngine {
     }
 
     /// Starts a `PING` at each node: their replies come after those of all calls in flight.
-    pub(crate) fn round_trips(&self) -> Vec<Call> {
+    pub(crate) fn round_trips(&self) -> Vec<PendingReply> {
         let ping = pack(&[b"PING"]);
         self.quorum.nodes.iter().map(|node| node.wire(Placement::Own).call(&ping)).collect()
     }
 
     /// Waits for calls on the engine's own thread.
-    pub(crate) fn wait_for(&self, calls: Vec<Call>) {
+    pub(crate) fn wait_for(&self, calls: Vec<PendingReply>) {
         drop(self.quorum.own.handle().block_on(join_all(calls)));
     }
 
@@ -58,7 +56,7 @@ impl RedlockEngine {
             let packed = call.packed(true);
             let calls = quorum.nodes.iter().map(|node| node.wire(Placement::Own).call(&packed));
             for outcome in join_all(calls.collect()).await {
-                outcome.map_err(Trouble::into_error)?;
+                outcome.map_err(RequestError::into_error)?;
             }
             Ok(())
         };

@@ -1,22 +1,20 @@
-//! Looks at a cluster with the eyes of an operator: is every slot kept, has every master a replica,
-//! how long does a fail-over take, are clocks together. Knows what nodes say, and what it means for
-//! locks.
+//! The checks of `tenure doctor` for a cluster: is every slot kept, has every master a replica, how
+//! long does a fail-over take, do the clocks agree, does any node disagree with the others.
 
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::slots::{SLOTS, slot_of};
-use super::survey::Asked;
-use super::views::{Witnesses, names};
-use super::{ClusterEngine, Node};
+use super::topology::RefreshScope;
+use super::views::{Membership, names};
+use super::{ClusterEngine, ClusterNode};
 use crate::contract::{Error, ErrorKind, Finding, Health, SessionId, short};
-use crate::engine::redis::doctor::{seen, setting_in, time_in, words_in, words_of};
-use crate::engine::redis::pack::pack;
-use crate::engine::redis::reception::Server;
+use crate::engine::redis::client::{ServerInfo, info_text, pack};
+use crate::engine::redis::doctor::{setting_in, time_in, unless_refused, words_in};
 use crate::engine::redis::url::is_near;
 
-/// What we call outside of scripts.
-const CALLED: [&str; 11] = [
+/// The commands that the engine sends outside of scripts.
+const COMMANDS: [&str; 11] = [
     "ASKING",
     "CLUSTER|NODES",
     "CLUSTER|SLOTS",
@@ -29,26 +27,26 @@ const CALLED: [&str; 11] = [
     "SSUBSCRIBE",
     "SUNSUBSCRIBE",
 ];
-/// Clocks that are further apart than this deserve a word.
+/// Clocks that are further apart than this, in microseconds, are reported.
 const APART: u64 = 1_000_000;
-/// A replica that has not been heard of for longer lags.
+/// A replica whose last acknowledgement is older than this, in seconds, lags.
 const LAG: u64 = 2;
 
-/// What one master says of itself.
+/// The report of one master.
 struct Master {
     at: String,
-    /// None if it cannot be reached.
-    server: Option<Server>,
+    /// None if it is not reachable.
+    server: Option<ServerInfo>,
     /// How far its clock is ahead of ours, in microseconds.
     ahead: Option<i64>,
 }
 
-/// What is seen of a cluster.
-struct Picture {
+/// Everything that the findings are made from.
+struct ClusterFacts {
     masters: Vec<Master>,
     uncovered: usize,
-    witnesses: Witnesses,
-    /// As a node says it.
+    membership: Membership,
+    /// `cluster_state`, as a node reports it.
     state: Option<String>,
     timeout: Option<Duration>,
     full_coverage: Option<bool>,
@@ -57,33 +55,34 @@ struct Picture {
 }
 
 impl ClusterEngine {
-    /// Asks all masters what there is to ask, and judges the answers.
-    pub(super) async fn ask_all_nodes(&self) -> Result<Vec<Finding>, Error> {
-        self.inner.survey(Asked::All).await?;
+    /// Asks all masters, and returns what was found.
+    pub(super) async fn examine(&self) -> Result<Vec<Finding>, Error> {
+        self.inner.refresh(RefreshScope::AllNodes).await?;
         let mut masters = Vec::new();
         for node in self.inner.keepers()? {
             masters.push(self.ask_master(&node).await?);
         }
         let node = self.inner.node_of(slot_of(&self.inner.keys.top))?;
-        let wire = node.wires.here();
-        let setting = |name: &'static str| wire.call(&pack(&[b"CONFIG", b"GET", name.as_bytes()]));
+        let connection = node.connections.for_caller();
+        let setting =
+            |name: &'static str| connection.call(&pack(&[b"CONFIG", b"GET", name.as_bytes()]));
         let (timeout, coverage) =
             (setting("cluster-node-timeout"), setting("cluster-require-full-coverage"));
-        let info = wire.call(&pack(&[b"CLUSTER", b"INFO"]));
+        let info = connection.call(&pack(&[b"CLUSTER", b"INFO"]));
         let rights = self.rights_words();
-        let rights = wire.call(&pack(&rights.iter().map(Vec::as_slice).collect::<Vec<_>>()));
-        let timeout = seen(timeout.await)?.as_ref().and_then(setting_in);
-        let coverage = seen(coverage.await)?.as_ref().and_then(setting_in);
-        let info = seen(info.await)?.as_ref().and_then(words_of).map(Server::new);
-        let location = &self.inner.reception.location;
-        let picture = Picture {
+        let rights = connection.call(&pack(&rights.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        let timeout = unless_refused(timeout.await)?.as_ref().and_then(setting_in);
+        let coverage = unless_refused(coverage.await)?.as_ref().and_then(setting_in);
+        let info = unless_refused(info.await)?.as_ref().and_then(info_text).map(ServerInfo::new);
+        let location = &self.inner.handshake.location;
+        let facts = ClusterFacts {
             masters,
             uncovered: self.uncovered(),
-            witnesses: self.witnesses(),
+            membership: self.membership(),
             state: info.and_then(|info| info.field("cluster_state").map(str::to_owned)),
             timeout: timeout.and_then(|text| text.parse().ok()).map(Duration::from_millis),
             full_coverage: coverage.map(|text| text == "yes"),
-            forbidden: seen(rights.await)?.as_ref().and_then(words_in),
+            forbidden: unless_refused(rights.await)?.as_ref().and_then(words_in),
             link: match location.tls() {
                 Some(_) => (Health::Fine, "RESP3 over TLS"),
                 None if is_near(location.address()) => {
@@ -91,52 +90,52 @@ impl ClusterEngine {
                 }
                 None => (
                     Health::Note,
-                    "RESP3 without TLS: whoever is on the way can read and release locks; use \
-                     rediss+cluster://",
+                    "RESP3 without TLS: everyone on the network path can read and release locks; \
+                     use rediss+cluster://",
                 ),
             },
         };
-        Ok(picture.judge())
+        Ok(facts.judge())
     }
 
     fn uncovered(&self) -> usize {
         self.inner.map.read().unwrap_or_else(PoisonError::into_inner).uncovered()
     }
 
-    fn witnesses(&self) -> Witnesses {
-        self.inner.witnesses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn membership(&self) -> Membership {
+        self.inner.membership.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    async fn ask_master(&self, node: &Node) -> Result<Master, Error> {
-        let at = format!("{}:{}", node.peer.0, node.peer.1);
-        let wire = node.wires.here();
-        let info = match seen(wire.call(&pack(&[b"INFO"])).await) {
+    async fn ask_master(&self, node: &ClusterNode) -> Result<Master, Error> {
+        let at = format!("{}:{}", node.address.0, node.address.1);
+        let connection = node.connections.for_caller();
+        let info = match unless_refused(connection.call(&pack(&[b"INFO"])).await) {
             Ok(info) => info,
-            // One that is away is a finding, not the end of the look.
+            // A node that is away is a finding, not an error.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 return Ok(Master { at, server: None, ahead: None });
             }
             Err(error) => return Err(error),
         };
         let before = self.inner.clock.wall_micros();
-        let time = seen(wire.call(&pack(&[b"TIME"])).await)?;
+        let time = unless_refused(connection.call(&pack(&[b"TIME"])).await)?;
         let ours = before.midpoint(self.inner.clock.wall_micros());
         let ahead =
             time.as_ref().and_then(time_in).map(|theirs| theirs.cast_signed() - ours.cast_signed());
-        Ok(Master { at, server: info.as_ref().and_then(words_of).map(Server::new), ahead })
+        Ok(Master { at, server: info.as_ref().and_then(info_text).map(ServerInfo::new), ahead })
     }
 
-    /// The call that asks which commands are forbidden.
+    /// Returns the command that asks which commands are forbidden.
     fn rights_words(&self) -> Vec<Vec<u8>> {
-        let (scripts, keys) = (self.inner.manner.scripts(), &self.inner.keys);
+        let (scripts, keys) = (self.inner.options.scripts(), &self.inner.keys);
         let channel = keys.channel(SessionId::new());
         let first = ["EVAL", &scripts.rights.text, "1", &keys.top, &channel];
-        let commands = scripts.commands(true).into_iter().chain(CALLED);
+        let commands = scripts.commands(true).into_iter().chain(COMMANDS);
         first.into_iter().chain(commands).map(|word| word.as_bytes().to_vec()).collect()
     }
 }
 
-impl Picture {
+impl ClusterFacts {
     fn judge(&self) -> Vec<Finding> {
         let found = [
             ("server", self.versions()),
@@ -151,7 +150,7 @@ impl Picture {
         found.into_iter().map(|(check, (state, what))| Finding::new(check, state, what)).collect()
     }
 
-    fn servers(&self) -> impl Iterator<Item = (&str, &Server)> {
+    fn servers(&self) -> impl Iterator<Item = (&str, &ServerInfo)> {
         self.masters.iter().filter_map(|one| Some((&*one.at, one.server.as_ref()?)))
     }
 
@@ -195,14 +194,14 @@ impl Picture {
     fn slots(&self) -> (Health, String) {
         let lost = match self.uncovered {
             0 => String::new(),
-            some => format!("{some} of {SLOTS} slots are kept by nobody: locks there fail; "),
+            some => format!("{some} of {SLOTS} slots have no keeper: locks there fail; "),
         };
-        if let Some((what, next)) = self.witnesses.trouble(self.uncovered) {
+        if let Some((what, next)) = self.membership.problem(self.uncovered) {
             let health = if self.uncovered > 0 { Health::Bad } else { Health::Note };
             return (health, format!("{lost}{what}; {next}"));
         }
         if self.uncovered > 0 {
-            let at = self.witnesses.members.first().map(std::slice::from_ref).map(names);
+            let at = self.membership.members.first().map(std::slice::from_ref).map(names);
             return (
                 Health::Bad,
                 format!("{lost}redis-cli --cluster fix {}", at.unwrap_or_default()),
@@ -237,7 +236,7 @@ impl Picture {
     }
 
     fn memory(&self) -> (Health, String) {
-        let evicts = |(at, server): (&str, &Server)| {
+        let evicts = |(at, server): (&str, &ServerInfo)| {
             server.evicts().map(|policy| format!("{at} ({})", policy.escape_debug()))
         };
         let evicting: Vec<String> = self.servers().filter_map(evicts).collect();
@@ -245,7 +244,7 @@ impl Picture {
             return (Health::Fine, "nothing is evicted".to_owned());
         }
         let what = format!(
-            "{} may throw locks away when memory is short; set maxmemory-policy to noeviction",
+            "{} may evict locks when memory is short; set maxmemory-policy to noeviction",
             evicting.join(", ")
         );
         (Health::Bad, what)
@@ -302,7 +301,8 @@ impl Picture {
     }
 }
 
-/// Whether a replica is not in touch, by what its master says of it: `ip=..,state=online,lag=1`.
+/// Returns true if a replica lags, from its line in the master's report:
+/// `ip=..,state=online,lag=1`.
 fn lags(line: &str) -> bool {
     let field = |name: &str| line.split(',').find_map(|pair| pair.strip_prefix(name));
     field("state=") != Some("online")
@@ -313,20 +313,20 @@ fn lags(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn peer(port: u16) -> (String, u16) {
+    fn address(port: u16) -> (String, u16) {
         ("h".to_owned(), port)
     }
 
-    fn picture(infos: &[&str]) -> Picture {
+    fn picture(infos: &[&str]) -> ClusterFacts {
         let master = |(n, info): (usize, &&str)| Master {
             at: format!("h:{n}"),
-            server: Some(Server::new(info)),
+            server: Some(ServerInfo::new(info)),
             ahead: Some(0),
         };
-        Picture {
+        ClusterFacts {
             masters: infos.iter().enumerate().map(master).collect(),
             uncovered: 0,
-            witnesses: Witnesses { members: vec![peer(1), peer(2)], apart: Vec::new() },
+            membership: Membership { members: vec![address(1), address(2)], apart: Vec::new() },
             state: Some("ok".to_owned()),
             timeout: Some(Duration::from_secs(15)),
             full_coverage: Some(false),
@@ -339,7 +339,7 @@ mod tests {
                          slave0:ip=h,port=1,state=online,offset=9,lag=1\r\n";
 
     #[track_caller]
-    fn finds(picture: &Picture, check: &str, state: Health, words: &str) {
+    fn finds(picture: &ClusterFacts, check: &str, state: Health, words: &str) {
         let all = picture.judge();
         let found = all.iter().find(|finding| finding.check == check).unwrap();
         assert!(found.state == state && found.what.contains(words), "{found:?}");
@@ -368,10 +368,10 @@ mod tests {
         (bad.uncovered, bad.full_coverage) = (7, Some(true));
         finds(&bad, "slots", Health::Bad, "7 of 16384");
         finds(&bad, "slots", Health::Bad, "--cluster fix h:1");
-        bad.witnesses.apart = vec![peer(3)];
+        bad.membership.apart = vec![address(3)];
         finds(&bad, "slots", Health::Bad, "h:3 answers, but is not in the cluster as h:1, h:2");
-        (bad.uncovered, bad.witnesses.members) = (9_000, vec![peer(3)]);
-        bad.witnesses.apart.clear();
+        (bad.uncovered, bad.membership.members) = (9_000, vec![address(3)]);
+        bad.membership.apart.clear();
         finds(&bad, "slots", Health::Bad, "do not run redis-cli --cluster fix on h:3");
         finds(&bad, "fail-over", Health::Note, "cluster-require-full-coverage no");
         (bad.uncovered, bad.state) = (0, Some("fail".to_owned()));

@@ -1,66 +1,64 @@
-//! Locks in a Redis Cluster: the same scripts, each call at the node that keeps the name. Knows how
-//! verbs are spread over nodes; `calls.rs` follows redirections, `survey.rs` keeps the map.
+//! Locks in a Redis Cluster: the same scripts, each call sent to the node that keeps the name.
 //!
 //! ```text
-//! callers ─> calls.rs ─> node.rs ═══ a node           slots.rs: which keeps which slot
-//!                 ▲        │     ═══ another node     survey.rs: asks again when that changes
-//! sessions <──────┴── hearing.rs <── pushes           one channel for each session and name
+//! callers ─> claim.rs, ... ─> calls.rs ─> node.rs ═══ node    slots.rs: which node keeps a slot
+//!                                ▲          │     ═══ node    topology.rs: refreshes that map
+//! sessions <── signals.rs <──────┴── pushes ┘                 one channel per session and name
 //! ```
 //!
-//! Everything of a name is in one slot: its keys, the number its fences grow from, the channels on
-//! which its waiters hear. So a call speaks of one name; many are under way at a time.
+//! Everything of a name is in one hash slot: its keys, the top from which its fences grow, the
+//! channels of its waiters. So a call concerns one name, and a batch of the keeper becomes one call
+//! per claim, all in flight at the same time. A call that meets the wrong node had no effect; it
+//! follows the redirection, or the map is refreshed and the call is repeated (`calls.rs`).
 
 mod calls;
+mod claim;
+mod connect;
 mod doctor;
-mod hearing;
+mod evict;
 mod inspect;
 mod node;
+mod release;
+mod renew;
+mod signals;
 mod slots;
-mod survey;
+mod subscriptions;
 #[cfg(feature = "conformance")]
 mod testing;
+mod topology;
 mod views;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::Value;
 use tokio::sync::Notify;
 
-use self::calls::Order;
-use self::hearing::{CHANNELS, Channel, Hearing};
-use self::node::Node;
-use self::slots::{Peer, SLOTS, SlotMap, slot_of};
-use self::survey::Asked;
-use self::views::Witnesses;
-use super::change_terms::change_terms;
-use super::codec::{plain_lease, push_claim, push_reference};
-use super::errors::Trouble;
-use super::item::Joint;
-use super::keys::Keys;
-use super::lane::single;
-use super::manner::Manner;
-use super::pack::pack;
-use super::reception::Reception;
-use super::scripts::Script;
-use super::url::Location;
-use super::wire::Reply;
-use super::{answers, to_error};
+use self::calls::SlotRequest;
+pub(super) use self::connect::connect;
+use self::node::ClusterNode;
+use self::slots::{NodeAddress, SLOTS, SlotMap};
+use self::subscriptions::Subscriptions;
+use self::views::Membership;
+use super::connect::NamespaceHandshake;
+use super::errors::to_error;
+use super::keys::RedisKeys;
+use super::scripts::ScriptOptions;
+use super::signals::PushRouter;
 use crate::contract::{
     Cells, Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
     FenceFloor, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending, Promises,
     Query, Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot, Verb,
     Verdict,
 };
-use crate::engine::Terms;
-use crate::engine::runtime::{Callers, Own};
+use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::time::Clock;
 
-/// What the Redis engine promises of a cluster. There is no counter for all names, and a fail-over
-/// may lose what was written last, grants included.
+/// The promises of the Redis engine for a cluster. There is no counter for all names, and a
+/// fail-over may lose what was written last, grants included.
 pub const PROMISES: Promises = Promises {
     engine: "redis+cluster",
     fencing_rests_on: "a counter for each name, kept for an hour after its last use, and the wall \
@@ -74,239 +72,62 @@ pub const PROMISES: Promises = Promises {
 /// The engine for a cluster.
 #[derive(Clone)]
 pub(crate) struct ClusterEngine {
-    inner: Arc<Inner>,
+    inner: Arc<ClusterInner>,
 }
 
-struct Inner {
-    keys: Arc<Keys>,
-    manner: Arc<Manner>,
-    reception: Arc<Reception>,
+struct ClusterInner {
+    keys: Arc<RedisKeys>,
+    options: Arc<ScriptOptions>,
+    handshake: Arc<NamespaceHandshake>,
+    listeners: Arc<PushRouter>,
     clock: Arc<dyn Clock>,
-    hearing: Hearing,
+    subscriptions: Subscriptions,
     map: RwLock<SlotMap>,
-    nodes: Mutex<HashMap<Peer, Arc<Node>>>,
-    /// Slots on which calls failed although their nodes answer: they are being moved.
-    restless: Mutex<HashSet<u16>>,
-    /// On whose word the map rests.
-    witnesses: Mutex<Witnesses>,
-    /// How often the map was made, and who makes it.
-    surveys: AtomicU64,
-    surveying: tokio::sync::Mutex<()>,
-    news: Arc<Notify>,
-    /// There is a reason to make it again.
+    nodes: Mutex<HashMap<NodeAddress, Arc<ClusterNode>>>,
+    /// Slots on which calls failed although their nodes reply: they are being moved.
+    unstable: Mutex<HashSet<u16>>,
+    /// The nodes whose views make up the map.
+    membership: Mutex<Membership>,
+    /// How often the map was refreshed, and the lock of the refresh in progress.
+    refreshes: AtomicU64,
+    refreshing: tokio::sync::Mutex<()>,
+    /// Wakes the task of `topology.rs`.
+    changed: Arc<Notify>,
+    /// The task has to refresh the map.
     outdated: AtomicBool,
-    /// The runtime of those who opened the engine.
+    /// The runtime of the caller that opened the engine.
     callers: Option<Callers>,
-    me: Weak<Inner>,
-    /// The thread that nodes live on. Last, so that they end first.
-    own: Own,
+    me: Weak<ClusterInner>,
+    /// The thread of the nodes' back connections. Last, so that the nodes are dropped first.
+    own: EngineThread,
 }
 
 impl fmt::Debug for ClusterEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let location = &self.inner.reception.location;
+        let location = &self.inner.handshake.location;
         f.debug_struct("ClusterEngine").field("location", location).finish_non_exhaustive()
     }
 }
 
-/// Opens the cluster that a location names some nodes of.
-pub(super) async fn connect(location: Location, terms: &Terms) -> Result<Arc<dyn Engine>, Error> {
-    let manner = || Manner::in_cluster(terms.max_lease);
-    Ok(Arc::new(ClusterEngine::connect(&location, terms, manner, false).await?))
-}
-
 impl ClusterEngine {
-    /// Connects, and changes the longest lease of the namespace where it may. On stage it has
-    /// no connections but its own.
-    async fn connect(
-        location: &Location,
-        terms: &Terms,
-        manner: impl Fn() -> Manner,
-        staged: bool,
-    ) -> Result<Self, Error> {
-        let own = Own::start("tenure-redis")?;
-        let found = if staged { None } else { Callers::find(&own).await };
-        let engine = Self::open(location.clone(), terms, manner(), own, found, |one| one);
-        let refused = match engine.greet().await {
-            Ok(()) => return Ok(engine),
-            Err(error) => error,
-        };
-        let Some(stands) = engine.inner.reception.stands() else { return Err(refused) };
-        drop(engine);
-        let (own, finish) = (Own::start("tenure-redis")?, Reception::only_looks);
-        let looks = Self::open(location.clone(), terms, manner(), own, None, finish);
-        looks.greet().await?;
-        change_terms(&looks, terms, stands).await?;
-        drop(looks);
-        let own = Own::start("tenure-redis")?;
-        let found = if staged { None } else { Callers::find(&own).await };
-        let engine = Self::open(location.clone(), terms, manner(), own, found, |one| one);
-        engine.greet().await?;
-        Ok(engine)
-    }
-
-    fn open(
-        location: Location,
-        terms: &Terms,
-        manner: Manner,
-        own: Own,
-        callers: Option<Callers>,
-        finish: fn(Reception) -> Reception,
-    ) -> Self {
-        let (location, manner) = (Arc::new(location), Arc::new(manner));
-        let keys = Arc::new(Keys::in_cluster(&terms.namespace));
-        let (all, how) = (Arc::clone(&keys), Arc::clone(&manner));
-        let reception = finish(Reception::new(all, how, location, terms.max_lease));
-        let reception = Arc::new(reception);
-        let news = Arc::new(Notify::new());
-        let inner = Arc::new_cyclic(|me: &Weak<Inner>| Inner {
-            keys,
-            manner,
-            reception,
-            clock: Arc::clone(&terms.clock),
-            hearing: Hearing::new(CHANNELS),
-            map: RwLock::new(SlotMap::empty()),
-            nodes: Mutex::default(),
-            restless: Mutex::default(),
-            witnesses: Mutex::default(),
-            surveys: AtomicU64::new(0),
-            surveying: tokio::sync::Mutex::default(),
-            news: Arc::clone(&news),
-            outdated: AtomicBool::new(false),
-            callers,
-            me: me.clone(),
-            own,
-        });
-        inner.own.handle().spawn(survey::keep_surveying(Arc::downgrade(&inner), news));
-        Self { inner }
-    }
-
-    /// Finds the nodes, and agrees on the terms where these are kept.
-    async fn greet(&self) -> Result<(), Error> {
-        self.inner.survey(Asked::Enough).await?;
-        let items = self.inner.reception.terms().map(String::into_bytes).into();
-        let script = &self.inner.manner.scripts().connect;
-        let agreed = self.run_at_terms(script, items).await?;
-        let server = self.inner.reception.judge_terms(agreed)?;
-        self.inner.reception.check(&server)
-    }
-
-    /// Runs a script at the node that keeps the terms.
-    async fn run_at_terms(
-        &self,
-        script: &'static Script,
-        items: Vec<Vec<u8>>,
-    ) -> Result<Value, Error> {
-        let (top, key) = (self.inner.keys.top.clone(), self.inner.keys.terms.clone());
-        let order = Order { slot: slot_of(&key), script, top, key, items, behind: false };
-        self.inner.run(order).await.map_err(|trouble| to_error(trouble, Verb::Connect))
-    }
-
-    /// Sees to it that a session hears of a name before it holds it or waits for it. Whether the
-    /// claim has to follow on the same connection.
-    fn hear(&self, session: SessionId, name: &Name) -> bool {
-        // Where nobody keeps the slot, the claim fails too.
-        let Ok(node) = self.inner.node_of(self.inner.slot(name)) else { return false };
-        let channel: Channel = (session, name.clone());
-        let wanted = self.inner.hearing.wants(&channel, &node.peer);
-        if wanted.subscribe {
-            let left = wanted.again.then(|| Arc::new(AtomicUsize::new(1)));
-            self.inner.subscribe(&channel, &node, left);
-        }
-        self.leave(wanted.leave);
-        wanted.behind
-    }
-
-    fn leave(&self, channels: impl IntoIterator<Item = (Channel, Peer)>) {
-        for ((session, name), peer) in channels {
-            let nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-            let node = nodes.get(&peer).cloned();
-            drop(nodes);
-            if let Some(node) = node {
-                let channel = self.inner.keys.channel_of(&name, session);
-                let packed = pack(&[b"SUNSUBSCRIBE", channel.as_bytes()]);
-                node.wires.hearing().send(&packed, Reply::Many(Box::new(drop)));
-            }
-        }
-    }
-
-    /// Has one script run for each claim, all under way at the same time.
+    /// Runs one script per claim, all in flight at the same time.
     async fn run_each(
         &self,
         verb: Verb,
-        orders: impl Iterator<Item = Result<Order, Error>>,
+        requests: impl Iterator<Item = Result<SlotRequest, Error>>,
     ) -> Result<Vec<Value>, Error> {
-        let orders = orders.collect::<Result<Vec<_>, _>>()?;
-        let flights: Vec<_> = orders.into_iter().map(|order| self.inner.send(order)).collect();
-        let mut values = Vec::with_capacity(flights.len());
-        for flight in flights {
-            let landed = self.inner.land(flight).await;
-            values.push(landed.map_err(|trouble| to_error(trouble, verb))?);
+        let requests = requests.collect::<Result<Vec<_>, _>>()?;
+        let sent: Vec<_> = requests.into_iter().map(|request| self.inner.send(request)).collect();
+        let mut values = Vec::with_capacity(sent.len());
+        for one in sent {
+            let result = self.inner.wait(one).await;
+            values.push(result.map_err(|error| to_error(error, verb))?);
         }
         Ok(values)
     }
-
-    async fn claim_one(&self, claim: &Claim) -> Result<Verdict, Error> {
-        let name = only(&claim.parts)?;
-        let mut text = String::with_capacity(384);
-        push_claim(&mut text, claim, &self.inner.keys);
-        let script = &self.inner.manner.scripts().claim;
-        let mut order = match plain_lease(claim).map(|keep| keep.to_string()) {
-            Some(keep) => self.inner.order(name, script, &[keep.as_bytes(), text.as_bytes()]),
-            None => self.inner.order(name, script, &[b"", b"", text.as_bytes()]),
-        };
-        if let Some(session) = claim.session {
-            order.behind = self.hear(session, name);
-        }
-        let landed = self.inner.run(order).await.and_then(|value| single(Joint::Claim, value));
-        let (now, value) = landed.map_err(|trouble| to_error(trouble, Verb::Claim))?;
-        answers::verdict(&value, 1, now, &self.inner.keys)
-    }
-
-    fn release_order(&self, release: &Release) -> Result<Order, Error> {
-        let mut text = String::with_capacity(56);
-        push_reference(&mut text, &release.claim);
-        if release.uncertain {
-            text.push_str(" 1");
-        }
-        let script = &self.inner.manner.scripts().release;
-        Ok(self.inner.order(only(&release.claim.parts)?, script, &[text.as_bytes()]))
-    }
-
-    fn renew_order(&self, claim: &ClaimRef) -> Result<Order, Error> {
-        let mut text = String::with_capacity(56);
-        push_reference(&mut text, claim);
-        let script = &self.inner.manner.scripts().renew;
-        Ok(self.inner.order(only(&claim.parts)?, script, &[text.as_bytes()]))
-    }
-
-    /// Renews where `WAIT` can follow, at the node that keeps the name now.
-    async fn confirm_one(
-        &self,
-        claim: &ClaimRef,
-        replicas: u32,
-        within: Duration,
-    ) -> Result<Confirmed, Trouble> {
-        let slot = self.inner.slot(claim.parts.first_name());
-        let mut tries = 2;
-        loop {
-            let node = self.inner.node_of(slot).map_err(Trouble::NotConnected)?;
-            let asked = node.replicas().ok_or(Trouble::Closed)?;
-            let trouble = match asked.confirm(claim, replicas, within).await {
-                Ok(confirmed) => return Ok(confirmed),
-                Err(trouble) => trouble,
-            };
-            let elsewhere = trouble.redirection().is_some_and(|to| !to.for_now);
-            if tries == 0 || !(elsewhere || trouble.is_from_wrong_node()) {
-                return Err(trouble);
-            }
-            tries -= 1;
-            self.inner.survey(Asked::Enough).await.map_err(Trouble::NotConnected)?;
-        }
-    }
 }
 
-/// The name of a claim that is on one name.
+/// Returns the name of a claim on one name.
 fn only(parts: &Parts) -> Result<&Name, Error> {
     match parts.as_slice() {
         [part] => Ok(part.name()),
@@ -321,52 +142,27 @@ impl Engine for ClusterEngine {
     }
 
     fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
-        Box::pin(async move { self.claim_one(claim).await })
+        Box::pin(self.claim(claim))
     }
 
     fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
-        Box::pin(async move {
-            let orders = batch.iter().map(|claim| self.renew_order(claim));
-            let values = self.run_each(Verb::Renew, orders).await?;
-            let one = |value: &Value| match answers::list(value) {
-                Some([_, answer]) => answers::renewed(answer, 1),
-                _ => Err(answers::strange(value)),
-            };
-            values.iter().map(one).collect()
-        })
+        Box::pin(self.renew(batch))
     }
 
     fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(async move {
-            let orders = batch.iter().map(|release| self.release_order(release));
-            let values = self.run_each(Verb::Release, orders).await?;
-            let one = |value: Value| {
-                let answer = single(Joint::Release, value);
-                answers::released(&answer.map_err(|trouble| to_error(trouble, Verb::Release))?.1)
-            };
-            values.into_iter().map(one).collect()
-        })
+        Box::pin(self.release(batch))
     }
 
     fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(async move { self.look(query).await })
+        Box::pin(self.inspect(query))
     }
 
     fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(async move {
-            let (name, fence) = (&eviction.name, eviction.fence.get().to_string());
-            let items: [&[u8]; 2] = [fence.as_bytes(), eviction.reason.as_bytes()];
-            let order = self.inner.order(name, &self.inner.manner.scripts().evict, &items);
-            let value = self.inner.run(order).await;
-            let value = value.map_err(|trouble| to_error(trouble, Verb::Evict).on(name))?;
-            answers::evicted(&value, &self.inner.keys.slot(name))
-        })
+        Box::pin(self.evict(eviction))
     }
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let gone = self.inner.reception.gone();
-        self.leave(self.inner.hearing.end(&gone));
-        self.inner.reception.listen(session, listener);
+        self.listen(session, listener);
     }
 
     fn cells(&self) -> Option<&dyn Cells> {
@@ -406,8 +202,8 @@ impl Replication for ClusterEngine {
         within: Duration,
     ) -> Pending<'a, Confirmed> {
         Box::pin(async move {
-            let confirmed = self.confirm_one(claim, replicas, within).await;
-            confirmed.map_err(|trouble| to_error(trouble, Verb::Renew))
+            let confirmed = self.confirm(claim, replicas, within).await;
+            confirmed.map_err(|error| to_error(error, Verb::Renew))
         })
     }
 }
@@ -415,11 +211,11 @@ impl Replication for ClusterEngine {
 impl Partitions for ClusterEngine {
     fn partition_of(&self, name: &Name) -> u32 {
         let slot = self.inner.slot(name);
-        let restless = self.inner.restless.lock().unwrap_or_else(PoisonError::into_inner);
-        if restless.contains(&slot) {
+        let unstable = self.inner.unstable.lock().unwrap_or_else(PoisonError::into_inner);
+        if unstable.contains(&slot) {
             return u32::from(slot);
         }
-        drop(restless);
+        drop(unstable);
         let map = self.inner.map.read().unwrap_or_else(PoisonError::into_inner);
         u32::from(SLOTS) + u32::from(map.keeper_number(slot))
     }
@@ -427,6 +223,6 @@ impl Partitions for ClusterEngine {
 
 impl Diagnostics for ClusterEngine {
     fn doctor(&self) -> Pending<'_, Vec<Finding>> {
-        Box::pin(async move { self.ask_all_nodes().await })
+        Box::pin(self.examine())
     }
 }

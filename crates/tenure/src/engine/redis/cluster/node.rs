@@ -1,98 +1,103 @@
-//! One node of a cluster: its connections, what is said on each, and who hears what the node tells.
-//! Knows the node's address, not which slots it keeps.
+//! One node of a cluster: its connections, and the handshake on each of them.
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use redis::Value;
 use tokio::runtime::Handle;
 
-use super::Inner;
-use super::slots::Peer;
+use super::ClusterInner;
+use super::slots::NodeAddress;
 use crate::contract::{Error, Verb};
-use crate::engine::redis::answers::{signal, strange};
-use crate::engine::redis::doctor::words_of;
-use crate::engine::redis::errors::{Trouble, judged};
-use crate::engine::redis::pack::pack;
-use crate::engine::redis::pair::Pair;
-use crate::engine::redis::reception::{Reception, Server};
-use crate::engine::redis::replicas::Replicas;
+use crate::engine::common::runtime::Callers;
+use crate::engine::redis::client::{
+    ConnectionHandler, MultiplexedConnection, RequestError, ServerInfo, TaskRuntimes, info_text,
+    into_result, pack, strange,
+};
+use crate::engine::redis::connect::NamespaceHandshake;
+use crate::engine::redis::connection_pair::ConnectionPair;
+use crate::engine::redis::replicas::Confirmations;
+use crate::engine::redis::signals::PushRouter;
 use crate::engine::redis::url::Location;
-use crate::engine::redis::wire::{Greeter, Home, Wire};
-use crate::engine::runtime::Callers;
 
 /// A node that keeps slots, or did.
-pub(super) struct Node {
-    pub(super) peer: Peer,
-    pub(super) wires: Pair<Wire>,
+pub(super) struct ClusterNode {
+    pub(super) address: NodeAddress,
+    pub(super) connections: ConnectionPair<MultiplexedConnection>,
     location: Arc<Location>,
-    engine: Weak<Inner>,
+    engine: Weak<ClusterInner>,
     own: Handle,
-    /// Made when first asked for: most never ask replicas.
-    replicas: OnceLock<Replicas>,
+    /// Opened when first needed: most programs never wait for replicas.
+    confirmations: OnceLock<Confirmations>,
 }
 
-impl Node {
+impl ClusterNode {
     /// Starts to connect.
     pub(super) fn open(
         location: Location,
-        peer: Peer,
-        engine: &Arc<Inner>,
+        address: NodeAddress,
+        engine: &Arc<ClusterInner>,
         callers: Option<&Callers>,
         own: &Handle,
     ) -> Self {
         let location = Arc::new(location);
-        let (reception, weak) = (&engine.reception, Arc::downgrade(engine));
-        let wires = Pair::open(callers, own, |hears, home| {
-            let clerk = NodeClerk {
-                reception: Arc::clone(reception),
-                peer: peer.clone(),
-                hears,
-                engine: weak.clone(),
-            };
-            Wire::open(Arc::clone(&location), Arc::new(clerk), Box::new(|_| ()), home)
+        let connections = ConnectionPair::open(callers, own, |subscribes, runtimes| {
+            let handler = Arc::new(NodeHandler::new(engine, &address, subscribes));
+            let location = Arc::clone(&location);
+            MultiplexedConnection::open(location, handler, Box::new(|_| ()), runtimes)
         });
-        let (own, replicas) = (own.clone(), OnceLock::new());
-        Self { peer, wires, location, engine: weak, own, replicas }
+        let (engine, own) = (Arc::downgrade(engine), own.clone());
+        Self { address, connections, location, engine, own, confirmations: OnceLock::new() }
     }
 
-    /// Where the replicas of this node are asked; none if the engine is gone.
-    pub(super) fn replicas(&self) -> Option<&Replicas> {
+    /// Returns where to wait for the replicas of this node; none if the engine was dropped.
+    pub(super) fn confirmations(&self) -> Option<&Confirmations> {
         let engine = self.engine.upgrade()?;
-        Some(self.replicas.get_or_init(|| {
-            let clerk = NodeClerk {
-                reception: Arc::clone(&engine.reception),
-                peer: self.peer.clone(),
-                hears: false,
-                engine: self.engine.clone(),
-            };
-            let home = Home { first: self.own.clone(), fallback: self.own.clone() };
+        Some(self.confirmations.get_or_init(|| {
+            let handler = Arc::new(NodeHandler::new(&engine, &self.address, false));
+            let own = self.own.clone();
+            let runtimes = TaskRuntimes { first: own.clone(), fallback: own.clone() };
             let location = Arc::clone(&self.location);
-            let wire = Wire::open(location, Arc::new(clerk), Box::new(|_| ()), home);
-            let (keys, manner) = (Arc::clone(&engine.keys), Arc::clone(&engine.manner));
-            Replicas::new(wire, keys, manner, self.own.clone())
+            let connection =
+                MultiplexedConnection::open(location, handler, Box::new(|_| ()), runtimes);
+            let (keys, options) = (Arc::clone(&engine.keys), Arc::clone(&engine.options));
+            Confirmations::new(connection, keys, options, own)
         }))
     }
 }
 
-/// What is said on a connection to a node. The terms are agreed on where they are kept; a node is
-/// only asked what it is.
-struct NodeClerk {
-    reception: Arc<Reception>,
-    peer: Peer,
-    hears: bool,
-    engine: Weak<Inner>,
+/// The handler of one connection to a node. The handshake checks what the node is; the terms are
+/// agreed on at the node that keeps them (`connect.rs`).
+struct NodeHandler {
+    handshake: Arc<NamespaceHandshake>,
+    listeners: Arc<PushRouter>,
+    address: NodeAddress,
+    /// Channels of sessions are subscribed on this connection.
+    subscribes: bool,
+    engine: Weak<ClusterInner>,
 }
 
-impl Greeter for NodeClerk {
+impl NodeHandler {
+    fn new(engine: &Arc<ClusterInner>, address: &NodeAddress, subscribes: bool) -> Self {
+        Self {
+            handshake: Arc::clone(&engine.handshake),
+            listeners: Arc::clone(&engine.listeners),
+            address: address.clone(),
+            subscribes,
+            engine: Arc::downgrade(engine),
+        }
+    }
+}
+
+impl ConnectionHandler for NodeHandler {
     fn greeting(&self) -> Vec<Vec<u8>> {
-        // First of all, so that whoever would change the terms after us knows that we are there.
-        let client = self.reception.keys.client(self.reception.max_lease);
+        // First, so that a client that changes the terms later sees this one connected.
+        let client = self.handshake.keys.client(self.handshake.max_lease);
         let mut commands = vec![pack(&[b"SUBSCRIBE", client.as_bytes()]), pack(&[b"INFO"])];
-        if self.hears {
-            // Nobody publishes there: it only shows whether we may listen at all.
-            let probe = self.reception.keys.probe();
+        if self.subscribes {
+            // Nothing is published there: it shows whether the access list allows channels.
+            let probe = self.handshake.keys.probe();
             commands.push(pack(&[b"SSUBSCRIBE", probe.as_bytes()]));
-            let scripts = self.reception.manner.scripts();
+            let scripts = self.handshake.options.scripts();
             for script in [&scripts.claim, &scripts.renew, &scripts.release] {
                 commands.push(pack(&[b"SCRIPT", b"LOAD", script.text.as_bytes()]));
             }
@@ -104,22 +109,22 @@ impl Greeter for NodeClerk {
         let mut replies = replies.into_iter();
         let subscribed = replies.next().unwrap_or(Value::Nil);
         let info = replies.next().unwrap_or(Value::Nil);
-        let refused = |trouble: Trouble| trouble.into_error().during(Verb::Connect);
-        let info = judged(info).map_err(refused)?;
-        let server = words_of(&info).map(Server::new).ok_or_else(|| strange(&info))?;
-        self.reception.check(&server).map_err(|error| error.during(Verb::Connect))?;
-        let channels = |trouble| {
+        let refused = |error: RequestError| error.into_error().during(Verb::Connect);
+        let info = into_result(info).map_err(refused)?;
+        let server = info_text(&info).map(ServerInfo::new).ok_or_else(|| strange(&info))?;
+        self.handshake.check_server(&server).map_err(|error| error.during(Verb::Connect))?;
+        let channels = |error| {
             let next = "allow the channels too: ACL SETUSER ... resetchannels &tenure:*";
-            refused(trouble).with_help(next)
+            refused(error).with_help(next)
         };
-        judged(subscribed).map_err(channels)?;
+        into_result(subscribed).map_err(channels)?;
         for (at, reply) in replies.enumerate() {
-            match judged(reply) {
-                // The access list was asked before the slot was.
-                Err(Trouble::Server { code, .. })
+            match into_result(reply) {
+                // Refused because of the slot, so that the access list allows channels.
+                Err(RequestError::Server { code, .. })
                     if at == 0
                         && matches!(&*code, "MOVED" | "ASK" | "CLUSTERDOWN" | "TRYAGAIN") => {}
-                Err(trouble) if at == 0 => return Err(channels(trouble)),
+                Err(error) if at == 0 => return Err(channels(error)),
                 reply => drop(reply.map_err(refused)?),
             }
         }
@@ -127,35 +132,33 @@ impl Greeter for NodeClerk {
     }
 
     fn ready(&self, first: bool) {
-        let Some(engine) = self.engine.upgrade().filter(|_| self.hears) else { return };
+        let Some(engine) = self.engine.upgrade().filter(|_| self.subscribes) else { return };
         if !first {
-            engine.hearing.forget(&self.peer);
+            engine.subscriptions.forget(&self.address);
         }
-        engine.is_ready();
+        engine.node_ready();
     }
 
     fn lost(&self) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.news();
+            engine.request_refresh();
         }
     }
 
     fn message(&self, channel: &[u8], payload: &[u8]) {
-        self.reception.manner.active();
-        let heard = self.reception.keys.heard_on(channel);
-        let listener = heard.and_then(|(_, session)| self.reception.listener(session));
-        let (Some(listener), Some(signal)) = (listener, signal(payload)) else { return };
-        listener.on_signal(signal);
+        self.handshake.options.count_activity();
+        let to = self.handshake.keys.parse_channel(channel);
+        self.listeners.dispatch(to.map(|(_, session)| session), payload);
     }
 
-    fn dismissed(&self, channel: &[u8]) {
+    fn unsubscribed(&self, channel: &[u8]) {
         let (Some(engine), Some((name, session))) =
-            (self.engine.upgrade(), self.reception.keys.heard_on(channel))
+            (self.engine.upgrade(), self.handshake.keys.parse_channel(channel))
         else {
             return;
         };
-        if engine.hearing.failed(&(session, name), &self.peer) {
-            engine.news();
+        if engine.subscriptions.failed(&(session, name), &self.address) {
+            engine.request_refresh();
         }
     }
 }

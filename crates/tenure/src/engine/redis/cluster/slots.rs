@@ -1,5 +1,4 @@
-//! Which node of a cluster keeps which slot, and which slot a key is in. Pure: knows numbers and
-//! answers, not connections.
+//! Which node of a cluster keeps which slot, and which slot a key is in. Pure.
 //!
 //! A map holds, beside the address of each master, its node id and its config epoch. In a Redis
 //! Cluster a slot belongs to the master that claims it with the highest config epoch: every
@@ -8,29 +7,29 @@
 
 use redis::Value;
 
-use crate::engine::redis::answers::{list, number, text};
+use crate::engine::redis::client::{list, number, text};
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The host and the port of a node.
-pub(super) type Peer = (String, u16);
+pub(super) type NodeAddress = (String, u16);
 
 /// A master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Keeper {
-    pub(super) peer: Peer,
-    /// Empty where it is known by its address only.
+pub(super) struct SlotKeeper {
+    pub(super) address: NodeAddress,
+    /// Empty if only its address is known.
     pub(super) id: String,
-    /// Its config epoch; 0 where that is not known.
+    /// Its config epoch; 0 if that is not known.
     pub(super) epoch: u64,
 }
 
-impl Keeper {
-    /// Whether both are the same node: by id, or by address where one has no id.
+impl SlotKeeper {
+    /// Returns true if both are the same node: by id, or by address where one has no id.
     pub(super) fn is(&self, other: &Self) -> bool {
         if self.id.is_empty() || other.id.is_empty() {
-            return self.peer == other.peer;
+            return self.address == other.address;
         }
         self.id == other.id
     }
@@ -39,73 +38,69 @@ impl Keeper {
 /// Which node keeps which slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotMap {
-    masters: Vec<Keeper>,
-    /// For each slot one of them, or `NOBODY`.
+    masters: Vec<SlotKeeper>,
+    /// For each slot one of them, or `UNASSIGNED`.
     keepers: Vec<u16>,
 }
 
 /// A slot that no node keeps.
-const NOBODY: u16 = u16::MAX;
+const UNASSIGNED: u16 = u16::MAX;
 
 impl SlotMap {
-    /// Where nobody keeps anything.
+    /// A map in which no slot has a keeper.
     pub(super) fn empty() -> Self {
-        Self { masters: Vec::new(), keepers: vec![NOBODY; usize::from(SLOTS)] }
+        Self { masters: Vec::new(), keepers: vec![UNASSIGNED; usize::from(SLOTS)] }
     }
 
-    /// What `CLUSTER SLOTS` answers: ranges, each with its master and then its replicas. A node
-    /// that does not know its own host leaves it empty: then it is the one that was asked.
-    /// `epoch_of` says the config epoch of a node id.
-    pub(super) fn read(
-        answer: &Value,
-        asked: &str,
-        epoch_of: impl Fn(&str) -> u64,
-    ) -> Option<Self> {
+    /// Parses the reply to `CLUSTER SLOTS`: ranges, each with its master and then its replicas. A
+    /// node that does not know its own host leaves it empty: then it is the one that was asked.
+    /// `epoch_of` returns the config epoch of a node id.
+    pub(super) fn read(reply: &Value, asked: &str, epoch_of: impl Fn(&str) -> u64) -> Option<Self> {
         let mut map = Self::empty();
-        for range in list(answer)? {
+        for range in list(reply)? {
             let [first, last, master, ..] = list(range)? else { return None };
             let slot = |value: &Value| u16::try_from(number(value)?).ok().filter(|at| *at < SLOTS);
             let (first, last) = (slot(first)?, slot(last)?);
             let [host, port, rest @ ..] = list(master)? else { return None };
             let host = text(host).filter(|host| !matches!(*host, "" | "?")).unwrap_or(asked);
-            let peer = (host.to_owned(), u16::try_from(number(port)?).ok()?);
+            let address = (host.to_owned(), u16::try_from(number(port)?).ok()?);
             let id = rest.first().and_then(text).unwrap_or_default();
-            let keeper = Keeper { peer, id: id.to_owned(), epoch: epoch_of(id) };
+            let keeper = SlotKeeper { address, id: id.to_owned(), epoch: epoch_of(id) };
             let keeper = map.number_of(&keeper);
             map.keepers.get_mut(usize::from(first)..=usize::from(last))?.fill(keeper);
         }
         Some(map)
     }
 
-    /// Who keeps a slot.
-    pub(super) fn keeper(&self, slot: u16) -> Option<&Keeper> {
+    /// Returns the node that keeps a slot.
+    pub(super) fn keeper(&self, slot: u16) -> Option<&SlotKeeper> {
         self.masters.get(usize::from(self.keepers[usize::from(slot)]))
     }
 
-    /// The number of the node that keeps a slot. Another map may number them otherwise.
+    /// Returns the number of the node that keeps a slot. Another map may number nodes otherwise.
     pub(super) fn keeper_number(&self, slot: u16) -> u16 {
         self.keepers[usize::from(slot)]
     }
 
-    /// A node said that this one keeps the slot.
-    pub(super) fn moved(&mut self, slot: u16, to: &Peer) {
-        let keeper = Keeper { peer: to.clone(), id: String::new(), epoch: 0 };
+    /// A node redirected a call for the slot to this one.
+    pub(super) fn moved(&mut self, slot: u16, to: &NodeAddress) {
+        let keeper = SlotKeeper { address: to.clone(), id: String::new(), epoch: 0 };
         self.keepers[usize::from(slot)] = self.number_of(&keeper);
     }
 
     /// Uses this address for a node, whatever address maps name that are merged later.
-    pub(super) fn prefer(&mut self, keeper: &Keeper) {
-        self.number_of(&Keeper { epoch: 0, ..keeper.clone() });
+    pub(super) fn prefer(&mut self, keeper: &SlotKeeper) {
+        self.number_of(&SlotKeeper { epoch: 0, ..keeper.clone() });
     }
 
-    /// Takes over every slot that `other` claims with a higher epoch, or that nobody keeps here.
+    /// Takes over every slot that `other` claims with a higher epoch, or that has no keeper here.
     /// `epochs` has the epoch of each slot's claim so far: that of a master in one map must not
-    /// count for what another map said of it. Masters of `other` that do not count are left out.
+    /// apply to the claim of another map. Masters of `other` that do not count are left out.
     pub(super) fn merge(
         &mut self,
         other: &Self,
         epochs: &mut [u64],
-        counts: impl Fn(&Keeper) -> bool,
+        counts: impl Fn(&SlotKeeper) -> bool,
     ) {
         let mut numbers: Vec<Option<u16>> = vec![None; other.masters.len()];
         for (number, keeper) in numbers.iter_mut().zip(&other.masters) {
@@ -117,50 +112,50 @@ impl SlotMap {
             else {
                 continue;
             };
-            if self.keepers[slot] == NOBODY || epochs[slot] < keeper.epoch {
+            if self.keepers[slot] == UNASSIGNED || epochs[slot] < keeper.epoch {
                 self.keepers[slot] = *number;
                 epochs[slot] = keeper.epoch;
             }
         }
     }
 
-    /// All nodes that keep a slot.
-    pub(super) fn keepers(&self) -> impl Iterator<Item = &Keeper> {
+    /// Returns all nodes that keep a slot.
+    pub(super) fn keepers(&self) -> impl Iterator<Item = &SlotKeeper> {
         let kept = |at: usize| self.keepers.iter().any(|keeper| usize::from(*keeper) == at);
         self.masters.iter().enumerate().filter(move |(at, _)| kept(*at)).map(|(_, keeper)| keeper)
     }
 
-    /// The addresses of all nodes that keep a slot.
-    pub(super) fn peers(&self) -> impl Iterator<Item = &Peer> {
-        self.keepers().map(|keeper| &keeper.peer)
+    /// Returns the addresses of all nodes that keep a slot.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &NodeAddress> {
+        self.keepers().map(|keeper| &keeper.address)
     }
 
-    /// How many slots nobody keeps.
+    /// Returns how many slots have no keeper.
     pub(super) fn uncovered(&self) -> usize {
-        self.keepers.iter().filter(|keeper| **keeper == NOBODY).count()
+        self.keepers.iter().filter(|keeper| **keeper == UNASSIGNED).count()
     }
 
-    /// Whether both maps name the same keeper of every slot.
+    /// Returns true if both maps name the same keeper of every slot.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
-        let here = |theirs: &Keeper| self.masters.iter().position(|ours| ours.is(theirs));
+        let here = |theirs: &SlotKeeper| self.masters.iter().position(|ours| ours.is(theirs));
         let here: Vec<Option<usize>> = other.masters.iter().map(here).collect();
         let both = self.keepers.iter().zip(&other.keepers);
         both.map(|(ours, theirs)| (usize::from(*ours), here.get(usize::from(*theirs)))).all(
             |(ours, theirs)| match theirs {
                 Some(theirs) => *theirs == Some(ours),
-                None => ours == usize::from(NOBODY),
+                None => ours == usize::from(UNASSIGNED),
             },
         )
     }
 
-    /// The number of a master; the highest epoch that was said of it counts.
-    fn number_of(&mut self, keeper: &Keeper) -> u16 {
+    /// Returns the number of a master, and raises its epoch to the highest that was reported.
+    fn number_of(&mut self, keeper: &SlotKeeper) -> u16 {
         let at = self.masters.iter().position(|known| known.is(keeper)).unwrap_or_else(|| {
             self.masters.push(keeper.clone());
             self.masters.len() - 1
         });
         self.masters[at].epoch = self.masters[at].epoch.max(keeper.epoch);
-        u16::try_from(at).unwrap_or(NOBODY)
+        u16::try_from(at).unwrap_or(UNASSIGNED)
     }
 }
 
@@ -240,11 +235,11 @@ mod tests {
         ]);
         let mut map = SlotMap::read(&answer, "here", |_| 0).unwrap();
         let (first, second) = (("10.0.0.1".to_owned(), 7000), ("here".to_owned(), 7001));
-        let keeper = |map: &SlotMap, slot| map.keeper(slot).map(|keeper| keeper.peer.clone());
+        let keeper = |map: &SlotMap, slot| map.keeper(slot).map(|keeper| keeper.address.clone());
         assert_eq!(keeper(&map, 99), Some(first.clone()));
         assert_eq!(keeper(&map, 100), Some(second.clone()));
         assert_eq!((map.keeper(16_383), map.uncovered()), (None, 1));
-        assert_eq!(map.peers().collect::<Vec<_>>(), [&first, &second]);
+        assert_eq!(map.addresses().collect::<Vec<_>>(), [&first, &second]);
         let third = ("10.0.0.3".to_owned(), 1);
         map.moved(99, &third);
         assert_eq!(keeper(&map, 99), Some(third));

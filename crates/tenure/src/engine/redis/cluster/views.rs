@@ -1,7 +1,7 @@
-//! Chooses between what several nodes say of a cluster. Pure: knows answers, not connections.
+//! Chooses between the views that several nodes have of a cluster. Pure.
 //!
 //! A node that is cut off from the cluster bus, or was removed with `CLUSTER FORGET`, goes on
-//! answering clients, with the map it had. So no single answer is believed:
+//! answering clients, with the map it had. So no single view is trusted:
 //!
 //! 1. The best view is that of the node which most of the nodes asked count as a member; among
 //!    equals, of one that is in touch with a majority of the masters, then the one with the highest
@@ -11,72 +11,72 @@
 //!    be given to another node at any time without its noticing.
 //! 3. Of the views that are left, each slot goes to the keeper with the highest config epoch.
 //! 4. What was known before is one more view, the last: it is outdone by equal epochs, it keeps
-//!    slots of which no node says anything, and it does not bring back a node that was removed.
+//!    slots that no node reports, and it does not bring back a node that was removed.
 
 use std::collections::HashMap;
 
 use redis::Value;
 
-use super::slots::{Peer, SLOTS, SlotMap};
+use super::slots::{NodeAddress, SLOTS, SlotMap};
 use crate::contract::{Error, ErrorKind};
-use crate::engine::redis::doctor::words_of;
+use crate::engine::redis::client::info_text;
 
-/// How many nodes have to say the same for it to be believed without asking others.
+/// How many nodes have to report the same map for it to be used without asking others.
 const ENOUGH: usize = 2;
 
-/// What one node says.
+/// The report of one node.
 #[derive(Clone, Debug)]
-pub(super) struct View {
+pub(super) struct ClusterView {
     /// The node that was asked.
-    pub(super) from: Peer,
+    pub(super) from: NodeAddress,
     pub(super) map: SlotMap,
-    /// None if it may not be asked: `CLUSTER NODES` is forbidden.
-    pub(super) nodes: Option<Nodes>,
+    /// None if the access list forbids `CLUSTER NODES`.
+    pub(super) nodes: Option<NodeTable>,
 }
 
 /// The nodes that a node knows of, itself included.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Nodes {
+pub(super) struct NodeTable {
     /// The id of the node that was asked.
     myself: String,
-    by_id: HashMap<String, Standing>,
+    by_id: HashMap<String, NodeStatus>,
 }
 
-/// What a node says of another one, or of itself.
+/// A node, as another one or itself reports it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Standing {
+struct NodeStatus {
     /// A majority of masters has agreed that it is down.
     failed: bool,
-    /// Out of reach of the node that was asked.
+    /// The node that was asked does not reach it.
     suspected: bool,
     keeps_slots: bool,
     epoch: u64,
 }
 
-/// What is to be believed.
+/// The result of comparing views.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) map: SlotMap,
-    pub(super) witnesses: Witnesses,
-    /// Whether other nodes need not be asked.
+    pub(super) membership: Membership,
+    /// No other node has to be asked.
     pub(super) is_settled: bool,
 }
 
-/// On whose word a map rests.
+/// The nodes whose views make up a map, and those whose views were rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Witnesses {
+pub(super) struct Membership {
     /// Nodes whose views went into the map, the best first.
-    pub(super) members: Vec<Peer>,
-    /// Nodes that answered, and are not in the cluster as the members see it.
-    pub(super) apart: Vec<Peer>,
+    pub(super) members: Vec<NodeAddress>,
+    /// Nodes that replied, and are not in the cluster as the members see it.
+    pub(super) apart: Vec<NodeAddress>,
 }
 
-impl Witnesses {
-    /// What is wrong with the nodes that answered, and what to do; none if nothing is. `uncovered`
-    /// slots have no keeper.
+impl Membership {
+    /// Returns what is wrong with the nodes that replied, and what to do. `uncovered` slots have no
+    /// keeper.
     ///
     /// `redis-cli --cluster fix` on a node that is apart would give it the slots of all others.
-    pub(super) fn trouble(&self, uncovered: usize) -> Option<(String, String)> {
+    pub(super) fn problem(&self, uncovered: usize) -> Option<(String, String)> {
         let (members, apart) = (names(&self.members), names(&self.apart));
         let first = self.members.first().map(std::slice::from_ref).map(names).unwrap_or_default();
         if !self.apart.is_empty() {
@@ -108,11 +108,11 @@ impl Witnesses {
         None
     }
 
-    /// The error of a call to a slot that has no keeper.
+    /// Returns the error of a call to a slot that has no keeper.
     pub(super) fn without_keeper(&self, slot: u16, uncovered: usize) -> Error {
         let what = format!("no node of the cluster keeps slot {slot}");
-        if let Some((trouble, next)) = self.trouble(uncovered) {
-            return Error::new(ErrorKind::Unavailable, format!("{what}: {trouble}"))
+        if let Some((problem, next)) = self.problem(uncovered) {
+            return Error::new(ErrorKind::Unavailable, format!("{what}: {problem}"))
                 .with_help(next);
         }
         let first = self.members.first().map(std::slice::from_ref);
@@ -122,42 +122,42 @@ impl Witnesses {
     }
 }
 
-impl Nodes {
-    /// What `CLUSTER NODES` answers: a line for each node, with its id, address, flags, master,
-    /// two times, config epoch, link state and slots.
-    pub(super) fn read(answer: &Value) -> Option<Self> {
+impl NodeTable {
+    /// Parses the reply to `CLUSTER NODES`: a line for each node, with its id, address, flags,
+    /// master, two times, config epoch, link state and slots.
+    pub(super) fn read(reply: &Value) -> Option<Self> {
         let mut nodes = Self::default();
-        for line in words_of(answer)?.lines() {
+        for line in info_text(reply)?.lines() {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             let [id, _, flags, _, _, _, epoch, _, slots @ ..] = &words[..] else { return None };
             let has = |flag: &str| flags.split(',').any(|one| one == flag);
             if has("myself") {
                 (*id).clone_into(&mut nodes.myself);
             }
-            let standing = Standing {
+            let status = NodeStatus {
                 failed: has("fail"),
                 suspected: has("fail?"),
-                // Slots on their way here stand in brackets.
+                // Slots in brackets are being moved.
                 keeps_slots: slots.iter().any(|slots| !slots.starts_with('[')),
                 epoch: epoch.parse().ok()?,
             };
-            nodes.by_id.insert((*id).to_owned(), standing);
+            nodes.by_id.insert((*id).to_owned(), status);
         }
         (!nodes.myself.is_empty()).then_some(nodes)
     }
 
-    /// The config epoch of a node.
+    /// Returns the config epoch of a node.
     pub(super) fn epoch_of(&self, id: &str) -> u64 {
-        self.by_id.get(id).map_or(0, |standing| standing.epoch)
+        self.by_id.get(id).map_or(0, |status| status.epoch)
     }
 
     fn counts(&self, id: &str) -> bool {
-        self.by_id.get(id).is_some_and(|standing| !standing.failed)
+        self.by_id.get(id).is_some_and(|status| !status.failed)
     }
 
-    /// Whether a majority of the masters is within reach.
+    /// Returns true if a majority of the masters is reachable.
     fn in_touch(&self) -> bool {
-        let masters = self.by_id.values().filter(|standing| standing.keeps_slots);
+        let masters = self.by_id.values().filter(|status| status.keeps_slots);
         let (all, away) = masters.fold((0, 0), |(all, away), one| {
             (all + 1, away + usize::from(one.failed || one.suspected))
         });
@@ -165,12 +165,12 @@ impl Nodes {
     }
 
     fn highest_epoch(&self) -> u64 {
-        self.by_id.values().map(|standing| standing.epoch).max().unwrap_or(0)
+        self.by_id.values().map(|status| status.epoch).max().unwrap_or(0)
     }
 }
 
-impl View {
-    /// Whether this view counts the node of another one as a member.
+impl ClusterView {
+    /// Returns true if this view lists the node of another one as a member.
     fn counts(&self, other: &Self) -> bool {
         match (&self.nodes, &other.nodes) {
             (Some(ours), Some(theirs)) => ours.counts(&theirs.myself),
@@ -180,24 +180,25 @@ impl View {
 
     fn rank(&self, all: &[Self]) -> (usize, bool, u64, usize) {
         let votes = all.iter().filter(|view| view.counts(self)).count();
-        let in_touch = self.nodes.as_ref().is_none_or(Nodes::in_touch);
-        let epoch = self.nodes.as_ref().map_or(0, Nodes::highest_epoch);
+        let in_touch = self.nodes.as_ref().is_none_or(NodeTable::in_touch);
+        let epoch = self.nodes.as_ref().map_or(0, NodeTable::highest_epoch);
         (votes, in_touch, epoch, usize::from(SLOTS) - self.map.uncovered())
     }
 }
 
-/// What to believe of these views, and of what was known before; none if there is no view.
-pub(super) fn choose(views: &[View], known: &SlotMap) -> Option<Choice> {
+/// Merges these views and the map that was known before; none if there is no view.
+pub(super) fn choose(views: &[ClusterView], known: &SlotMap) -> Option<Choice> {
     let ranked = views.iter().map(|view| (view.rank(views), view));
-    // The first of equals: it answered first.
+    // The first of equals: it replied first.
     let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best })?.1;
     let others = views.iter().filter(|view| view.from != best.from);
-    let (members, apart): (Vec<&View>, Vec<&View>) = others.partition(|view| best.counts(view));
-    let members: Vec<&View> = std::iter::once(best).chain(members).collect();
+    let (members, apart): (Vec<&ClusterView>, Vec<&ClusterView>) =
+        others.partition(|view| best.counts(view));
+    let members: Vec<&ClusterView> = std::iter::once(best).chain(members).collect();
     let mut map = SlotMap::empty();
     // A node may be known by two addresses; the one in use stays.
     for keeper in known.keepers() {
-        let named = |view: &&View| view.map.keepers().any(|one| one == keeper);
+        let named = |view: &&ClusterView| view.map.keepers().any(|one| one == keeper);
         if members.iter().any(named) {
             map.prefer(keeper);
         }
@@ -208,7 +209,7 @@ pub(super) fn choose(views: &[View], known: &SlotMap) -> Option<Choice> {
     }
     let agreeing = members.iter().filter(|view| view.map.agrees_with(&map)).count();
     let (uncovered, keepers) = (map.uncovered(), map.keepers().count());
-    let in_touch = best.nodes.as_ref().is_none_or(Nodes::in_touch);
+    let in_touch = best.nodes.as_ref().is_none_or(NodeTable::in_touch);
     let is_settled = in_touch && uncovered == 0 && agreeing >= ENOUGH.min(keepers);
     // One node that covers little may itself be the one that is apart.
     let is_sure = members.len() >= ENOUGH || uncovered == 0;
@@ -217,14 +218,14 @@ pub(super) fn choose(views: &[View], known: &SlotMap) -> Option<Choice> {
         _ => !is_sure,
     };
     map.merge(known, &mut epochs, |keeper| is_member(&keeper.id));
-    let peers = |views: &[&View]| views.iter().map(|view| view.from.clone()).collect();
-    let witnesses = Witnesses { members: peers(&members), apart: peers(&apart) };
-    Some(Choice { map, witnesses, is_settled })
+    let addresses = |views: &[&ClusterView]| views.iter().map(|view| view.from.clone()).collect();
+    let membership = Membership { members: addresses(&members), apart: addresses(&apart) };
+    Some(Choice { map, membership, is_settled })
 }
 
-/// Nodes, for people.
-pub(super) fn names(peers: &[Peer]) -> String {
-    peers.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(", ")
+/// Lists nodes as `host:port, ...`.
+pub(super) fn names(addresses: &[NodeAddress]) -> String {
+    addresses.iter().map(|(host, port)| format!("{host}:{port}")).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -235,7 +236,7 @@ mod tests {
     const RANGES: [(u16, u16); 3] = [(0, 5_460), (5_461, 10_922), (10_923, 16_383)];
     const WHOLE: [(u16, u64); 3] = [(1, 1), (2, 2), (3, 3)];
 
-    fn peer(port: u16) -> Peer {
+    fn address(port: u16) -> NodeAddress {
         ("h".to_owned(), port)
     }
 
@@ -243,9 +244,9 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
-    /// What a node says when the ranges are kept by these masters, each with its epoch (0: by
-    /// nobody), and the nodes have these flags.
-    fn view(from: u16, masters: [(u16, u64); 3], nodes: &[(u16, &str)]) -> View {
+    /// The view of a node when the ranges are kept by these masters, each with its epoch (0:
+    /// no keeper), and the nodes have these flags.
+    fn view(from: u16, masters: [(u16, u64); 3], nodes: &[(u16, &str)]) -> ClusterView {
         let (mut text, mut ranges) = (String::new(), Vec::new());
         for (id, flags) in nodes {
             let myself = if *id == from { "myself," } else { "" };
@@ -263,9 +264,9 @@ mod tests {
             let (first, last) = (Value::Int((*first).into()), Value::Int((*last).into()));
             ranges.push(Value::Array(vec![first, last, node]));
         }
-        let nodes = Nodes::read(&bulk(&text)).unwrap();
+        let nodes = NodeTable::read(&bulk(&text)).unwrap();
         let map = SlotMap::read(&Value::Array(ranges), "h", |id| nodes.epoch_of(id)).unwrap();
-        View { from: peer(from), map, nodes: Some(nodes) }
+        ClusterView { from: address(from), map, nodes: Some(nodes) }
     }
 
     const ALL: [(u16, &str); 6] =
@@ -274,18 +275,18 @@ mod tests {
     /// The ports of the keepers of the three ranges.
     fn keepers(choice: &Choice) -> [Option<u16>; 3] {
         RANGES.map(|(first, last)| {
-            let keeper = |slot| choice.map.keeper(slot).map(|keeper| keeper.peer.1);
+            let keeper = |slot| choice.map.keeper(slot).map(|keeper| keeper.address.1);
             assert_eq!(keeper(first), keeper(last));
             keeper(first)
         })
     }
 
-    fn chosen(views: &[View]) -> Choice {
+    fn chosen(views: &[ClusterView]) -> Choice {
         choose(views, &SlotMap::empty()).unwrap()
     }
 
     /// 1 is cut off; 4 has taken its place, and 5 that of 2, which is dead.
-    fn after_fail_overs(from: u16) -> View {
+    fn after_fail_overs(from: u16) -> ClusterView {
         let nodes = [
             (1, "master,fail"),
             (2, "master,fail"),
@@ -297,8 +298,8 @@ mod tests {
         view(from, [(4, 7), (5, 8), (3, 3)], &nodes)
     }
 
-    /// What 1 says meanwhile.
-    fn cut_off() -> View {
+    /// The view of node 1.
+    fn cut_off() -> ClusterView {
         let nodes = [
             (1, "master"),
             (2, "master,fail?"),
@@ -317,7 +318,7 @@ mod tests {
         let two = chosen(&[view(1, WHOLE, &ALL), view(5, WHOLE, &ALL)]);
         assert!(two.is_settled);
         assert_eq!(keepers(&two), [Some(1), Some(2), Some(3)]);
-        assert_eq!(two.witnesses.trouble(0), None);
+        assert_eq!(two.membership.problem(0), None);
         let alone = view(1, [(1, 1); 3], &[(1, "master")]);
         assert!(chosen(&[alone]).is_settled, "there is no other master to ask");
     }
@@ -327,22 +328,22 @@ mod tests {
         for views in [[cut_off(), after_fail_overs(3)], [after_fail_overs(3), cut_off()]] {
             let choice = chosen(&views);
             assert_eq!(keepers(&choice), [Some(4), Some(5), Some(3)]);
-            assert_eq!(choice.witnesses.apart, [peer(1)]);
+            assert_eq!(choice.membership.apart, [address(1)]);
             assert!(!choice.is_settled);
         }
         assert!(chosen(&[cut_off(), after_fail_overs(3), after_fail_overs(4)]).is_settled);
-        // Before the others have agreed that it is down, only the epochs tell.
+        // Before the others have agreed that it is down, only the epochs show it.
         let mut early = after_fail_overs(3);
         early.nodes.as_mut().unwrap().by_id.get_mut("1").unwrap().failed = false;
         let choice = chosen(&[view(1, WHOLE, &ALL), early]);
         assert_eq!(keepers(&choice), [Some(4), Some(5), Some(3)]);
-        assert_eq!(choice.witnesses.members.len(), 2);
+        assert_eq!(choice.membership.members.len(), 2);
     }
 
     #[test]
     fn two_nodes_of_a_minority_agree_in_vain() {
         let mut replica = cut_off();
-        replica.from = peer(4);
+        replica.from = address(4);
         replica.nodes.as_mut().unwrap().myself = "4".to_owned();
         assert!(!chosen(&[cut_off(), replica]).is_settled);
     }
@@ -360,11 +361,11 @@ mod tests {
     }
 
     /// 1 was forgotten by all, and has forgotten all.
-    fn removed() -> View {
+    fn removed() -> ClusterView {
         view(1, [(1, 1), (0, 0), (0, 0)], &[(1, "master")])
     }
 
-    fn without_it(from: u16) -> View {
+    fn without_it(from: u16) -> ClusterView {
         view(from, [(0, 0), (2, 2), (3, 3)], &ALL[1..])
     }
 
@@ -375,9 +376,9 @@ mod tests {
         assert_eq!(keepers(&choice), [None, Some(2), Some(3)]);
         let known = chosen(&[view(1, WHOLE, &ALL), view(2, WHOLE, &ALL)]).map;
         assert_eq!(keepers(&choose(&views, &known).unwrap()), [None, Some(2), Some(3)]);
-        let error = choice.witnesses.without_keeper(7, choice.map.uncovered());
-        let (said, next) = (error.to_string(), error.help());
-        assert!(said.contains("h:1 answers, but is not in the cluster as h:2, h:3"), "{error}");
+        let error = choice.membership.without_keeper(7, choice.map.uncovered());
+        let (text, next) = (error.to_string(), error.help());
+        assert!(text.contains("h:1 answers, but is not in the cluster as h:2, h:3"), "{error}");
         assert!(next.contains("--cluster fix h:2"), "{next}");
     }
 
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(keepers(&choice), [Some(1), Some(2), Some(3)]);
         let new = chosen(&[removed()]);
         assert_eq!(keepers(&new), [Some(1), None, None]);
-        let error = new.witnesses.without_keeper(9_000, new.map.uncovered());
+        let error = new.membership.without_keeper(9_000, new.map.uncovered());
         assert!(error.to_string().contains("h:1 is the only node that answered"), "{error}");
         assert!(error.help().contains("do not run redis-cli --cluster fix"), "{error}");
     }
@@ -404,7 +405,7 @@ mod tests {
 
     #[test]
     fn without_the_right_to_ask_for_epochs_the_map_with_most_slots_is_believed() {
-        let silent = |view: View| View { nodes: None, ..view };
+        let silent = |view: ClusterView| ClusterView { nodes: None, ..view };
         let views = [silent(removed()), silent(view(2, WHOLE, &ALL))];
         assert_eq!(keepers(&chosen(&views)), [Some(1), Some(2), Some(3)]);
         assert!(choose(&[], &SlotMap::empty()).is_none());
@@ -417,7 +418,7 @@ mod tests {
         other.map = SlotMap::empty();
         let text = "3 name:3@13 master - 0 0 3 connected 10923-16383\n2 name:2@12 \
                     myself,master - 0 0 2 connected 0-10922";
-        let nodes = Nodes::read(&bulk(text)).unwrap();
+        let nodes = NodeTable::read(&bulk(text)).unwrap();
         let range = |first: i64, last: i64, port: i64| {
             let node = vec![bulk("name"), Value::Int(port), bulk(&port.to_string())];
             Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(node)])
@@ -426,16 +427,16 @@ mod tests {
         other.map = SlotMap::read(&slots, "name", |id| nodes.epoch_of(id)).unwrap();
         let views = [other, view(3, WHOLE, &ALL)];
         let choice = choose(&views, &known).unwrap();
-        assert_eq!(choice.map.keeper(16_383).unwrap().peer, peer(3));
+        assert_eq!(choice.map.keeper(16_383).unwrap().address, address(3));
         let choice = choose(&views[..1], &SlotMap::empty()).unwrap();
-        assert_eq!(choice.map.keeper(16_383).unwrap().peer.0, "name");
+        assert_eq!(choice.map.keeper(16_383).unwrap().address.0, "name");
     }
 
     #[test]
     fn an_answer_that_names_no_nodes_is_none() {
         for text in ["", "1 h:1@1 master - 0 0 1", "1 h:1@1 master - 0 0 x connected"] {
-            assert!(Nodes::read(&bulk(text)).is_none(), "{text:?}");
+            assert!(NodeTable::read(&bulk(text)).is_none(), "{text:?}");
         }
-        assert!(Nodes::read(&Value::Nil).is_none());
+        assert!(NodeTable::read(&Value::Nil).is_none());
     }
 }

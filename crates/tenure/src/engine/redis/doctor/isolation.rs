@@ -1,9 +1,9 @@
-//! What a primary does that is cut off from its replicas while one of them is promoted. Pure: knows
-//! the setting `min-replicas-to-write`, not how it is read.
+//! The finding about a primary that is cut off from its replicas while one of them is promoted.
+//! Pure.
 //!
-//! Clients that are cut off together with the old primary go on renewing there. Nothing on their
-//! side can tell that another server is the primary by now; only the old primary can stop, and does
-//! if it is told how many replicas have to be in touch.
+//! Clients that are cut off together with the old primary continue to renew there. Nothing on their
+//! side shows that another server is the primary by now. Only the old primary can stop, and it does
+//! if `min-replicas-to-write` requires replicas to be connected.
 
 use crate::contract::Health;
 

@@ -1,10 +1,10 @@
--- change_terms: gives the namespace another longest lease, unless a client relies on the one that
--- stands. Every connection of a client is subscribed to a channel that names the longest lease which
--- the client states, before it agrees on the terms: see connect.
+-- change_terms: sets another longest lease for the namespace, unless a client relies on the current
+-- one. Every connection is subscribed to a channel that names the longest lease its client states,
+-- before the client agrees on the terms: see connect.
 --
 -- KEYS   the top, the terms
 -- ARGV   see head.lua; then the new lease in microseconds; what the channels of clients begin with; and
---        the top as it was before the caller found no claim, or "" to be told it
+--        the top as it was before the caller found no claim, or "" to read it
 -- out    {"there", channel..} if clients are connected that state another lease; {"top", top};
 --        {"again"} if the top has changed, so that there may be a claim; {"denied", message}; {"ok"}
 --#include clock

@@ -1,21 +1,26 @@
--- claim: asks for weight on one slot or on a set of slots.
+-- claim: claims weight on one slot or on a set of slots.
 --
 -- KEYS   the top, then the slots of each claim in turn
 -- ARGV   see head.lua; then the lease of all claims in milliseconds, and for each claim its text (see
 --        slot.lua). Or "", if leases differ, and before each text its lease; "" again if the claim has
---        a lock delay or comes instead of another
--- out    the short way: the fence, as text, which is arrival and now as well. Else now, then for each
+--        a lock delay or replaces another one
+-- out    on the short path: the fence, as text, which is arrival and now as well. Else now, then for each
 --        claim one of (or, if all are granted, one number: the fence of each)
 --        fence                                  granted; the arrival is the same
 --        {"g", arrival, fence..}                granted
---        {"q", place, first expiry, arrival}    in line
+--        {"q", place, first expiry, arrival}    queued
 --        {"h", waiting, slot, hold..}           refused: held; slot and hold for each
 --        {"s", slot, shape} {"u", text} {"w"} {"n"} {"f", slot, limit}    refused for another reason
---        {"e", message}                         what stands at its keys is not ours
+--        {"e", message}                         an error of this claim alone: a foreign key
+--
+-- Three paths. Short: one claim of a free slot, without reading the top. Middle: several claims, each
+-- of which finds its slots free. Long: everything else, by the rules (rules.lua). The first two write
+-- one key per slot, the form of a lone holder (slot.lua); they are taken only if no tombstone, no lock
+-- delay and no grace can matter.
 --#include clock
 if string.sub(ARGV[1], 1, 1) ~= '.' and now_text < '4503599627370496' then
-  -- The short way for one claim on a slot where nobody is: three calls. The top becomes the clock,
-  -- which is the fence, unless the top was ahead of it or says more than a number.
+  -- Short path, one claim of a free slot: three commands. The top becomes the clock, which is the
+  -- fence, unless the top was ahead of the clock or is more than a number.
   local was = redis.call('SET', KEYS[1], now_text, 'GET')
   if not was or (#was == 16 and was < now_text) then
     if redis.call('SET', KEYS[2], now_text .. ' ' .. now_text .. ' ' .. now_text .. ' ' .. now_text ..
@@ -29,7 +34,7 @@ end
 --#include head
 local later, granted = nil, false
 local open = grace <= now
--- One number for all that come in here: fences grow by name, and no name does so twice.
+-- One number for all grants of this call: fences have to grow per name, and no name is granted twice.
 local next = top < clock and clock or top + 1
 local fence = fmt('%08d%08d', next / 100000000, next % 100000000)
 local begin = now_text .. ' ' .. fence .. ' ' .. fence .. ' ' .. now_text .. ' - 0 '
@@ -37,7 +42,7 @@ local answers = { now }
 local shared = ARGV[2]
 local singles = #ARGV == (shared ~= '' and #KEYS + 1 or 2 * #KEYS)
 if shared ~= '' and singles and open and tombs <= now then
-  -- A slot each, and nothing to look for but whether somebody is there.
+  -- One slot per claim: NX grants each that is free.
   for k = 2, #KEYS do
     if call('SET', KEYS[k], begin .. ARGV[k + 1], 'NX', 'PX', shared) then
       granted = true
@@ -61,7 +66,7 @@ else
       for i = k, k + parts - 1 do free = free and call('EXISTS', KEYS[i]) == 0 end
     end
     if free then
-      -- Nobody is there: one key for each slot.
+      -- Every slot is free: write one key per slot.
       free = call('SET', KEYS[k], begin .. text, 'NX', 'PX', px)
     end
     count = count + 1
@@ -93,14 +98,15 @@ end
 --#include slot
 --#include rules
 
--- Whether a part of a claim is free for it.
+-- Returns true if a part of a claim can be granted at once. As `is_free` of ledger/claim.rs.
 function F.is_free(claim, part)
   local S = F.open(part.key)
   if F.vacant(S) then return F.closed_until(S) <= now end
   return F.admits(S, claim, part.weight)
 end
 
--- What makes the claim impossible now, whether its parts are free or not.
+-- Returns the reply that refuses the claim, whether its parts are free or not. As `refusal` of
+-- ledger/claim.rs.
 function F.refusal(claim, free)
   local replaces = not claim.replaces
   for i, part in ipairs(claim.parts) do
@@ -118,7 +124,7 @@ function F.refusal(claim, free)
   if not replaces then return { 'n' } end
 end
 
--- Who holds what a try could not get.
+-- Builds the reply for a refused try-claim: the current holders of each slot.
 function F.held(claim)
   local answer = { 'h', 0 }
   for _, part in ipairs(claim.parts) do
@@ -136,7 +142,7 @@ function F.held(claim)
   return answer
 end
 
--- Grants the parts that are free, and queues or refuses the rest.
+-- Grants the parts that are free, and queues or refuses the rest. As `admit` of ledger/claim.rs.
 function F.admit(claim, free)
   local all, waiting = true, false
   for i = 1, #claim.parts do all = all and free[i] end
@@ -145,7 +151,7 @@ function F.admit(claim, free)
   for i, part in ipairs(claim.parts) do
     local S = F.open(part.key)
     if F.vacant(S) then F.take_shape(S, part.shape) end
-    -- Who waits for the end of a grace is served then.
+    -- A ticket that waits for the end of the grace is granted when the slot opens.
     if not free[i] and now < grace then S.closed = max(S.closed, grace) end
     if free[i] then
       F.grant(S, claim, part.weight, arrival, now + claim.lease)
@@ -156,7 +162,7 @@ function F.admit(claim, free)
   end
   if (not all and #claim.parts > 1) or claim.replaces then F.settle(claim, false) end
   if waiting then
-    -- A new holder moves its kin ahead of the line.
+    -- A new holder moves tickets of its owner and descendants ahead of the queue.
     F.touch_all(claim.parts)
   end
   return F.queued(claim.id, claim.parts) or F.grant_of(claim.id, claim.parts) or { 'w' }

@@ -1,5 +1,5 @@
--- connect: what every client does first, and again after each reconnection: agrees on the terms of
--- the namespace, and notices a store that may have lost its memory.
+-- connect: run by every client on each new connection. Compares the terms of the namespace with those
+-- that the client states, and detects a store that may have lost its memory.
 --
 -- Such a store is another run of the server (run_id: a restart, or a replica that took over), or the
 -- same run that was a replica meanwhile and took its data from another server. The latter shows in
@@ -9,9 +9,9 @@
 --
 -- KEYS   the top, the terms
 -- ARGV   see head.lua; then the version of this layout, the
---        longest lease in microseconds, or 0 for a client that makes no claims and agrees to any; and
+--        longest lease in microseconds, or 0 for a client that makes no claims and accepts any; and
 --        "1" if the caller declares the namespace to be new
--- out    {"ok", how much longer nobody comes in, what the server says of itself, now},
+-- out    {"ok", how much longer nothing is granted, INFO of the server, now},
 --        {"version", theirs}, or {"lease", theirs}
 --#include clock
 --#include head
@@ -30,11 +30,11 @@ local promoted = string.find(replication, 'master_replid2:0*[1-9a-f]')
 if linger > 0 and ARGV[3] ~= '0' then top = math.max(top + 1, clock) end
 if not raw then
   top = math.max(top, clock)
-  -- Nobody has been here, as far as anybody knows who says so.
+  -- No top and no terms: the namespace is new if the caller says so.
   if ARGV[4] == '1' and not terms[1] then grace = 0 end
 elseif lose > 0 and terms[3] then
   local promoted_since = promoted and terms[4] and terms[4] ~= replid
-  -- It may have lost what it was told last.
+  -- The latest writes may be lost.
   if terms[3] ~= run or promoted_since then grace = now + lose end
 end
 --#include tail

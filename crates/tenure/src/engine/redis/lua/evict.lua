@@ -1,8 +1,8 @@
--- evict: ends exactly the grants with this fence; their sessions are told the reason.
+-- evict: ends exactly the grants with this fence, and notifies their sessions with the reason.
 --
 -- KEYS   the top, the slot
 -- ARGV   see head.lua; then the fence and the reason
--- out    now, then "d" and the holds that were ended, or "n" and the holds that stand
+-- out    now, then "d" and the holds that were ended, or "n" and the current holds
 --#include clock
 --#include head
 --#include slot
@@ -22,7 +22,7 @@ function F.evict()
       stand[#stand + 1] = F.hold_view(S, hold)
     end
   end
-  -- All are out before anybody comes in: nobody may share the fence that ends.
+  -- All are removed before a waiter is granted: no grant may share the fence that ends.
   for _, claim in ipairs(claims) do F.take_out(claim.id, claim.parts) end
   for _, claim in ipairs(claims) do
     F.bury(claim.id, claim.parts, claim.lease, reason)

@@ -1,9 +1,9 @@
--- inspect: looks at slots, without changing anything but what time has ended already.
+-- inspect: reads slots. Changes nothing but what has expired already.
 --
--- KEYS   the top, then the slots to look at
--- ARGV   see head.lua; then "", or an owner: then everything that can be reached from it is looked
---        at, as far as ARGV[3] slots
--- out    now, 1 if there was more to be reached, then for each slot {slot, shape, for how much
+-- KEYS   the top, then the slots to read
+-- ARGV   see head.lua; then "", or an owner: then all slots that can be reached from it are read,
+--        up to ARGV[3] of them
+-- out    now, 1 if more could be reached, then for each slot {slot, shape, for how much
 --        longer it is closed, {hold..}, {waiter, expiry, "1" if ahead ..}}, or {slot, "e", message}
 --#include clock
 --#include head
@@ -39,8 +39,8 @@ function F.view(S)
   return { S.key, S.shape, max(0, S.closed - now), holds, line }
 end
 
--- Everything that can be reached from an owner: the slots it waits for, who holds them and waits
--- there, what those wait for, and so on.
+-- Returns the slots that can be reached from an owner: those it waits for, those that their holders and
+-- waiters wait for, and so on.
 function F.reach(owner, most)
   local found, seen, owners, at = {}, {}, { owner }, 1
   local known = { [owner] = true }
@@ -48,7 +48,7 @@ function F.reach(owner, most)
     for _, key in ipairs(call('SMEMBERS', F.waits .. owners[at])) do
       local S = F.peek(key)
       if S then F.touch(S) end
-      -- It may have come in, or died, just now.
+      -- F.touch may have granted or dropped its ticket.
       local stands = S and S.full and call('HGET', S.s, 'w' .. owners[at])
       if stands and not seen[key] then
         if #found == most then return found, 1 end
@@ -73,7 +73,7 @@ if ARGV[2] ~= '' then
   list, answer[2] = F.reach(ARGV[2], tonumber(ARGV[3]))
 else
   for i = 2, #KEYS do
-    -- What is not ours is said of that slot alone.
+    -- A foreign key is an error of that slot alone.
     local fine, S = pcall(F.open, KEYS[i])
     if fine then
       list[#list + 1] = S

@@ -1,9 +1,9 @@
--- put: writes or removes a cell if what is expected of it holds.
+-- put: writes or removes a cell if it is as expected (compare-and-set).
 --
 -- KEYS   the top, the cell: a hash of v (bytes), n (version), f (largest fence), x (expiry)
 -- ARGV   see head.lua; then what is expected ("any", "absent", "version", "fence"), the version or
 --        fence, "put" or "remove", the bytes, the time to live in microseconds or 0, and for how many
---        milliseconds the fence of a removed cell is remembered
+--        milliseconds the fence of a removed cell is kept
 -- out    {"d", version}, {"r"} or {"r", bytes, version, fence, time left} (-1 for none), or {"s", fence}
 --#include clock
 --#include head

@@ -1,18 +1,18 @@
--- release: gives claims back or withdraws them.
+-- release: releases or withdraws claims, and grants their slots to the next waiters.
 --
 -- KEYS   the top, then the slots of each claim in turn
--- ARGV   see head.lua; then for each claim "- 0 PARTS LEASE CLAIM", with " 1" behind it if a copy of
+-- ARGV   see head.lua; then for each claim "- 0 PARTS LEASE CLAIM", followed by " 1" if a copy of
 --        the claim may still arrive
 -- out    1 if all held alone. Else for each claim 1 if it held or waited, 0 if it was not known, or
 --        {"e", message}
 --#include keyclock
 if string.sub(ARGV[1], 1, 1) ~= '.' and alone(redis.call('GET', KEYS[2]), ARGV[2]) then
-  -- The short way for one claim.
+  -- Short path: one lone holder. No waiter exists, so that nothing has to be granted.
   redis.call('DEL', KEYS[2])
   return 1
 end
 local answers, gone, later = {}, {}, nil
--- What is no string is nothing here: the long way says what is wrong with it.
+-- MGET returns nil for a key of another type: the long path reports it.
 local k, values = 2, redis.call('MGET', unpack(KEYS))
 for n = 2, #ARGV do
   local item = ARGV[n]

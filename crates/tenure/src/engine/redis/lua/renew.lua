@@ -1,9 +1,11 @@
--- renew: keeps claims alive, holders and waiters alike.
+-- renew: renews claims, holders and waiters alike.
 --
 -- KEYS   the top, then the slots of each claim in turn
 -- ARGV   see head.lua; then for each claim "- 0 PARTS LEASE CLAIM"
 -- out    now, then for each claim {"g", arrival, fence..}, {"q", place, first expiry, arrival},
---        {"x", reason of a forced release or ""} if it is gone, or {"e", message}
+--        {"x", reason of an eviction or ""} if it is gone, or {"e", message}
+--
+-- Short path: a lone holder (slot.lua) whose key is rewritten with a new time. Long path: the rules.
 --#include clock
 local now = tonumber(now_text)
 local answers, later = { now }, nil
@@ -13,9 +15,9 @@ for n = 2, #ARGV do
   local parts, lease = tonumber(string.sub(item, 5, 6)), tonumber(string.sub(item, 8, 18))
   local lone, i = {}, 0
   while lone and i < parts do
-    -- What is no string is an error of this claim, not of all that go with it.
+    -- A key of another type is an error of this claim, not of the whole batch.
     local value = redis.pcall('GET', KEYS[k + i])
-    -- One holder, nobody in line, no lock delay: its key lives exactly as long as it does.
+    -- A lone holder without lock delay: its key lives exactly as long as the claim.
     if type(value) == 'string' and string.sub(value, 69, 119) == item
       and string.sub(value, 1, 16) + lease > now then
       lone[i + 1] = value

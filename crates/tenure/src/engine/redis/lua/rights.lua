@@ -1,8 +1,8 @@
--- rights: which commands the user who asks may not run. Runs none of them.
+-- rights: returns the commands that the user of this connection may not run. Runs none of them.
 --
 -- KEYS   a key, for commands that touch keys
 -- ARGV   a channel, for commands that touch channels; then the commands, NAME or NAME|PART
--- out    those that are forbidden, or nil where the server cannot tell (before Redis 7)
+-- out    those that are forbidden, or nil where the server has no such check (before Redis 7)
 if not redis.acl_check_cmd then return nil end
 local forbidden = {}
 for i = 2, #ARGV do

@@ -1,5 +1,10 @@
--- The rules of one slot, and of sets that span slots: who fits, who is next, which fence. The same
--- as in the `ledger` room, function by function. Knows slots only through slot.lua.
+-- The admission rules: what fits, which ticket is next, which fence. They restate ledger/ in Lua, over
+-- the storage of slot.lua; the differential test compares both. A function has the name of its
+-- counterpart in ledger/slot.rs (fits, blocks, passes, admits, reenters, owns, rival_upgrade, fence_for,
+-- leave_group, end_hold, expire, unhindered, next_in_line, promote, first_expiry) or in ledger/mod.rs
+-- (touch, settle, grant_of, queued, take_out, remove), with these exceptions: base_of is Slot::base,
+-- kin_behind a part of Slot::next_in_line, owner_holds and kin_of are in ledger/line.rs, bury in
+-- ledger/release.rs, renew_one and epitaph in ledger/renew.rs.
 
 function F.includes(claim, owner)
   for _, one in ipairs(claim.lineage) do
@@ -8,14 +13,14 @@ function F.includes(claim, owner)
   return false
 end
 
--- Whether the claim's own owner has this weight already: to come in again adds nothing.
+-- Returns true if the claim's own owner holds this weight already: re-entry adds nothing.
 function F.reenters(S, claim, weight)
   return S.reentrant and F.owner_weight(S, claim.owner) >= weight
 end
 
 function F.owns(S, claim) return S.reentrant and #F.holds_of(S, claim.owner) > 0 end
 
--- Until when nobody new comes in.
+-- Returns until when nothing new is granted.
 function F.closed_until(S) return max(S.closed, grace) end
 
 function F.fits(S, claim, weight)
@@ -28,7 +33,7 @@ function F.fits(S, claim, weight)
   return others + weight <= S.capacity
 end
 
--- Whether what `holder` and its ancestors hold keeps a claim of `waiter` out.
+-- Returns true if the holds of `holder` and its ancestors exclude a claim of `waiter`.
 function F.blocks(S, holder, waiter, weight)
   local held = 0
   for _, owner in ipairs(holder.lineage) do
@@ -37,12 +42,12 @@ function F.blocks(S, holder, waiter, weight)
   return held > 0 and held + weight > S.capacity
 end
 
--- Whether a claim need not wait behind this ticket.
+-- Returns true if a claim need not wait behind this ticket.
 function F.passes(S, claim, ticket)
   return ticket.claim.owner == claim.owner or F.blocks(S, claim, ticket.claim, ticket.weight)
 end
 
--- Whether a new claim may come in at once: it fits, and no living claim of another owner waits
+-- Returns true if a new claim is granted at once: it fits, and no living claim of another owner waits
 -- before it.
 function F.admits(S, claim, weight)
   if not F.fits(S, claim, weight) then return false end
@@ -61,8 +66,8 @@ function F.admits(S, claim, weight)
   end
 end
 
--- The hold a nested or repeated claim leans on: the heaviest of the own owner, else of the nearest
--- ancestor that holds.
+-- Returns the hold whose fence a nested or re-entering claim shares: the heaviest of its own owner, else
+-- of the nearest ancestor that holds.
 function F.base_of(S, claim)
   if not S.reentrant or S.holders == 0 then return nil end
   for _, owner in ipairs(claim.lineage) do
@@ -71,8 +76,8 @@ function F.base_of(S, claim)
   end
 end
 
--- The ticket of another reader that waits to write and that this claim, which wants the same,
--- could only wait for in vain.
+-- Returns the ticket of another reader that waits to upgrade. This claim, which is an upgrade too, and
+-- that one could only wait for each other.
 function F.rival_upgrade(S, claim, weight)
   local base = F.base_of(S, claim)
   if not base or base.weight >= weight then return nil end
@@ -101,8 +106,8 @@ function F.save_group(S, group)
     (group.spent and '1' or '0') .. ' ' .. fmt('%.0f', group.members))
 end
 
--- The fence of a new grant, and the group it shares it with. A claim that asks no more than its
--- base has shares the base's fence; one that asks for more is an upgrade, with a new one.
+-- Returns the fence of a new grant, and the group that shares it. A claim of no more weight than its
+-- base shares the base's fence; one of more weight is an upgrade and gets a new one.
 function F.fence_for(S, claim, weight)
   local base = F.base_of(S, claim)
   if not base then return F.mint(), nil end
@@ -134,7 +139,7 @@ function F.leave_group(S, hold, expired)
 end
 
 -- An owner has begun to hold the slot, or no longer does: its tickets and those of its descendants
--- move ahead of the line, or back to where they arrived.
+-- move ahead of the queue, or back to where they arrived.
 function F.owner_holds(S, owner, holds)
   for _, ticket in ipairs(F.kin_of(S, owner)) do
     local ahead = holds or F.kin(S, ticket.claim) > 0
@@ -150,7 +155,7 @@ function F.grant(S, claim, weight, arrival, expires)
   if first then F.owner_holds(S, claim.owner, true) end
 end
 
--- Ends a hold. What would replace it and still waits ends with it.
+-- Ends a hold, and the tickets that would replace it. `expired` is when it expired, if it did.
 function F.end_hold(S, id, expired)
   local hold = F.hold_of(S, id)
   if not hold then return false end
@@ -169,7 +174,7 @@ function F.end_hold(S, id, expired)
   return true
 end
 
--- Drops every hold and ticket that is dead. Nobody can be before S.calm.
+-- Drops every hold and ticket that has expired. None expires before S.calm.
 function F.expire(S)
   if S.lone then
     if S.lone.expires <= now then F.end_hold(S, S.lone.claim.id, S.lone.expires) end
@@ -200,7 +205,7 @@ function F.expire(S)
   end
 end
 
--- Whether no claim that this ticket must wait for stands before it.
+-- Returns true if no claim is before this ticket that it has to wait for.
 function F.unhindered(S, ticket)
   local place = 0
   while true do
@@ -220,15 +225,16 @@ function F.earlier(a, b)
   return a.arrival <= b.arrival and a or b
 end
 
--- The first of these tickets that comes in.
+-- Returns the first of these tickets that can be granted.
 function F.first_in(S, tickets, lighter)
   for _, ticket in ipairs(tickets) do
     if (not lighter or ticket.weight < lighter) and F.comes_in(S, ticket) then return ticket end
   end
 end
 
--- Behind a head that waits for its own kin: the first ticket whose lineage holds what those before
--- it wait for. Found through the holders or through those ahead, whichever are fewer.
+-- The head waits for holds of its own lineage. Returns the first ticket behind it whose lineage holds
+-- what the tickets before it wait for; searched through the holders or through the tickets ahead,
+-- whichever are fewer.
 function F.kin_behind(S, head)
   local found
   if S.holders <= 32 then
@@ -253,7 +259,7 @@ function F.kin_behind(S, head)
   end
 end
 
--- The first ticket, in order, that fits and is not behind a claim of another owner.
+-- Returns the first ticket, in order, that fits and is not behind a claim of another owner.
 function F.next_in_line(S)
   local head = F.ticket_at(S, 0)
   if not head then return nil end
@@ -264,14 +270,14 @@ function F.next_in_line(S)
   return F.earlier(own, kin)
 end
 
--- Serves the line: grants, in order, whatever fits now. Returns who was granted.
+-- Grants, in the order of the queue, what fits now. Returns the claims that were granted.
 function F.promote(S)
-  -- `again`: other tickets of owners that came in, which fit the weight their owner has now, by
+  -- `again`: other tickets of owners that were granted, which fit the weight their owner has now, by
   -- arrival; `at` is the next of them.
   local granted, again, known, at = {}, {}, {}, 1
   while S.holders < F.HOLDERS do
     if #granted == F.GRANTS then
-      -- The next in line asks at once, and the rest comes in then.
+      -- The limit of one call: the next waiter is notified to renew, which grants the rest.
       local head = F.ticket_at(S, 0)
       S.more = 1
       if head and head.claim.session ~= '-' then
@@ -286,7 +292,7 @@ function F.promote(S)
       local expires = tonumber(call('ZSCORE', S.y, ticket.claim.id) or 0)
       F.remove_ticket(S, ticket)
       local grows = not F.reenters(S, ticket.claim, ticket.weight)
-      -- One expiry, waiting or holding: being granted does not renew.
+      -- A claim has one expiry, waiting or holding: a grant does not renew it.
       F.grant(S, ticket.claim, ticket.weight, ticket.arrival, expires)
       if grows then
         local rest = {}
@@ -307,15 +313,15 @@ function F.promote(S)
   return granted
 end
 
--- Drops what is dead in a slot, serves its line, and tells who was granted. Every verb leaves a
--- slot served, so that there is nothing to do where nothing has changed.
+-- Drops what has expired in a slot, grants what fits, and notifies the granted sessions. Every verb
+-- leaves a slot in this state, so that there is nothing to do where nothing has changed.
 function F.touch(S)
   if not S.shape then return end
   F.expire(S)
   if S.closed > 0 and S.closed <= now then S.closed, S.dirty = 0, true end
   if S.waiting == 0 or not S.dirty then return end
   S.dirty = false
-  -- Whoever may not come in before the end of a grace is served then.
+  -- Tickets that wait for the end of the grace are granted when the slot opens.
   if now < grace then S.closed = max(S.closed, grace) end
   S.more = 0
   local granted = F.promote(S)
@@ -323,7 +329,7 @@ function F.touch(S)
   for _, claim in ipairs(granted) do F.settle(claim, true) end
 end
 
--- Takes a claim out of every slot, as if released, and leaves their lines as they are.
+-- Removes a claim from every slot, as if released, without granting anything.
 function F.take_out(id, parts)
   local found = false
   for _, part in ipairs(parts) do
@@ -354,7 +360,7 @@ function F.remove(id, parts)
   return found
 end
 
--- The fences of a claim that holds all its parts, after its arrival.
+-- Returns the arrival and the fences of a claim that holds all its parts.
 function F.grant_of(id, parts)
   local answer = { 'g', 0 }
   for i, part in ipairs(parts) do
@@ -367,8 +373,8 @@ function F.grant_of(id, parts)
   return answer
 end
 
--- A part of the claim was just granted: if all parts are held, the claim holds and its session is
--- told; otherwise the parts it has are reserved for it.
+-- A part of the claim was just granted: if all parts are held, the claim is granted and its session
+-- notified; otherwise its parts are reserved.
 function F.settle(claim, tell)
   local complete, held = true, {}
   for _, part in ipairs(claim.parts) do
@@ -406,8 +412,8 @@ function F.settle(claim, tell)
   end
 end
 
--- How long until the first holder's time has passed, lock delay included where it concerns the
--- claim; -1 if nothing but the line is in its way.
+-- Returns how long until the first holder has expired, lock delay included where it concerns the claim;
+-- -1 if only the queue is in its way.
 function F.first_expiry(S, claim)
   local first, delayed = nil, not F.owns(S, claim)
   if S.holders > 0 then
@@ -426,7 +432,7 @@ function F.first_expiry(S, claim)
   return first and max(0, first - now) or -1
 end
 
--- The standing of a claim that waits for at least one part.
+-- Returns the reply for a claim that waits for at least one part.
 function F.queued(id, parts)
   local answer
   for _, part in ipairs(parts) do
@@ -443,17 +449,17 @@ function F.queued(id, parts)
   return answer
 end
 
--- Where a claim's tombstone stands: beside the first of its slots.
+-- Returns the key of a claim's tombstone: beside the first of its slots.
 function F.tomb_key(id, parts) return parts[1].key .. ':d:' .. id end
 
--- Remembers a claim that must not come back.
+-- Writes a tombstone: a late copy of the claim is refused.
 function F.bury(id, parts, lease, reason)
   call('SET', F.tomb_key(id, parts), F.number(now + lease) .. ' ' .. reason, 'PX',
     fmt('%.0f', math.ceil(lease / 1000) + spare))
   tombs = max(tombs, now + lease)
 end
 
--- What is remembered of a claim that must not come back: the reason of a forced release, or "".
+-- Returns the text of a claim's tombstone: the reason of an eviction, or "".
 function F.epitaph(id, parts)
   local tomb = tombs > now and call('GET', F.tomb_key(id, parts))
   if tomb and (tonumber(sub(tomb, 1, 16)) or 0) > now then return sub(tomb, 18) end

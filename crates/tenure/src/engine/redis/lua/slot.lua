@@ -1,47 +1,55 @@
--- One slot: how its holders and its line are kept. Knows keys, not who may come in.
+-- The storage of one slot: its holders and its queue. Contains no admission rules (rules.lua has them).
 --
--- T     string. One holder without lock delay, and nobody in line: "FROM FENCE ARRIVAL SINCE - 0
---       TEXT"; it expires a lease after FROM. Anything more is kept in the others, and then T is "+":
--- T:s   hash: sums and times (see read_slot); h<claim> "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"
---       who holds (T:x has the expiry), o<owner> "WEIGHT:CLAIM;..." what it holds, t<claim> "ARRIVAL
---       SINCE TEXT" who waits, w<owner> how often it waits, g<group> "FENCE SPENT MEMBERS" who shares
---       a fence
+-- A slot has one of two forms. A lone holder without lock delay and without waiters is the string T
+-- alone, which expires with the holder. Everything else is the full form: T is "+", and the keys below
+-- hold the slot. F.unfold turns the first into the second; F.put_away deletes a full slot that is idle.
+--
+-- T     string: "FROM FENCE ARRIVAL SINCE - 0 TEXT" of a lone holder, whose lease began at FROM; or "+"
+-- T:s   hash. The sums of F.SUMS, and
+--         h<claim>  "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"   a holder (its expiry is in T:x)
+--         o<owner>  "WEIGHT:CLAIM;..."                               the holds of an owner
+--         t<claim>  "ARRIVAL SINCE TEXT"                             a waiter
+--         w<owner>  the number of the owner's tickets
+--         g<group>  "FENCE SPENT MEMBERS"                            holds that share a fence
 -- T:x   holders by expiry   T:y  waiters by expiry   T:l  waiters by place, those ahead below zero
 -- T:k   waiters by owner and ancestors, "OWNER ARRIVAL CLAIM", lexically
 -- TEXT  "PARTS LEASE CLAIM MODE SESSION OWNER[,ANCESTOR..] DELAY REPLACES SHAPE:WEIGHT:T[;..] ...",
---       made by clients. On how many slots (T is "." if on one); numbers of time are microseconds; MODE says how it waits:
---       "t" not at all, "w" in line, "y" and "x" the same instead of another claim
+--       written by clients. PARTS: the number of slots (T is "." if it is one); times are microseconds;
+--       MODE "t" tries, "w" waits, "y" and "x" do the same and replace another claim
+--
+-- A verb opens its slots (F.open, cached in F.slots), changes them, and writes all of them back at its
+-- end (F.put_away). Signals are collected in F.signals and published last (F.tell).
 local match, gmatch, max = string.match, string.gmatch, math.max
--- In a cluster, keys of a slot that is being moved are in one place or in the other, and a script that
--- misses one of them fails half done. One that cannot be there tells: while the slot moves, two keys
--- of which one is missing are refused.
+-- In a cluster, while a hash slot is being moved, some of its keys are at one node and some at the
+-- other, and a script that misses one fails half done. So it is detected first: while the slot moves, a
+-- command with two keys of which one is missing is refused, and the second key here never exists.
 if linger > 0 and type(redis.pcall('EXISTS', KEYS[1], KEYS[1] .. ':')) == 'table' then
   return redis.error_reply('TRYAGAIN the cluster slot of this name is being moved')
 end
--- A store that is full, or a replica, refuses this first write: then nothing has been changed yet.
--- If memory was lost, the grace stands from here on, whatever becomes of this call.
+-- The first write. A server that is full, or a replica, refuses it: then nothing has been changed yet.
+-- If memory was lost, the grace is recorded here, whatever becomes of this call.
 call('SET', KEYS[1], raw or fmt('%.0f %.0f %.0f', top, tombs, grace), 'KEEPTTL')
 -- Fields of one table, not locals: to make a function in Lua costs by the locals it can see.
 local F = {
   HOLDERS = 10000, WAITERS = 10000, NAMED = 8,
   -- The capacity of a lock, and the weight of its writer.
   ALL = 2147483647,
-  -- So many come in by one call at most: others wait for the store meanwhile.
+  -- Most grants of one call: other clients wait for the server meanwhile.
   GRANTS = 512,
-  -- Places ahead of the line are this much lower.
+  -- Places ahead of the queue are this much lower.
   AHEAD = 9000000000000000,
   -- How far ahead of need the keys' time to live is set, so that few calls have to: a minute.
   STEP = 60000000,
   slots = {}, opened = {}, signals = {},
   SUMS = { 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm', 'delay', 'replacing', 'more' },
-  -- Where sessions are told, and where it is written what an owner waits for.
+  -- The prefix of the sessions' channels, and of the sets of slots that an owner waits for.
   channels = sub(KEYS[1], 1, -4) .. 'to:', waits = sub(KEYS[1], 1, -4) .. 'waits:',
 }
 
 function F.corrupt(key) error('TENURE corrupt ' .. key, 0) end
 
--- What to say of a failure with a claim on so many slots: where a command met a key of another kind,
--- which one. Something may have been written before it.
+-- Builds the error reply of one claim. If a command met a key of another type, the reply names that
+-- key; something may have been written before.
 function F.failure(what, from, count)
   local text = type(what) == 'table' and what.err or tostring(what)
   if not string.find(text, 'WRONGTYPE', 1, true) then return { 'e', text } end
@@ -58,7 +66,7 @@ end
 
 function F.number(n) return fmt('%08d%08d', n / 100000000, n % 100000000) end
 
--- The next number: above everything given out, and not below the clock.
+-- Returns the next number: above everything given out, and not below the clock.
 function F.mint()
   top = max(top + 1, clock)
   return top
@@ -70,7 +78,7 @@ function F.weight(text)
   return weight == 0 and F.ALL or weight
 end
 
--- The claim that a text at this slot speaks of.
+-- Parses the TEXT of a claim; `key` is the slot where it was found.
 function F.claim_of(text, key)
   local lease, id, mode, session, owners, delay, replaces, parts =
     match(text, '^%d+ (%d+) (%x+) (%w) (%S+) (%S+) (%d+) (%S+) (%S+)')
@@ -88,7 +96,7 @@ function F.claim_of(text, key)
   return claim
 end
 
--- The weight that a claim has or asks for on a slot, and the shape it takes it for.
+-- Returns the weight of a claim on a slot, and the shape it expects.
 function F.part_at(claim, key)
   for _, part in ipairs(claim.parts) do
     if part.key == key then return part.weight, part.shape end
@@ -115,7 +123,7 @@ function F.hold_text(hold)
     (hold.reserved and '1' or '0') .. ' ' .. hold.claim.text
 end
 
--- What can be seen of a hold: its expiry, then the hold.
+-- The reply for a hold: its expiry, then its text.
 function F.hold_view(S, hold) return F.number(F.expiry(S, hold)) .. ' ' .. F.hold_text(hold) end
 
 function F.take_shape(S, shape)
@@ -124,14 +132,14 @@ function F.take_shape(S, shape)
   if not S.capacity then F.corrupt(S.key) end
 end
 
--- Refuses what is not of our making, before anything is written.
+-- Fails if the key has another type than ours, before anything is written. Returns whether it exists.
 function F.check_kind(key, wanted)
   local kind = call('TYPE', key).ok
   if kind ~= 'none' and kind ~= wanted then F.corrupt(key) end
   return kind ~= 'none'
 end
 
--- The slot of this key, and what is known there of a claim and its owner.
+-- Returns the slot of this key. Reads, in the same command, the hold or ticket of a claim and its owner.
 function F.open(key, id, owner)
   local S = F.slots[key]
   if S then return S end
@@ -162,8 +170,8 @@ function F.open(key, id, owner)
   return S
 end
 
--- The slot as it was opened for one of our own claims; nothing where the keys are not ours. For
--- slots that are met on the way, when something may have been written already.
+-- Returns the slot, or nil if its keys are not ours. For slots other than those of the call, which are
+-- opened when something may have been written already.
 function F.peek(key)
   local fine, S = pcall(F.open, key)
   return fine and S or nil
@@ -187,7 +195,7 @@ function F.read_slot(S, id, owner)
     for _, key in ipairs({ S.y, S.l, S.k }) do F.check_kind(key, 'zset') end
   end
   if S.holders == 0 then F.check_kind(S.x, 'zset') end
-  -- Somebody who waits for nobody is served, whatever was forgotten before.
+  -- Waiters without a holder: an earlier call could not grant all of them.
   S.dirty = S.more > 0 or (S.holders == 0 and S.waiting > 0)
   S.h[id] = meta[11] and F.read_hold(meta[11], S.key)
   if S.h[id] then S.h[id].expires = nil end
@@ -195,7 +203,7 @@ function F.read_slot(S, id, owner)
   S.o[owner] = F.read_owner(meta[13])
 end
 
--- From here on the slot is kept in the larger way.
+-- Changes the slot to the full form.
 function F.unfold(S)
   if S.full then return end
   S.full, S.calm = true, now + 86400000000
@@ -213,7 +221,7 @@ end
 
 function F.vacant(S) return S.holders == 0 and S.waiting == 0 end
 
--- The hold of a claim, if it has one.
+-- Returns the hold of a claim, if it has one.
 function F.hold_of(S, id)
   local hold = S.h[id]
   if hold == nil then
@@ -225,7 +233,7 @@ function F.hold_of(S, id)
   return hold
 end
 
--- When a hold expires.
+-- Returns when a hold expires.
 function F.expiry(S, hold)
   if not hold.expires then hold.expires = tonumber(call('ZSCORE', S.x, hold.claim.id) or 0) end
   return hold.expires
@@ -244,7 +252,7 @@ function F.save_hold(S, hold)
   call('HSET', S.s, 'h' .. hold.claim.id, F.hold_text(hold))
 end
 
--- What an owner holds: {weight, claim} in the order in which it came in.
+-- Returns the holds of an owner: {weight, claim} in the order of their grants.
 function F.holds_of(S, owner)
   local list = S.o[owner]
   if not list then
@@ -267,7 +275,7 @@ function F.save_owner(S, owner)
   call('HSET', S.s, 'o' .. owner, table.concat(text))
 end
 
--- The weight of an owner's heaviest hold, and that claim, the latest among equals.
+-- Returns the weight of an owner's heaviest hold, and that claim, the latest among equals.
 function F.owner_weight(S, owner)
   local list = F.holds_of(S, owner)
   if not list.weight then
@@ -315,7 +323,7 @@ function F.remove_hold(S, hold)
   end
 end
 
--- The ticket of a claim, if it waits here.
+-- Returns the ticket of a claim, if it waits here.
 function F.ticket_of(S, id)
   local ticket = S.t[id]
   if ticket == nil then
@@ -333,7 +341,7 @@ function F.read_ticket(S, value)
   return { claim = claim, weight = F.part_at(claim, S.key), arrival = tonumber(arrival) }
 end
 
--- The ticket at this place, counted from 0.
+-- Returns the ticket at this place, counted from 0.
 function F.ticket_at(S, place)
   if place >= S.waiting then return nil end
   local row = call('ZRANGE', S.l, place, place, 'WITHSCORES')
@@ -342,7 +350,7 @@ function F.ticket_at(S, place)
   return ticket
 end
 
--- Whether a ticket stands ahead of the line.
+-- Returns true if a ticket is ahead of the queue.
 function F.is_ahead(S, ticket)
   if ticket.ahead == nil then
     ticket.ahead = tonumber(call('ZSCORE', S.l, ticket.claim.id) or 0) < 0
@@ -350,7 +358,7 @@ function F.is_ahead(S, ticket)
   return ticket.ahead
 end
 
--- The tickets of an owner and its descendants, by arrival.
+-- Returns the tickets of an owner and its descendants, by arrival.
 function F.kin_of(S, owner)
   local kin = {}
   if S.waiting == 0 then return kin end
@@ -366,7 +374,7 @@ function F.place_ticket(S, ticket, ahead)
   call('ZADD', S.l, fmt('%.0f', ahead and ticket.arrival - F.AHEAD or ticket.arrival), ticket.claim.id)
 end
 
--- How many of a claim's owner and ancestors hold the slot.
+-- Returns how many of a claim's owner and ancestors hold the slot.
 function F.kin(S, claim)
   if not S.reentrant or S.holders == 0 then return 0 end
   local count = 0
@@ -418,14 +426,14 @@ function F.remove_ticket(S, ticket)
   end
 end
 
--- Forgets a slot of which the store has lost a part.
+-- Deletes a slot.
 function F.forget(S)
   call('DEL', S.key, S.s, S.x, S.y, S.l, S.k)
   S.full, S.lone, S.h, S.o, S.t, S.fresh = nil, nil, {}, {}, {}, {}
   for _, field in ipairs(F.SUMS) do S[field] = 0 end
 end
 
--- Writes what is known of the slots, and forgets those that are idle.
+-- Writes the opened slots back, and deletes those that are idle.
 function F.put_away()
   for _, S in ipairs(F.opened) do
     if S.full and F.vacant(S) and S.closed <= now then
@@ -441,7 +449,7 @@ function F.put_away()
         row[#row + 1] = fmt('%.0f', S[field])
       end
       call('HSET', S.s, unpack(row))
-      -- Keys that were made anew by this call have no time to live yet.
+      -- Keys that this call created have no TTL yet.
       local left = math.ceil((S.keep - now) / 1000) + spare
       for _, key in ipairs({ S.key, S.s, S.x, S.y, S.l, S.k }) do
         if all or S.fresh[key] then call('PEXPIRE', key, left) end
@@ -450,7 +458,7 @@ function F.put_away()
   end
 end
 
--- Tells who has to be told, last of all: what cannot be told is found by asking.
+-- Publishes the signals, last of all. One that cannot be published is made up for by the next renewal.
 function F.tell()
   for _, signal in ipairs(F.signals) do
     if linger == 0 then
