@@ -9,7 +9,17 @@ use crate::is_test_file;
 use crate::source::{code_only, line_of, without_tests, words};
 
 /// Names that several types of a crate share, with the reason why that is one meaning.
-const SHARED: &[(&str, &str)] = &[];
+const SHARED: &[(&str, &str)] = &[
+    ("Builder", "servers: how a server is started, one for each kind"),
+    ("ByHand", "tenure-bench: a lock with a bare client, one for each store"),
+    ("Claims", "the claims that an engine has with its store, one for each engine"),
+    ("Event", "a watch of etcd has events; that is its protocol's word"),
+    ("Hold", "a grant: as the rules keep it, and as a session tracks it"),
+    ("Location", "what a URL names, one for each engine"),
+    ("Place", "servers: the directory of a server, one for each kind"),
+    ("Request", "an operation inside a transaction of etcd; that is its protocol's word"),
+    ("WeakEngine", "an engine that the suite does not keep alive, one for each engine"),
+];
 
 /// Complains about every name that two types of one crate have.
 ///

@@ -13,7 +13,7 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use super::errand::{Errand, First, first};
 use super::guard::Guard;
 use super::key::{Key, Mode};
-use super::table::{Place, Seat, Spot, Table};
+use super::table::{LockTable, Place, Seat, Spot};
 use super::trouble::{Waited, failed, millis, timed_out};
 use super::wire::Wire;
 use tenure::contract::{Error, ErrorKind, Verb};
@@ -58,7 +58,7 @@ pub struct Advisory {
 
 struct Inner {
     connector: Arc<Connector>,
-    table: Arc<Table>,
+    table: Arc<LockTable>,
     /// Where connections live.
     home: ConnectionRuntime,
     most: usize,
@@ -99,7 +99,7 @@ impl Advisory {
             home.handle().spawn(async move { Wire::first_two(&connector).await })
         };
         let wires = opening.await.map_err(|_| gone())?;
-        let table = Arc::new(Table::default());
+        let table = Arc::new(LockTable::default());
         for wire in wires.map_err(|error| error.during(Verb::Connect))? {
             table.add(wire);
         }
@@ -331,7 +331,7 @@ async fn take(
 }
 
 /// Ends idle connections, now and then.
-fn tidy(home: &Handle, table: Weak<Table>) {
+fn tidy(home: &Handle, table: Weak<LockTable>) {
     home.spawn(async move {
         loop {
             tokio::time::sleep(IDLE).await;

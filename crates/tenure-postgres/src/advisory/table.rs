@@ -13,7 +13,7 @@ use tenure::engine::postgres::client::ForkCheck;
 
 /// The connections and what they have.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct LockTable {
     rows: Mutex<Vec<Row>>,
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Seat {
     Full,
 }
 
-impl Table {
+impl LockTable {
     /// One more connection.
     pub(super) fn add(&self, wire: Arc<Wire>) {
         self.rows().push(Row { wire, has: HashMap::new(), busy: false });
@@ -113,7 +113,7 @@ impl Table {
 
 /// An entry in the table: dropped when the server is known not to have it.
 pub(super) struct Place {
-    table: Arc<Table>,
+    table: Arc<LockTable>,
     pub(super) wire: Arc<Wire>,
     pub(super) key: Number,
     pub(super) mode: Mode,

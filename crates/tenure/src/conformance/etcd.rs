@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::gate::Gate;
+use super::gate::RequestGate;
 use super::harness::{Absent, Harness, Stage};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
@@ -152,7 +152,7 @@ impl Stage for EtcdStage {
     }
 
     /// A verb is several requests here: each of them passes the gate.
-    fn gated(&self, gates: [&Arc<Gate>; 2]) -> [Arc<dyn Engine>; 2] {
+    fn gated(&self, gates: [&Arc<RequestGate>; 2]) -> [Arc<dyn Engine>; 2] {
         gates.map(|gate| {
             let gate = Arc::clone(gate);
             let pass: GatePass = Arc::new(move || {

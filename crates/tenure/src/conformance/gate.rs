@@ -19,7 +19,7 @@ const NAPS: usize = 2_000_000;
 
 /// A gate that requests and replies pass. Open at first.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct RequestGate {
     state: Mutex<State>,
 }
 
@@ -32,7 +32,7 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-impl Gate {
+impl RequestGate {
     /// Passes the gate, as soon as it may.
     ///
     /// # Cancel safety
@@ -115,7 +115,7 @@ impl Gate {
 /// One order in which two calls pass their gates.
 #[derive(Debug)]
 pub struct GateOrder<'a> {
-    gates: [&'a Gate; 2],
+    gates: [&'a RequestGate; 2],
     /// Whether the second call goes first, for each time that both wait.
     choices: Vec<bool>,
     at: usize,
@@ -135,7 +135,7 @@ impl GateOrder<'_> {
         let mut naps = 0;
         while !(first.poll() & second.poll()) {
             let still = [!first.is_served(), !second.is_served()];
-            let reached = self.gates.map(Gate::is_reached);
+            let reached = self.gates.map(RequestGate::is_reached);
             if (0..2).any(|call| still[call] && !reached[call]) {
                 naps += 1;
                 assert!(naps < NAPS, "a call neither ends nor comes to its gate");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::gate::Gate;
+use super::gate::RequestGate;
 use super::link::Link;
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::time::Clock;
@@ -41,7 +41,7 @@ pub trait Stage: Send + Sync {
 
     /// Two doors to the store, with a gate for every request that goes through them. An engine
     /// whose verbs are several requests puts its gates where these are sent.
-    fn gated(&self, gates: [&Arc<Gate>; 2]) -> [Arc<dyn Engine>; 2] {
+    fn gated(&self, gates: [&Arc<RequestGate>; 2]) -> [Arc<dyn Engine>; 2] {
         let client = self.client();
         gates.map(|gate| Link::gated(Arc::clone(&client), gate) as Arc<dyn Engine>)
     }

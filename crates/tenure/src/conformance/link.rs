@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
-use super::gate::Gate;
+use super::gate::RequestGate;
 use crate::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, FenceFloor,
     InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release,
@@ -69,7 +69,7 @@ pub struct Link {
     renews: AtomicUsize,
     plan: Mutex<Plan>,
     listeners: Mutex<Vec<Arc<PushFilter>>>,
-    gate: Arc<Gate>,
+    gate: Arc<RequestGate>,
 }
 
 #[derive(Default)]
@@ -95,7 +95,7 @@ impl Link {
 
     /// A link in good order with a gate for each call and each reply.
     #[must_use]
-    pub fn gated(inner: Arc<dyn Engine>, gate: &Arc<Gate>) -> Arc<Self> {
+    pub fn gated(inner: Arc<dyn Engine>, gate: &Arc<RequestGate>) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             inner,

@@ -1,8 +1,8 @@
 //! The conformance suite: every engine is judged by the same scenarios. Knows the promises, not
 //! how any engine keeps them.
 //!
-//! Public behind the feature `conformance`, so that other crates can test engines of their own: write
-//! a [`Harness`] that opens fresh namespaces, and [`check`] it in a test.
+//! Public behind the feature `conformance`, so that other crates can test engines of their own:
+//! write a [`Harness`] that opens fresh namespaces, and [`check`] it in a test.
 //!
 //! ```
 //! use tenure::conformance::{MemoryHarness, check};
@@ -44,7 +44,7 @@ mod world;
 pub use embedded::EmbeddedHarness;
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdHarness;
-pub use gate::{Gate, GateOrder};
+pub use gate::{GateOrder, RequestGate};
 pub use harness::{Absent, Harness, Stage};
 pub use link::{Fault, Link};
 pub use memory::MemoryHarness;

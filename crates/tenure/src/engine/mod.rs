@@ -27,7 +27,7 @@ use crate::time::Clock;
 pub struct Terms {
     /// Whose locks.
     pub namespace: Namespace,
-    /// The longest lease anybody may ask for in this namespace. All clients must agree.
+    /// The longest lease that a claim may ask for in this namespace. All clients must agree.
     pub max_lease: Duration,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,

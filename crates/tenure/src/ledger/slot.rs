@@ -213,7 +213,7 @@ impl<L: Line, H: Holders> Slot<L, H> {
         granted
     }
 
-    /// Lets a ticket in whose owner has this weight by now, past the tickets before it: where owners
+    /// Grants a ticket whose owner has this weight by now, past the tickets before it: where owners
     /// and their other tickets are not granted in one step. None if its owner has not.
     #[allow(dead_code, reason = "for engines that a build may leave out")]
     pub(super) fn promote_again(

@@ -208,8 +208,8 @@ fn shares_ancestor(one: &ClaimLife, two: &ClaimLife) -> bool {
     one.lineage.iter().any(|owner| two.lineage.contains(owner))
 }
 
-/// Promise 2: a claim that was queued before another was sent is served before it. The store's order
-/// is that of its fences.
+/// Promise 2: a claim that was queued before another was sent is served before it. The store's
+/// order is that of its fences.
 fn first_come(name: &Name, lives: &[&ClaimLife], verdicts: &mut Verdicts) {
     let served = |life: &&&ClaimLife| life.fence(name).is_some();
     let mut line: Vec<&ClaimLife> = lives.iter().filter(served).copied().collect();

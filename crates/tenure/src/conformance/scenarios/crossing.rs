@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Ask, Gate, Raw, Waiting, World, fence, list, name};
+use super::{Ask, Raw, RequestGate, Waiting, World, fence, list, name};
 use crate::contract::{
     Arrival, Claim, Engine, Error, Evicted, Eviction, Release, Released, Verdict,
 };
@@ -27,9 +27,9 @@ fn claims_cross(
     check: impl Fn(&Raw, &str, [(&Arc<Claim>, Verdict); 2], &[Arc<Claim>]),
 ) {
     let raw = world.raw();
-    let gates = [Arc::new(Gate::default()), Arc::new(Gate::default())];
+    let gates = [Arc::new(RequestGate::default()), Arc::new(RequestGate::default())];
     let [one, other] = world.stage().gated([&gates[0], &gates[1]]);
-    let orders = Gate::orders([&*gates[0], &*gates[1]], |number, order| {
+    let orders = RequestGate::orders([&*gates[0], &*gates[1]], |number, order| {
         let name = format!("a{number}");
         let holders = take(&raw, &name);
         let claims = asks.map(|ask| raw.make(ask(&name).lease(world.long_lease())));
@@ -141,9 +141,9 @@ fn two_sets_that_come_at_once_never_hold_together(world: &World) {
 
 fn a_claim_that_crosses_the_release_it_waits_for_is_served(world: &World) {
     let raw = world.raw();
-    let gates = [Arc::new(Gate::default()), Arc::new(Gate::default())];
+    let gates = [Arc::new(RequestGate::default()), Arc::new(RequestGate::default())];
     let [one, other] = world.stage().gated([&gates[0], &gates[1]]);
-    Gate::orders([&*gates[0], &*gates[1]], |number, order| {
+    RequestGate::orders([&*gates[0], &*gates[1]], |number, order| {
         let name = format!("a{number}");
         let ask = || long(world, Ask::mutex(world, &name));
         let (holder, next) = (raw.granted(world, ask()).0, raw.make(ask()));
@@ -158,9 +158,9 @@ fn a_claim_that_crosses_the_release_it_waits_for_is_served(world: &World) {
 
 fn a_forced_release_never_ends_a_successor(world: &World) {
     let raw = world.raw();
-    let gates = [Arc::new(Gate::default()), Arc::new(Gate::default())];
+    let gates = [Arc::new(RequestGate::default()), Arc::new(RequestGate::default())];
     let [evicts, others] = world.stage().gated([&gates[0], &gates[1]]);
-    Gate::orders([&*gates[0], &*gates[1]], |number, order| {
+    RequestGate::orders([&*gates[0], &*gates[1]], |number, order| {
         let text = format!("a{number}");
         let ask = || long(world, Ask::mutex(world, &text));
         let (holder, successor) = (raw.make(ask()), raw.make(ask().at_once()));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Ask, Gate, Raw, Waiting, World, list};
+use super::{Ask, Raw, RequestGate, Waiting, World, list};
 use crate::contract::{Claim, Refusal, Release, Released, Renewed, Verdict};
 
 list! { Idempotence:
@@ -90,9 +90,9 @@ fn cross(
     names: impl Fn(&str) -> Vec<String>,
 ) {
     let raw = world.raw();
-    let gates = [Arc::new(Gate::default()), Arc::new(Gate::default())];
+    let gates = [Arc::new(RequestGate::default()), Arc::new(RequestGate::default())];
     let [claims, releases] = world.stage().gated([&gates[0], &gates[1]]);
-    let orders = Gate::orders([&*gates[0], &*gates[1]], |number, order| {
+    let orders = RequestGate::orders([&*gates[0], &*gates[1]], |number, order| {
         let name = format!("a{number}");
         let holders = take(&raw, &name);
         let names = names(&name);

@@ -24,7 +24,7 @@ mod together;
 mod upgrade;
 mod waiting;
 
-use super::gate::Gate;
+use super::gate::RequestGate;
 use super::link::Fault;
 use super::raw::{Ask, Raw};
 use super::registry::{Need, Scenario, ScenarioGroup};

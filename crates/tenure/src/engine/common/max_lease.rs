@@ -32,7 +32,7 @@ pub(in crate::engine) fn connected(mut clients: Vec<String>) -> String {
     format!("clients are connected: {}", named(&clients))
 }
 
-/// The reason if somebody holds or waits; none if nobody does.
+/// The reason if there are holders or waiters; `None` if there are none.
 pub(in crate::engine) fn claimed(seen: &Snapshot) -> Option<String> {
     let holders = seen.slots.iter().flat_map(|slot| {
         slot.holders.iter().map(|holder| format!("{} holds {:?}", holder.about, slot.name))

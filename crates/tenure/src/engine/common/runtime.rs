@@ -1,9 +1,9 @@
 //! Where the connections of an engine live, and which of them serves a call.
 //!
-//! An engine has a thread with a runtime of its own ([`EngineThread`]): connections there live when the
-//! caller's runtime is busy, blocked or gone. A call from async code is faster on a connection that
-//! lives on the caller's own runtime ([`Callers`]): no other thread has to be woken. Two rules keep
-//! that from doing harm, and this file is the only place that knows them.
+//! An engine has a thread with a runtime of its own ([`EngineThread`]): connections there live when
+//! the caller's runtime is busy, blocked or gone. A call from async code is faster on a connection
+//! that lives on the caller's own runtime ([`Callers`]): no other thread has to be woken. Two rules
+//! keep that from doing harm, and this file is the only place that knows them.
 //!
 //! 1. [`Callers::find`], once per engine: the runtime has timers and sockets, and it runs tasks
 //!    while the caller waits. A runtime that was only entered, or whose one thread waits for us in

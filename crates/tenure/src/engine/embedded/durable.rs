@@ -28,7 +28,7 @@ use super::errors::stuck;
 use super::files::{is_damage, until_closed};
 use super::gate::{Environment, Gate};
 use super::store::WAIT;
-use super::txn::{Table, Txn, TxnError};
+use super::txn::{LmdbTable, Txn, TxnError};
 use crate::contract::{Error, ErrorKind};
 
 /// Address space for the environment; the file is only as large as what is in it.
@@ -46,7 +46,7 @@ pub(super) struct Durable {
     path: PathBuf,
     /// `None` once its files are gone: this process may open new ones at the same path.
     env: RwLock<Option<Env<WithoutTls>>>,
-    table: Table,
+    table: LmdbTable,
     /// Device and inode of the file, to notice that the path leads to another one.
     inode: (u64, u64),
 }
@@ -101,7 +101,7 @@ impl Durable {
     /// Runs one read transaction.
     pub(super) fn read<T>(
         &self,
-        read: impl FnOnce(&RoTxn<'_, WithoutTls>, Table) -> heed::Result<T>,
+        read: impl FnOnce(&RoTxn<'_, WithoutTls>, LmdbTable) -> heed::Result<T>,
     ) -> Result<T, Error> {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.gone())?;
@@ -212,7 +212,7 @@ fn failed(root: &StoreDirectory, path: &Path, error: TxnError) -> Error {
 }
 
 #[allow(unsafe_code, reason = "heed cannot see which processes map the file")]
-fn open_env(path: &Path) -> heed::Result<(Env<WithoutTls>, Table)> {
+fn open_env(path: &Path) -> heed::Result<(Env<WithoutTls>, LmdbTable)> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(MAP);
     until_closed(path);

@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::directory::{self, SetupLock, StoreDirectory, cannot, cannot_without};
 use super::gate::Gate;
 use super::store::WAIT;
-use super::txn::Table;
+use super::txn::LmdbTable;
 use crate::contract::{Error, ErrorKind};
 
 /// The map of a new store.
@@ -108,7 +108,7 @@ fn create_in(draft: &Path) -> Result<(), Error> {
 }
 
 #[allow(unsafe_code, reason = "heed cannot see which processes map the file")]
-pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>, Table)> {
+pub(super) fn open_env(path: &Path, map: usize) -> heed::Result<(Env<WithoutTls>, LmdbTable)> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(map);
     until_closed(path);

@@ -37,7 +37,7 @@ use super::liveness;
 use super::map::MAX_MAP;
 use super::sizes::Sizes;
 use super::slots::{RowContext, SlotRows};
-use super::txn::{Table, Txn, TxnError};
+use super::txn::{LmdbTable, Txn, TxnError};
 use crate::contract::{Error, ErrorKind, SessionId, Signal};
 use crate::ledger::seam::Mint;
 use crate::ledger::{Ledger, Now};
@@ -69,7 +69,7 @@ pub(super) struct Store {
     _users: File,
     /// `None` once the store is gone: this process may open another one at the same path.
     env: RwLock<Option<Env<WithoutTls>>>,
-    table: Table,
+    table: LmdbTable,
     sizes: Sizes,
     pub(super) gate: Gate,
     pub(super) data: File,

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::codec::Damaged;
 
 /// The one table of an environment: rows of bytes under keys of bytes.
-pub(super) type Table = Database<Bytes, Bytes>;
+pub(super) type LmdbTable = Database<Bytes, Bytes>;
 
 /// A key, on the stack where it is short.
 pub(super) type Key = SmallVec<[u8; 64]>;
@@ -29,12 +29,12 @@ pub(super) enum TxnError {
 /// One write transaction.
 pub(super) struct Txn<'e> {
     rows: RefCell<RwTxn<'e>>,
-    table: Table,
+    table: LmdbTable,
     error: Cell<Option<TxnError>>,
 }
 
 impl<'e> Txn<'e> {
-    pub(super) fn new(txn: RwTxn<'e>, table: Table) -> Self {
+    pub(super) fn new(txn: RwTxn<'e>, table: LmdbTable) -> Self {
         Self { rows: RefCell::new(txn), table, error: Cell::new(None) }
     }
 

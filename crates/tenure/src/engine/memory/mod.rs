@@ -1,8 +1,8 @@
 //! The memory engine: the ledger behind a mutex. Knows one process and no other.
 //!
-//! `memory:` opens a store of its own; `memory:NAME` opens the store of that name, shared by
-//! everybody in this process who names it. Locks end with the process. It is the engine of tests,
-//! and of programs that want these locks among their own tasks.
+//! `memory:` opens a store of its own; `memory:NAME` opens the store of that name, which all
+//! sessions of this process share that name it. Locks end with the process. It is the engine of
+//! tests, and of programs that want these locks among their own tasks.
 
 mod cells;
 

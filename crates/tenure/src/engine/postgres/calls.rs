@@ -2,9 +2,9 @@
 //! the schema, parse the rows, and deliver the signals among them.
 //!
 //! A call from async code uses the connection on the callers' runtime, if that runtime is fit to
-//! serve it ([`Callers::serves`](crate::engine::common::runtime::Callers::serves)); all others use the
-//! connection on the engine's own thread. There are no retries here: a failed call is an error,
-//! with its effect, and the session decides.
+//! serve it (`Callers::serves` in `common/runtime.rs`); all others use the connection on the
+//! engine's own thread. There are no retries here: a failed call is an error, with its effect, and
+//! the session decides.
 
 use std::sync::atomic::Ordering;
 

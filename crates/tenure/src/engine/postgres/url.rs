@@ -180,7 +180,7 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
     };
     if !ours.has_ssl_mode {
         let near = config.get_hosts().iter().all(is_near);
-        // Nobody listens between two processes of a host; between hosts anybody may.
+        // What two processes of one host exchange does not pass a network; between hosts it does.
         config.ssl_mode(if near { SslMode::Disable } else { SslMode::Require });
     }
     let handshake = config.get_connect_timeout().copied().unwrap_or(HANDSHAKE);

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use self::options::Options;
+use self::options::UrlOptions;
 use crate::contract::{Error, ErrorKind};
 use crate::engine::common::url::{
     Host, PASSWORD_FILE, Password, SplitUrl, TlsFiles, decode, digits, joined, refuse_plaintext,
@@ -214,7 +214,7 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
     let split =
         if kind == Kind::Sentinel { split } else { split.without_fragment().map_err(wrong)? };
     let (user, password) = split.user_and_password().map_err(wrong)?;
-    let options = Options::read(&split.options().map_err(wrong)?, tls, kind)?;
+    let options = UrlOptions::read(&split.options().map_err(wrong)?, tls, kind)?;
     let below = split.path.strip_prefix('/').unwrap_or(split.path);
     let (address, db) = match kind {
         Kind::Unix => (read_socket(split.hosts, split.path)?, options.db.unwrap_or(0)),

@@ -87,7 +87,7 @@ impl Scene {
         scene
     }
 
-    /// Promise 1, pair by pair: a claim that needs the slot alone shares it only with its own owner,
+    /// Promise 1, pair by pair: a claim that needs the slot alone shares it only with its owner,
     /// ancestors and descendants. Permits are counted.
     pub(super) fn too_heavy(&self) -> bool {
         if let Shape::Semaphore(permits) = self.shape {

@@ -23,7 +23,7 @@ const KNOWN: &[&str] = &[
 
 #[derive(Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
-pub(super) struct Options {
+pub(super) struct UrlOptions {
     pub(super) password_file: Option<PathBuf>,
     pub(super) tls: TlsFiles,
     pub(super) db: Option<u32>,
@@ -37,7 +37,7 @@ pub(super) struct Options {
     pub(super) new: bool,
 }
 
-impl Options {
+impl UrlOptions {
     pub(super) fn read(pairs: &[(&str, &str)], tls: bool, kind: Kind) -> Result<Self, Error> {
         let mut options = Self::default();
         let (mut ca, mut cert, mut key) = (None, None, None);
