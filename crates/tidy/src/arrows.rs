@@ -144,9 +144,9 @@ fn absolute(module: &[&str], used: &str) -> Option<String> {
         return None;
     }
     let mut segments = used.split("::").peekable();
-    let mut place: Vec<&str> = match segments.peek()? {
-        &"crate" => Vec::new(),
-        &"super" => module.to_vec(),
+    let mut place: Vec<&str> = match *segments.peek()? {
+        "crate" => Vec::new(),
+        "super" => module.to_vec(),
         _ => return None,
     };
     for segment in segments {

@@ -11,6 +11,8 @@ pub const DATA: &str = "crates/tenure/src/conformance/promises.rs";
 pub fn in_model(page: &str) -> Vec<String> {
     let list = page.split("## The promises").nth(1).unwrap_or_default();
     let list = list.split("\n## ").next().unwrap_or_default();
+    // A sentence may go on in the next line.
+    let list = list.replace("\n   ", " ");
     let mut found: Vec<String> = Vec::new();
     for line in list.lines() {
         let item = line.split_once(". **").filter(|(number, _)| {
