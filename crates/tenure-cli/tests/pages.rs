@@ -70,17 +70,20 @@ fn check(command: &str) -> Result<(), String> {
     match words.as_slice() {
         ["cargo", "run", "--release", "--", args @ ..] | ["tenure", args @ ..] => known(args),
         ["cargo", "test", "-p", package, "--test", test, ..] => {
-            let file = exists(&format!("crates/{package}/tests/{test}.rs"));
-            file.or_else(|why| {
-                exists(&format!("crates/{package}/tests/{test}/main.rs")).or(Err(why))
-            })
+            let (file, folder) = (format!("tests/{test}.rs"), format!("tests/{test}/main.rs"));
+            let places = ["crates", "tools"].map(|place| format!("{place}/{package}"));
+            let found =
+                places.iter().flat_map(|place| [&file, &folder].map(|f| format!("{place}/{f}")));
+            let mut tried = found.map(|path| exists(&path));
+            tried.find(Result::is_ok).unwrap_or_else(|| exists(&format!("{}/{file}", places[0])))
         }
         // The benchmark and the house rules have tests of their own; here it is enough that the
         // crate is there.
         ["cargo", "run", "--release", "-p", package, "--", ..]
         | ["cargo", "run", "-p", package, "--", ..]
         | ["cargo", "test" | "clippy" | "doc", "-p", package, ..] => {
-            exists(&format!("crates/{package}"))
+            let crates = exists(&format!("crates/{package}"));
+            crates.or_else(|why| exists(&format!("tools/{package}")).or(Err(why)))
         }
         // A tool of its own, which no test assumes to be there.
         ["cargo", "fmt" | "clippy" | "test" | "doc" | "mutants", ..] => Ok(()),

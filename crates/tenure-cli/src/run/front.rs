@@ -207,8 +207,9 @@ fn has_terminal() -> bool {
 /// Takes a shared lock on the file whose lock says that the session lives. If it is gone, the
 /// session is over already.
 fn share_liveness(path: &Path) -> io::Result<Option<File>> {
+    let gone = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
     let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if gone.contains(&error.kind()) => return Ok(None),
         file => file?,
     };
     fcntl_lock(&file, FlockOperation::NonBlockingLockShared)?;
@@ -243,4 +244,21 @@ pub(super) fn environment() -> Vec<CString> {
         CString::new(line).ok()
     };
     std::env::vars_os().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store that vanished is a loss, which the guardian finds: no failure of ours.
+    #[test]
+    fn a_liveness_file_that_is_gone_is_no_failure() {
+        let folder = std::env::temp_dir().join(format!("tenure-front-{}", std::process::id()));
+        std::fs::write(&folder, "a file where the store was").unwrap();
+        for path in [folder.join("sessions/1"), folder.with_extension("nowhere").join("1")] {
+            assert!(share_liveness(&path).unwrap().is_none(), "{}", path.display());
+        }
+        assert!(share_liveness(&folder).unwrap().is_some(), "what is there is locked");
+        std::fs::remove_file(&folder).unwrap();
+    }
 }

@@ -14,8 +14,8 @@ const NUMBER: i64 = 9_162_028_425_427_799_623;
 
 async fn two(server: &Postgres) -> (Advisory, Advisory) {
     (
-        Advisory::connect(&server.url()).await.unwrap(),
-        Advisory::connect(&server.url()).await.unwrap(),
+        Advisory::connect(&server.patient_url()).await.unwrap(),
+        Advisory::connect(&server.patient_url()).await.unwrap(),
     )
 }
 
@@ -38,7 +38,7 @@ async fn one_at_a_time_in_a_process_and_between_processes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_locks_live_on_the_first_connections() {
     let server = Postgres::start();
-    let one = Advisory::connect(&server.url()).await.unwrap();
+    let one = Advisory::connect(&server.patient_url()).await.unwrap();
     let mut guards = Vec::new();
     for number in 0..1000_i64 {
         guards.push(one.exclusive(number).lock().await.unwrap());
@@ -53,7 +53,7 @@ async fn a_thousand_locks_live_on_the_first_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_pairs_and_names_are_the_servers_own_keys() {
     let server = Postgres::start();
-    let one = Advisory::connect(&server.url()).await.unwrap();
+    let one = Advisory::connect(&server.patient_url()).await.unwrap();
     let other = client(&server.url()).await;
     for key in [
         Key::from(i64::MIN),
@@ -202,7 +202,7 @@ async fn a_wait_on_a_connection_that_ends_is_an_error_and_the_next_one_is_served
 #[test]
 fn without_a_runtime_it_has_a_thread_of_its_own() {
     let server = Postgres::start();
-    let one = block_on(Advisory::connect(&server.url())).unwrap();
+    let one = block_on(Advisory::connect(&server.patient_url())).unwrap();
     let guard = block_on(one.exclusive("a").lock()).unwrap();
     assert!(block_on(one.exclusive("a").try_lock()).unwrap().is_none());
     let limit = Duration::from_millis(20);
@@ -220,7 +220,7 @@ fn without_a_runtime_it_has_a_thread_of_its_own() {
 fn the_end_of_the_runtime_gives_everything_back() {
     let server = Postgres::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let one = runtime.block_on(Advisory::connect(&server.url())).unwrap();
+    let one = runtime.block_on(Advisory::connect(&server.patient_url())).unwrap();
     let guard = runtime.block_on(one.exclusive("a").lock()).unwrap();
     drop(runtime);
     assert_locks(&server, 0, 0);

@@ -28,7 +28,7 @@ async fn on_connections_of_our_own() {
     for holds in [false, true] {
         let stranger = stranger(&server, holds).await;
         for times in 0..AWAITS {
-            let ours = Advisory::connect(&server.url()).await.unwrap();
+            let ours = Advisory::connect(&server.patient_url()).await.unwrap();
             let held = ours.exclusive("other").lock().await.unwrap();
             let lock = ours.exclusive(KEY);
             drop(dropped_after(times, lock.lock()).await);

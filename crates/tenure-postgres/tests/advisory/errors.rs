@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_millis(20);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_was_named_is_shown_by_its_name_and_its_number() {
     let server = Postgres::start();
-    let one = Advisory::connect(&server.url()).await.unwrap();
+    let one = Advisory::connect(&server.patient_url()).await.unwrap();
     let held = one.exclusive("reports").lock().await.unwrap();
     assert_eq!(held.key().to_string(), SHOWN);
     let mut errors = vec![soon(one.shared("reports").timeout(LIMIT).lock()).await.unwrap_err()];
@@ -39,7 +39,7 @@ async fn a_lock_that_was_named_is_shown_by_its_name_and_its_number() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_that_a_check_finds_is_not_told_as_a_release() {
     let server = Postgres::start();
-    let one = Advisory::connect(&server.url()).await.unwrap();
+    let one = Advisory::connect(&server.patient_url()).await.unwrap();
     let guard = one.exclusive("reports").lock().await.unwrap();
     let mut session = Session::new(client(&server.url()).await);
     let mut own = session.exclusive((0, 7)).lock().await.unwrap();

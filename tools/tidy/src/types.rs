@@ -50,7 +50,8 @@ pub fn doubles<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<S
 
 /// The crate whose source a file is.
 fn crate_of(path: &str) -> Option<&str> {
-    let (of, _) = path.strip_prefix("crates/")?.split_once("/src/")?;
+    let below = path.strip_prefix("crates/").or_else(|| path.strip_prefix("tools/"))?;
+    let (of, _) = below.split_once("/src/")?;
     (!is_test_file(path)).then_some(of)
 }
 

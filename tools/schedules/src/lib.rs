@@ -6,19 +6,19 @@
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "the session's sources as they are")]
 #![allow(missing_docs, missing_debug_implementations, reason = "an unpublished test crate")]
 
-#[path = "../../tenure/src/contract/mod.rs"]
+#[path = "../../../crates/tenure/src/contract/mod.rs"]
 mod contract;
-#[path = "../../tenure/src/ledger/mod.rs"]
+#[path = "../../../crates/tenure/src/ledger/mod.rs"]
 mod ledger;
-#[path = "../../tenure/src/limits.rs"]
+#[path = "../../../crates/tenure/src/limits.rs"]
 mod limits;
-#[path = "../../tenure/src/process.rs"]
+#[path = "../../../crates/tenure/src/process.rs"]
 mod process;
-#[path = "../../tenure/src/seeded.rs"]
+#[path = "../../../crates/tenure/src/seeded.rs"]
 mod seeded;
-#[path = "../../tenure/src/session/mod.rs"]
+#[path = "../../../crates/tenure/src/session/mod.rs"]
 mod session;
-#[path = "../../tenure/src/time/mod.rs"]
+#[path = "../../../crates/tenure/src/time/mod.rs"]
 mod time;
 
 /// The session's primitives, under the explorer's control.

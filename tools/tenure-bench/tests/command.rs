@@ -12,7 +12,7 @@ fn the_command_is_measured_beside_flock() {
     if !Path::new(bench).with_file_name("tenure").exists() {
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--manifest-path"])
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../tenure-cli/Cargo.toml"))
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/tenure-cli/Cargo.toml"))
             .status();
         assert!(built.expect("cargo").success());
     }

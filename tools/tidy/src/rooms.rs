@@ -40,7 +40,7 @@ pub fn engine_files<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<String>
         for file in FILES.iter().filter(|file| !has(engine, file) && !excepted(engine, file)) {
             complaints.push(format!(
                 "{ENGINES}{engine}/{file}.rs is missing; where is that concern? Every engine has \
-                 it, or a line with the reason in crates/tidy/src/rooms.rs"
+                 it, or a line with the reason in tools/tidy/src/rooms.rs"
             ));
         }
     }

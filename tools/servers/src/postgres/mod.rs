@@ -68,6 +68,13 @@ impl Postgres {
         format!("postgres://{ADMIN}@127.0.0.1:{}/postgres", self.port())
     }
 
+    /// The same with a minute to connect, for tests that connect often: on a busy machine a server
+    /// may need longer than clients wait by default.
+    #[must_use]
+    pub fn patient_url(&self) -> String {
+        format!("{}?connect_timeout=60", self.url())
+    }
+
     /// The same as another user, with a password. Both must be fit for a URL.
     #[must_use]
     pub fn url_as(&self, user: &str, password: &str) -> String {

@@ -72,7 +72,7 @@ mod tests {
     use std::path::PathBuf;
 
     fn here() -> PathBuf {
-        root().join("crates/tidy")
+        root().join("tools/tidy")
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub fn imports(path: &str, text: &str) -> Vec<String> {
     let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == room) else {
         return vec![format!(
             "{path}: `{room}` is a new room; who may import it, and whom may it import? \
-             Add it to the table in crates/tidy/src/arrows.rs and to ARCHITECTURE.md"
+             Add it to the table in tools/tidy/src/arrows.rs and to ARCHITECTURE.md"
         )];
     };
     let is_room = |name: &str| ROOMS.iter().any(|(known, _)| *known == name);
@@ -120,7 +120,7 @@ fn client_imports(path: &str, text: &str) -> Vec<String> {
         if !is_scope && !within(&format!("crate::{home}")) && !allowed {
             complaints.push(format!(
                 "{path}:{line}: a client imports `{used}`; can the engine pass it in? What a \
-                 client needs from outside is listed in crates/tidy/src/arrows.rs"
+                 client needs from outside is listed in tools/tidy/src/arrows.rs"
             ));
         }
     }
