@@ -64,7 +64,8 @@ fn binary() -> Result<PathBuf, Error> {
     let here = std::env::current_exe().map_err(|error| failed("cannot find myself", error))?;
     let binary = here.with_file_name("tenure");
     if let Some(cargo) = std::env::var_os("CARGO").filter(|_| !cfg!(debug_assertions)) {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/tenure-cli/Cargo.toml");
+        let manifest =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/tenure-cli/Cargo.toml");
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--release", "--manifest-path"]).arg(manifest);
         timed(build)?;
