@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence, FenceFloor, Fencing,
-    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Raised, Release, Released,
-    Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict, Wake,
+    Claim, ClaimRef, Engine, Evicted, Eviction, Fence, Fencing, Pending, Promises, Query, Raised,
+    Release, Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verdict, Wake,
+    optional_objects,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};
@@ -104,33 +104,15 @@ impl Engine for Store {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push((session, listener));
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        None
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        None
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        None
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        None
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        None
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        None
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        None
-    }
+    optional_objects!(self:
+        cells => None,
+        fence_floor => None,
+        replication => None,
+        partitions => None,
+        diagnostics => None,
+        ownership_proof => None,
+        local => None,
+    );
 }
 
 impl fmt::Debug for Store {

@@ -37,6 +37,7 @@ pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
 };
 pub use name::{Name, Namespace};
+pub(crate) use optional::optional_objects;
 pub use optional::{
     Diagnostics, FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Replication,
 };

@@ -82,3 +82,32 @@ pub trait InlineWait: Send + Sync {
     /// Interrupts the thread that waits for the session.
     fn interrupt(&self, session: SessionId);
 }
+
+/// The accessors of an engine's optional objects as a table. One that is left out does not compile.
+macro_rules! optional_objects {
+    ($engine:ident: $($accessor:ident => $object:expr),+ $(,)?) => {
+        $(optional_objects!(@ $engine $accessor $object);)+
+    };
+    (@ $engine:ident cells $object:expr) => {
+        fn cells(&$engine) -> Option<&dyn $crate::contract::Cells> { $object }
+    };
+    (@ $engine:ident fence_floor $object:expr) => {
+        fn fence_floor(&$engine) -> Option<&dyn $crate::contract::FenceFloor> { $object }
+    };
+    (@ $engine:ident replication $object:expr) => {
+        fn replication(&$engine) -> Option<&dyn $crate::contract::Replication> { $object }
+    };
+    (@ $engine:ident partitions $object:expr) => {
+        fn partitions(&$engine) -> Option<&dyn $crate::contract::Partitions> { $object }
+    };
+    (@ $engine:ident diagnostics $object:expr) => {
+        fn diagnostics(&$engine) -> Option<&dyn $crate::contract::Diagnostics> { $object }
+    };
+    (@ $engine:ident ownership_proof $object:expr) => {
+        fn ownership_proof(&$engine) -> Option<&dyn $crate::contract::OwnershipProof> { $object }
+    };
+    (@ $engine:ident local $object:expr) => {
+        fn local(&$engine) -> Option<&dyn $crate::contract::LocalSessions> { $object }
+    };
+}
+pub(crate) use optional_objects;

@@ -64,9 +64,9 @@ use self::sessions::Sessions;
 pub use self::url::Location;
 use super::Terms;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, FenceFloor, Fencing,
-    IdMap, LocalSessions, Name, OwnershipProof, Partitions, Pending, Promises, Query, Release,
-    Released, Renewed, Replication, SessionId, SignalListener, Snapshot, Survives, Verdict, Wake,
+    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name, Pending, Promises,
+    Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verdict,
+    Wake, optional_objects,
 };
 pub use crate::ledger::Census;
 use crate::time::Clock;
@@ -143,33 +143,15 @@ impl Engine for EmbeddedEngine {
         self.join(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        Some(&self.cells)
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        Some(self)
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        None
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        None
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        None
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        None
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        Some(&*self.sessions)
-    }
+    optional_objects!(self:
+        cells => Some(&self.cells),
+        fence_floor => Some(self),
+        replication => None,
+        partitions => None,
+        diagnostics => None,
+        ownership_proof => None,
+        local => Some(&*self.sessions),
+    );
 }
 
 impl Drop for EmbeddedEngine {

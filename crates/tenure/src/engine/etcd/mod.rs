@@ -77,10 +77,10 @@ use self::waiters::Waiters;
 use self::watches::Watches;
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence,
-    FenceFloor, Fencing, Finding, LocalSessions, Name, Ownership, OwnershipProof, Partitions,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
-    SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
+    Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, Finding, Name, Ownership, OwnershipProof, Pending, Promises, Query, Raised, Release,
+    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
+    optional_objects,
 };
 use crate::ledger::Now;
 use crate::sync::Mutex;
@@ -223,33 +223,15 @@ impl Engine for EtcdEngine {
         self.inner.listen(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        Some(self)
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        Some(self)
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        None
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        None
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        Some(self)
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        Some(self)
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        None
-    }
+    optional_objects!(self:
+        cells => Some(self),
+        fence_floor => Some(self),
+        replication => None,
+        partitions => None,
+        diagnostics => Some(self),
+        ownership_proof => Some(self),
+        local => None,
+    );
 }
 
 impl FenceFloor for EtcdEngine {

@@ -14,10 +14,9 @@ use self::cells::MemoryCells;
 use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, IdMap, LocalSessions, Name, Namespace, OwnershipProof, Partitions, Pending, Promises,
-    Query, Raised, Release, Released, Renewed, Replication, SessionId, Signal, SignalListener,
-    Snapshot, Verb, Verdict, Wake,
+    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, IdMap, Name,
+    Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal,
+    SignalListener, Snapshot, Verb, Verdict, Wake, optional_objects,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -135,33 +134,15 @@ impl Engine for MemoryEngine {
         listeners.insert(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        Some(&self.inner.cells)
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        Some(self)
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        None
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        None
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        None
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        None
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        None
-    }
+    optional_objects!(self:
+        cells => Some(&self.inner.cells),
+        fence_floor => Some(self),
+        replication => None,
+        partitions => None,
+        diagnostics => None,
+        ownership_proof => None,
+        local => None,
+    );
 }
 
 impl FenceFloor for MemoryEngine {

@@ -61,9 +61,9 @@ use self::url::Location;
 use super::Terms;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, FenceFloor, Fencing,
-    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release, Released,
-    Renewed, Replication, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
+    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
+    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
+    optional_objects,
 };
 
 /// What the PostgreSQL engine promises.
@@ -261,31 +261,13 @@ impl Engine for PostgresEngine {
         self.register(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        Some(self)
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        Some(self)
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        None
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        None
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        Some(self)
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        None
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        None
-    }
+    optional_objects!(self:
+        cells => Some(self),
+        fence_floor => Some(self),
+        replication => None,
+        partitions => None,
+        diagnostics => Some(self),
+        ownership_proof => None,
+        local => None,
+    );
 }

@@ -60,10 +60,9 @@ use self::signals::PushRouter;
 pub(crate) use self::testing::{Staged, on_stage};
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, LocalSessions, OwnershipProof, Partitions, Parts, Pending, Promises, Query, Raised,
-    Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot, Survives, Verb,
-    Verdict, Wake,
+    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, Parts, Pending,
+    Promises, Query, Raised, Release, Released, Renewed, SessionId, SignalListener, Snapshot,
+    Survives, Verb, Verdict, Wake, optional_objects,
 };
 use crate::time::Clock;
 
@@ -205,33 +204,15 @@ impl Engine for RedisEngine {
         self.listen(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        Some(self)
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        Some(self)
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        Some(self)
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        None
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        Some(self)
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        None
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        None
-    }
+    optional_objects!(self:
+        cells => Some(self),
+        fence_floor => Some(self),
+        replication => Some(self),
+        partitions => None,
+        diagnostics => Some(self),
+        ownership_proof => None,
+        local => None,
+    );
 }
 
 impl FenceFloor for RedisEngine {

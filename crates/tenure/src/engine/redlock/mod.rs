@@ -69,10 +69,9 @@ use self::signals::ProcessWaiters;
 pub(crate) use self::testing::WeakEngine;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence,
-    FenceFloor, Fencing, Finding, LocalSessions, OwnershipProof, Partitions, Pending, Promises,
-    Query, Raised, Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot,
-    Survives, Verdict, Wake,
+    Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, Finding, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
+    SignalListener, Snapshot, Survives, Verdict, Wake, optional_objects,
 };
 use crate::engine::redis::client::RequestError;
 
@@ -194,33 +193,15 @@ impl Engine for RedlockEngine {
         self.quorum.listen(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        None
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        Some(self)
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        None
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        None
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        Some(self)
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        None
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        None
-    }
+    optional_objects!(self:
+        cells => None,
+        fence_floor => Some(self),
+        replication => None,
+        partitions => None,
+        diagnostics => Some(self),
+        ownership_proof => None,
+        local => None,
+    );
 }
 
 impl FenceFloor for RedlockEngine {

@@ -49,10 +49,9 @@ use super::keys::RedisKeys;
 use super::scripts::ScriptOptions;
 use super::signals::PushRouter;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
-    FenceFloor, Finding, LocalSessions, Name, OwnershipProof, Partitions, Parts, Pending, Promises,
-    Query, Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot, Verb,
-    Verdict,
+    Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
+    Name, Partitions, Parts, Pending, Promises, Query, Release, Released, Renewed, Replication,
+    SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
 };
 use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::time::Clock;
@@ -165,33 +164,15 @@ impl Engine for ClusterEngine {
         self.listen(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        Some(self)
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        None
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        Some(self)
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        Some(self)
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        Some(self)
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        None
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        None
-    }
+    optional_objects!(self:
+        cells => Some(self),
+        fence_floor => None,
+        replication => Some(self),
+        partitions => Some(self),
+        diagnostics => Some(self),
+        ownership_proof => None,
+        local => None,
+    );
 }
 
 impl Replication for ClusterEngine {
