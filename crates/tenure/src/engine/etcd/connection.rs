@@ -31,6 +31,7 @@ use super::tasks::CallerRuntime;
 use super::testing::GatePass;
 use super::url::Location;
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::jitter;
 use crate::engine::common::url::TlsFiles;
 use crate::limits;
 use crate::sync::{Mutex, PoisonError};
@@ -104,7 +105,7 @@ impl ClusterConnection {
             location.endpoints().into_iter().map(member).collect::<Result<_, _>>()?;
         let limit = if members.len() > 1 { MEMBER_TIMEOUT } else { limits::CALL };
         // Spreads clients that start at the same time over the members.
-        let first = usize::from(crate::sync::random_bytes()[0]) % members.len();
+        let first = jitter::index(members.len());
         let (current, _) = watch::channel(first);
         let (observed, restored) = (Mutex::new(ClusterState::default()), AtomicBool::new(false));
         let restored_notify = Notify::new();

@@ -2,10 +2,10 @@
 //! server's work for a notification grows with the number of listening connections.
 //!
 //! A task owns the connection and processes one [`ListenRequest`] at a time. When the connection
-//! breaks, the task reconnects by itself, with exponential backoff, because no caller may come:
-//! sessions that only wait send nothing but renewals, and those use another connection. On each new
-//! connection all registered sessions are subscribed before the state becomes `Up`; then the
-//! sessions get a resync, since notifications sent meanwhile are lost.
+//! breaks, the task reconnects by itself, with exponential backoff and jitter, because no caller
+//! may come: sessions that only wait send nothing but renewals, and those use another connection.
+//! On each new connection all registered sessions are subscribed before the state becomes `Up`;
+//! then the sessions get a resync, since notifications sent meanwhile are lost.
 //!
 //! A second task drives the socket and passes notifications to the [`SignalRouter`]. It must not
 //! wait for the first one, which waits for replies on the same socket.
@@ -28,6 +28,7 @@ use super::errors::{self, Delivery};
 use super::signals::channel;
 use super::tls::Encrypted;
 use crate::contract::{Error, ErrorKind, SessionId};
+use crate::engine::common::jitter;
 use crate::limits;
 
 /// The first pause before a reconnect; it doubles with each failed attempt.
@@ -121,7 +122,7 @@ async fn run(
     first: oneshot::Sender<Result<(), Error>>,
 ) {
     let mut first = Some(first);
-    let mut backoff = MIN_BACKOFF;
+    let mut failures = 0;
     loop {
         match open(&context).await {
             Ok((client, closed)) => {
@@ -131,7 +132,7 @@ async fn run(
                     // Notifications were lost while the connection was down.
                     None => context.router.resync(),
                 }
-                backoff = MIN_BACKOFF;
+                failures = 0;
                 let served = serve(&context, &client, closed, &mut requests, &state).await;
                 state.send_replace(ListenerState::Down);
                 if served == Served::HandleDropped {
@@ -150,8 +151,8 @@ async fn run(
         if requests.is_closed() {
             return;
         }
-        tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(MAX_BACKOFF);
+        tokio::time::sleep(jitter::backoff(MIN_BACKOFF, MAX_BACKOFF, failures)).await;
+        failures += 1;
     }
 }
 

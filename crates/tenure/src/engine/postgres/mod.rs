@@ -46,7 +46,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use uuid::Uuid;
 
 use self::claims::{ContendedNames, UnsentClaims, WaitingClaims};
 use self::connect::ConnectionContext;
@@ -59,6 +58,7 @@ use self::statements::{Function, Parameters};
 pub(crate) use self::testing::{WeakEngine, install_suite_schema};
 use self::url::Location;
 use super::Terms;
+use super::common::jitter;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
     Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
@@ -211,8 +211,7 @@ impl PostgresEngine {
         handle.spawn(async move {
             loop {
                 // Jitter, so that many clients do not sweep at once.
-                let jitter = u32::from(Uuid::new_v4().as_bytes()[0]);
-                tokio::time::sleep(SWEEP_INTERVAL + SWEEP_INTERVAL * jitter / 255).await;
+                tokio::time::sleep(jitter::spread(SWEEP_INTERVAL)).await;
                 let Some(inner) = weak.upgrade() else { return };
                 let engine = Self { inner };
                 if let Err(error) = engine.sweep().await {

@@ -10,11 +10,11 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::jitter;
 use crate::engine::common::url::{
     PASSWORD_FILE, Password, Problem, TlsFiles, decode, file, is_loopback, options,
 };
 use crate::limits;
-use crate::sync::random_bytes;
 
 /// How long sent bytes may stay unacknowledged before the kernel gives a connection up.
 const UNHEARD: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ impl Location {
         let count = config.get_hosts().len().max(config.get_hostaddrs().len());
         let mut hosts: Vec<Config> = (0..count).map(|at| only(&config, at)).collect();
         if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
-            hosts.rotate_left(usize::from(random_bytes()[0]) % count);
+            hosts.rotate_left(jitter::index(count));
         }
         Ok(hosts)
     }
