@@ -216,7 +216,7 @@ fn a_cluster_is_looked_at_node_by_node() {
     one.cmd(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).unwrap();
     one.cmd(&["CONFIG", "SET", "maxmemory", "100mb"]).unwrap();
     let report = Report::of(&Place::memory().reached_by(cluster.url() + "?eviction=allow"));
-    report.has("memory", "bad", &format!("127.0.0.1:{} (allkeys-lru) may throw", one.port()));
+    report.has("memory", "bad", &format!("127.0.0.1:{} (allkeys-lru) may evict locks", one.port()));
     report.has("fail-over", "ok", "begins after 1s");
     assert_eq!(report.code, 1);
 }

@@ -57,9 +57,9 @@ pub const FENCE_FLOOR: u64 = FENCE - (1 << 40);
 pub const MIN_MARGIN: Duration = Duration::from_millis(2);
 /// Time limit of one call to the store.
 pub const CALL: Duration = Duration::from_secs(2);
-/// How long closing waits for the store to confirm that everything was given back.
+/// How long `close` waits for the store to confirm all releases.
 pub const CLOSE: Duration = Duration::from_secs(3);
-/// How often a try-claim is sent before its caller hears that the store is away. A claim that may
+/// How many times a try-claim is sent before its caller gets `Unavailable`. A claim that may
 /// wait is sent until its wait is over.
 pub const CLAIM_TRIES: u32 = 3;
 /// Longest pause between two attempts to reach a store that is away, without the jitter.

@@ -78,10 +78,15 @@ fn a_redis_url_at_another_server() {
         ("redis://127.0.0.1:PORT", closing(), Unavailable, lost),
         ("redis://127.0.0.1:PORT", silent(), Unavailable, late),
         ("redis://127.0.0.1:PORT", web(), InvalidOption, strange),
-        ("redis+sentinel://127.0.0.1:PORT/mymaster", postgres(), Unavailable, "was lost"),
+        (
+            "redis+sentinel://127.0.0.1:PORT/mymaster",
+            postgres(),
+            Unavailable,
+            "lost during the handshake",
+        ),
         ("redis+sentinel://127.0.0.1:PORT/mymaster", silent(), Unavailable, late),
         ("redis+sentinel://127.0.0.1:PORT/mymaster", web(), InvalidOption, strange),
-        ("redis+cluster://127.0.0.1:PORT", postgres(), Unavailable, "was lost"),
+        ("redis+cluster://127.0.0.1:PORT", postgres(), Unavailable, "lost during the handshake"),
         ("redis+cluster://127.0.0.1:PORT", silent(), Unavailable, late),
         ("redis+cluster://127.0.0.1:PORT", web(), InvalidOption, strange),
     ]);
@@ -91,7 +96,7 @@ fn a_redis_url_at_another_server() {
     };
     for (url, kind, text) in [
         (three(silent), Unavailable, late),
-        (three(closing), Unavailable, "was lost"),
+        (three(closing), Unavailable, "lost during the handshake"),
         (three(web), InvalidOption, strange),
     ] {
         assert_refused(&[(&url, 0, kind, text)]);

@@ -125,7 +125,7 @@ impl Stage for RedlockStage {
     }
 
     fn lease(&self) -> Duration {
-        // Long for the same reason as on one server.
+        // Long, because keys expire by the servers' real clocks: see `lease` in `redis.rs`.
         Duration::from_secs(20)
     }
 

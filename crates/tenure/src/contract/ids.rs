@@ -92,7 +92,7 @@ id! {
     OwnerId
 }
 id! {
-    /// One process's standing with one engine.
+    /// The connection of one process to one engine; its claims belong to it.
     SessionId
 }
 

@@ -58,7 +58,8 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send +
 ///   if the call had been made or as if it had not.
 /// - Every verb that touches a slot first drops what is dead there and serves the queue.
 /// - Repeating a living claim by its id renews it and returns the same reply.
-/// - An engine never retries on its own and never waits for a lock: it replies and, later, pushes.
+/// - To repeat a claim whose effect is unknown is left to the session. An engine never waits for a
+///   lock: it replies and, later, pushes.
 /// - Signals are delivered from the engine's own thread or from a caller's, never while the engine
 ///   holds a lock of its own, and may be lost.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {

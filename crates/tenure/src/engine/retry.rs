@@ -1,7 +1,7 @@
-//! Connecting to a store that may be away for a moment. Knows time and errors, not stores.
+//! Connecting with retries while the store is unreachable. The same for all engines.
 //!
 //! There is no session yet whose keeper could wake us, and perhaps no runtime with timers. So a
-//! thread waits on an alarm of the clock, as long as we connect, and wakes the future.
+//! thread is the timer: until the connection is made, it waits for deadlines and wakes the future.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The line before one slot: who waits, in which order, until when. Knows order, not weights.
+//! The queue of one slot: who waits, in which order, until when. Knows order, not weights.
 //!
 //! The order is a function of the present state alone: first the tickets whose owner or ancestor
 //! holds the slot, then the others, each by arrival. The rules ask only through the methods here,

@@ -47,7 +47,7 @@ pub(crate) struct Now {
 
 /// The state of one namespace, and the rules over it.
 ///
-/// The state stands in memory ([`Heap`]); engines of this crate keep it elsewhere.
+/// The state is kept in memory ([`Heap`]) or wherever another [`Shelf`] keeps it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger<S = Heap> {
     shelf: S,

@@ -1,4 +1,4 @@
-//! Where slots and tombstones stand. Knows how to find them, not what they mean.
+//! Storage of slots and tombstones. Knows how to find them, not what they mean.
 //!
 //! The rules reach slots only through [`Shelf`], so that an engine can keep them elsewhere.
 

@@ -140,7 +140,7 @@ pub struct UpgradeError<G> {
 }
 
 impl<G> From<UpgradeError<G>> for Error {
-    /// Keeps the error and drops the guard, which gives the lock back.
+    /// Keeps the error and drops the guard, which releases the lock.
     fn from(unchanged: UpgradeError<G>) -> Self {
         unchanged.error
     }

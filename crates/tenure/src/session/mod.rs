@@ -324,7 +324,7 @@ fn seed(id: SessionId) -> u64 {
     ])
 }
 
-/// Mixes a counter into a number that looks random (the finaliser of `SplitMix64`).
+/// The finalizer of `SplitMix64`: turns a counter into jitter.
 fn seed_mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -17,7 +17,7 @@ pub struct Rules {
     pub queue: bool,
     /// How long a name may be free while a claim waits for it.
     pub wake_within: Duration,
-    /// The link loses calls and pushes: what was let go may linger in the store for a lease.
+    /// The link loses calls and pushes, so a released claim may stay in the store for a lease.
     pub lossy: bool,
     /// The run has come to rest: nothing may be left open.
     pub at_rest: bool,

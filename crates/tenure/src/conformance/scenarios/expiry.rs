@@ -1,6 +1,6 @@
 //! Expiry: what is not renewed ends by itself, once, and nothing but a renewal puts that off.
 //!
-//! Who is renewed and who is not speak through clients of their own: a store may keep one expiry
+//! Renewed and unrenewed claims belong to different clients, because a store may keep one expiry
 //! for all claims of a session.
 
 use super::{Ask, World, list};

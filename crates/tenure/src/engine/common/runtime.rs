@@ -29,13 +29,13 @@ use crate::process::{Birth, is_blocked};
 /// The engine's own thread. Dropping it ends the thread and what runs there, without waiting.
 pub(crate) struct EngineThread {
     handle: Handle,
-    /// Dropped with us, which is what the thread waits for.
+    /// Closing this channel ends the thread: the sender is dropped with this value.
     alive: Option<oneshot::Sender<()>>,
     birth: Birth,
 }
 
 impl EngineThread {
-    /// Starts the thread, with a name for who looks at threads.
+    /// Starts the thread. Its name is what `top -H` and debuggers show.
     ///
     /// # Errors
     /// If the system gives no thread, or no descriptors for a runtime.
@@ -59,7 +59,7 @@ impl EngineThread {
         Ok(Self { handle, alive: Some(alive), birth: Birth::here() })
     }
 
-    /// Where to spawn.
+    /// The handle of that runtime, to spawn the tasks of connections on.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -80,7 +80,7 @@ impl fmt::Debug for EngineThread {
     }
 }
 
-/// The runtime of the callers: one that was found fit to keep connections for them.
+/// The callers' Tokio runtime, found able to run the tasks of connections ([`Callers::find`]).
 #[derive(Clone, Debug)]
 pub(crate) struct Callers {
     handle: Handle,
@@ -107,7 +107,7 @@ impl Callers {
         Some(Self { id: handle.id(), handle, has_threads })
     }
 
-    /// Where to spawn.
+    /// The handle of that runtime, to spawn the tasks of connections on.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
     }

@@ -47,7 +47,7 @@ const RESUME_CHECK: Duration = Duration::from_millis(20);
 const FILE_WATCH_DELAY: Duration = Duration::from_millis(200);
 /// Below so many watches none is checked for a session that has left.
 const PRUNE_FROM: usize = 64;
-/// How often the holder of a liveness file is looked up whose process is gone.
+/// How many times the holder of a liveness file is looked up whose process is gone.
 const LOOKUPS: u32 = 8;
 
 /// The token of the eventfd.
@@ -164,7 +164,7 @@ struct EventLoop {
     watches: HashMap<u64, ProcessWatch>,
     /// Datagrams for receivers whose buffer was full, in order.
     unsent: IdMap<SessionId, VecDeque<Vec<u8>>>,
-    /// Some socket is paused; when that was checked last.
+    /// When paused sockets were last checked; `None` while no socket is paused.
     resume_checked: Option<Tick>,
     /// How many watches there may be before they are checked for sessions that have left.
     prune_at: usize,

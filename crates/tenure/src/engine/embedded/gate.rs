@@ -64,7 +64,7 @@ const MAGIC: u64 = 0x7465_6e75_7265_0002
     ^ ((size_of::<libc::pthread_mutex_t>() as u64) << 16)
     ^ if cfg!(target_env = "musl") { 1 << 32 } else { 0 };
 
-/// How large the page's file is.
+/// The size of the page's file, in bytes.
 const SIZE: usize = 4096;
 
 /// How often a busy mutex is tried before the thread sleeps on it, and how many spin hints lie
@@ -99,7 +99,7 @@ struct SharedPage {
 pub(super) struct Counters {
     /// The latest number of an arrival, of a long queue or of many holders.
     pub(super) arrivals: AtomicU64,
-    /// The largest fence of any slot that was forgotten.
+    /// Every new fence is greater: at least the largest fence of any slot that was deleted.
     pub(super) floor: AtomicU64,
     /// Fences up to here are reserved in the synced environment.
     pub(super) reserved: AtomicU64,

@@ -53,14 +53,14 @@ use crate::contract::{
 use crate::ledger::seam::Shelf;
 use crate::time::Tick;
 
-/// How often a transaction is tried whose comparisons fail because other clients write first.
+/// How many times a transaction is tried whose comparisons fail because other clients write first.
 pub(super) const MAX_ATTEMPTS: usize = 64;
 
 /// How many keys of a slot the fast way reads when it fails. A longer queue is read only if the
 /// ledger has to decide.
 const FIRST_READ_LIMIT: i64 = 64;
 
-/// How often a new lease is granted in place of one that ended while it was used.
+/// How many times a new lease is granted in place of one that ended while it was used.
 pub(super) const LEASE_ATTEMPTS: usize = 3;
 
 impl Inner {

@@ -119,7 +119,7 @@ impl Claims {
         if state.claims.get(&id).is_some_and(|entry| entry.phase == ClaimPhase::Ended) {
             return false;
         }
-        // A claim without a session has an etcd lease of its own, which expires it.
+        // A claim without a session has an etcd lease of its own: etcd ends it, not this process.
         let lasts = local.claim.session.is_none();
         let expires = if lasts { Tick::NEVER } else { now + local.claim.lease };
         let before = state.claims.get(&id);

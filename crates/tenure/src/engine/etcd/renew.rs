@@ -174,7 +174,7 @@ impl Inner {
         if entry.is_some_and(|entry| entry.phase == ClaimPhase::Ended) {
             return Ok(Renewed::Gone(self.loss_of(claim.id).await?));
         }
-        // Its turn may have come, and the event may be lost.
+        // It may be first in the queue by now without our knowledge: watch events can be lost.
         self.check_turn(claim.id).await;
         let names: Vec<Name> = claim.parts.names().cloned().collect();
         let mut found = self.read_slots(&names, &[claim.id]).await?;

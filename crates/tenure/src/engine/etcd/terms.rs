@@ -40,7 +40,7 @@ use crate::sync::PoisonError;
 /// The version of the layout of keys and values.
 const LAYOUT: u64 = 2;
 
-/// How often terms are read again because other clients change them at the same time.
+/// How many times terms are read again because other clients change them at the same time.
 const MAX_ATTEMPTS: usize = 16;
 
 /// How long to back off before another member is tried: an election may be in progress.

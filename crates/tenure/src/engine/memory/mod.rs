@@ -1,7 +1,7 @@
 //! The memory engine: the ledger behind a mutex. Knows one process and no other.
 //!
-//! `memory:` opens a store of its own; `memory:NAME` opens the store of that name, which all
-//! sessions of this process share that name it. Locks end with the process. It is the engine of
+//! `memory:` opens a private store; `memory:NAME` opens the store that all sessions of this process
+//! with that NAME share. Locks end with the process. It is the engine of
 //! tests, and of programs that want these locks among their own tasks.
 
 mod cells;

@@ -119,7 +119,7 @@ struct Inner {
     waiting: WaitingClaims,
     contended: ContendedNames,
     unsent: UnsentClaims,
-    /// Counters by which the suite knows that nothing is in flight.
+    /// These three counters tell the conformance suite whether anything is in flight.
     calls: AtomicU64,
     notifies_in_flight: AtomicU64,
     notifies_done: AtomicU64,

@@ -20,7 +20,7 @@ use crate::contract::{Error, ErrorKind, Page, Snapshot};
 use crate::engine::Terms;
 use crate::engine::common::max_lease;
 
-/// How often the change is tried while other clients come and go.
+/// How many times the change is tried while other clients come and go.
 const MAX_ATTEMPTS: usize = 8;
 
 /// The reply of `change_terms.lua`.

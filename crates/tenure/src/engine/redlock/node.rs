@@ -38,7 +38,7 @@ pub(super) struct QuorumNode {
     context: Arc<QuorumContext>,
 }
 
-/// The state of a node after its last handshake.
+/// [`NodeState`], shared by the node and its connections.
 #[derive(Debug, Default)]
 pub(super) struct LastHandshake(Mutex<NodeState>);
 

@@ -33,7 +33,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// After a release waiters of several processes try at random instants within this time. It doubles
 /// with each attempt that was lost because votes were split.
 const SPREAD: Duration = Duration::from_millis(4);
-/// How often the spread doubles at most.
+/// How many times the spread doubles at most.
 const MAX_DOUBLINGS: u32 = 5;
 /// How late the waiter that has the turn may be before another takes the turn.
 const GRACE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ pub(super) struct TryQueue {
     holder: Option<(ClaimId, OwnerId)>,
     /// How many attempts were lost since the last win.
     tries: u32,
-    /// How often the spread is doubled.
+    /// How many times the spread is doubled.
     splits: u32,
     /// How many hand-offs in a row stayed inside this process.
     streak: u32,
@@ -207,7 +207,7 @@ impl TryQueue {
         self.leave(claim.id, now)
     }
 
-    /// Takes a waiter out.
+    /// Removes a waiter. If it had the turn, the next living waiter gets it, with the same pause.
     pub(super) fn leave(&mut self, claim: ClaimId, now: Tick) -> Departure {
         if self.turn.waiter.claim.id != claim {
             self.take_out(claim);

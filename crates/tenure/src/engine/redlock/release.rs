@@ -31,7 +31,7 @@ const ALL: u32 = u32::MAX;
 /// The backoff before a release is sent again: the first pause, which doubles, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// How often a release was retried, and until when retries make sense.
+/// How many times a release was retried, and until when retries make sense.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReleaseRetry {
     tries: u32,

@@ -136,7 +136,7 @@ impl<'t, 'e> LongHolders<'t, 'e> {
     fn heaviest(&self, owner: OwnerId) -> Option<(u32, u64)> {
         let prefix = self.owner_key(owner);
         let mut end = prefix.clone();
-        // Greater than any key with this prefix: longer than weight and number, all ones.
+        // Greater than any key with this prefix: one byte longer than weight and number, all 0xff.
         end.extend_from_slice(&[0xff; 13]);
         let last = self.txn.before(&end, &prefix, |key, _| {
             let rest = key.get(prefix.len()..)?;

@@ -30,7 +30,7 @@ use crate::contract::{Error, ErrorKind};
 use crate::engine::common::runtime::blocks_a_runtime;
 use crate::limits;
 
-/// How often the task reads before it yields to other tasks.
+/// How many times the task reads before it yields to other tasks.
 const READS_PER_POLL: usize = 8;
 /// A connection with requests in flight is closed if nothing arrives for this long: the peer may
 /// have vanished without a reset. Noticed after once or twice as long.
@@ -406,7 +406,7 @@ impl ActiveConnection {
         let mut pending = shared.pending();
         pending.task_busy = false;
         pending.task_writing = false;
-        // Queued meanwhile: written in the next turn, after other callers had theirs.
+        // Requests that were queued meanwhile are written at the next poll: other tasks run first.
         if pending.demand().0 {
             pending.task_busy = true;
             drop(pending);

@@ -18,7 +18,7 @@ use crate::contract::{Error, ErrorKind, Name};
 use crate::engine::redis::client::{PendingReply, RequestError, RequestResult, pack};
 use crate::engine::redis::scripts::{LuaScript, pack_script};
 
-/// How often a call that had no effect is repeated: elsewhere, or with the text of its script.
+/// How many times a call that had no effect is repeated: elsewhere, or with the text of its script.
 const MAX_RETRIES: usize = 4;
 
 /// A script to run over keys of one slot.

@@ -87,7 +87,7 @@ struct ClusterInner {
     unstable: Mutex<HashSet<u16>>,
     /// The nodes whose views make up the map.
     membership: Mutex<Membership>,
-    /// How often the map was refreshed, and the lock of the refresh in progress.
+    /// How many times the map was refreshed, and the lock of the refresh in progress.
     refreshes: AtomicU64,
     refreshing: tokio::sync::Mutex<()>,
     /// Wakes the task of `topology.rs`.

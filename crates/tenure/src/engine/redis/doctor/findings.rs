@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// What one judge finds, with the words that must be in it.
+    /// Asserts that the finding named `check` has this state and that its text contains `words`.
     fn finds(facts: &ServerFacts, check: &str, state: Health, words: &str) {
         let all = facts.judge();
         let found = all.iter().find(|finding| finding.check == check).expect("a judge");
