@@ -199,6 +199,7 @@ fn a_set_that_timed_out_names_the_lock_it_waited_for() {
     let error = poll_once(set.as_mut()).expect("the limit passed").unwrap_err();
     assert_eq!(error.name().unwrap().as_str(), "b");
     assert!(error.to_string().contains("the culprit"), "{error}");
+    assert!(!error.help().contains("take them all at once"), "it was a set: {error}");
 }
 
 #[test]

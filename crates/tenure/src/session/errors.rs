@@ -44,6 +44,8 @@ pub(super) struct WaitTimeout<'a> {
     pub(super) wait: Wait,
     /// The name that was waited for.
     pub(super) name: &'a Name,
+    /// Whether it is one name of a set.
+    pub(super) in_set: bool,
     /// The holders of that name.
     pub(super) holders: Vec<HolderView>,
     /// The place in the queue, if the claim had one.
@@ -65,6 +67,11 @@ pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
                 "it was taken by this same task or thread, at {place}: if one flow wants it twice, \
                  run it in a scope; branches of a join! need a scope each"
             )
+        }
+        None if timeout.in_set => {
+            "wait longer, or find out why the holder takes so long; no other name of the set is \
+             held by this claim any more"
+                .to_owned()
         }
         None => "wait longer, find out why the holder takes so long, or, if you hold other locks \
                  meanwhile, take them all at once"

@@ -69,6 +69,7 @@ impl Attempt<'_> {
         Err(timed_out_error(WaitTimeout {
             wait: self.wait,
             name: &name,
+            in_set: self.claim.parts.as_slice().len() > 1,
             holders: slot.map(|slot| slot.holders).unwrap_or_default(),
             place: (place > 0).then_some(place),
             own_hold: self.own_hold.as_deref(),
