@@ -4,8 +4,9 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::process::{directory, locked, tool};
 
@@ -70,6 +71,21 @@ impl Clock {
         self.move_by(1, by, direction);
     }
 
+    /// Lets the wall clock run so many percent faster, or slower, until `over` is set. A thread of
+    /// the caller's has to do this.
+    ///
+    /// # Panics
+    /// When the file of offsets cannot be written.
+    pub fn slew(&self, percent: u32, direction: Direction, over: &AtomicBool) {
+        let mut last = Instant::now();
+        while !over.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+            let now = Instant::now();
+            self.step((now - last) * percent / 100, direction);
+            last = now;
+        }
+    }
+
     fn move_by(&self, which: usize, by: Duration, direction: Direction) {
         let nanos = i64::try_from(by.as_nanos()).expect("a step of less than 292 years");
         let mut offsets = locked(&self.offsets);
@@ -84,6 +100,16 @@ impl Clock {
             written.map_err(|error| format!("{}: {error}", self.path.display()))?;
         }
         Ok(())
+    }
+}
+
+/// Sets a flag when it is dropped, so that a thread that waits for it ends with a test that fails.
+#[derive(Debug)]
+pub struct SetWhenDropped<'a>(pub &'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -117,7 +143,8 @@ mod tests {
     use super::{Clock, Direction};
     use crate::process::{directory, remove};
     use std::process::Command;
-    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
     /// What `date` takes for now, in seconds.
     fn date(clock: &Clock) -> u64 {
@@ -125,6 +152,24 @@ mod tests {
         clock.put_on(&mut date);
         let output = date.arg("+%s").output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+    }
+
+    #[test]
+    fn a_clock_that_is_slewed_runs_ahead_by_its_share_and_never_steps() {
+        let dir = directory("clock").unwrap();
+        let (clock, over) = (Clock::new(&dir).unwrap(), AtomicBool::new(false));
+        let began = Instant::now();
+        let took = std::thread::scope(|scope| {
+            let slewing = scope.spawn(|| clock.slew(50, Direction::Forward, &over));
+            std::thread::sleep(Duration::from_millis(300));
+            over.store(true, Ordering::SeqCst);
+            slewing.join().unwrap();
+            began.elapsed()
+        });
+        let ahead = Duration::from_nanos(clock.offsets.lock().unwrap()[0].unsigned_abs());
+        assert!(ahead >= Duration::from_millis(150) / 2, "{ahead:?}");
+        assert!(ahead <= took / 2, "{ahead:?} of {took:?}");
+        remove(&dir);
     }
 
     #[test]

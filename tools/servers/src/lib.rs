@@ -39,7 +39,7 @@ mod wall;
 
 pub use certificates::Certificates;
 pub use children::{output_within, reset_signals_of_children};
-pub use clock::{Clock, Direction};
+pub use clock::{Clock, Direction, SetWhenDropped};
 pub use cluster::Cluster;
 pub use etcd::{Builder as EtcdBuilder, Etcd};
 pub use patience::eventually;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use tidy::dialect::Count;
-use tidy::mutants::{self, Options};
+use tidy::mutants::{self, Options, Work};
 use tidy::tree::{root, text_files};
 
 const USAGE: &str = "\
@@ -15,10 +15,11 @@ words counts the words of the library's comments, those of stories and those of 
 
 Options of mutants:
   --list         print the mutants, run none
+  --scores       print how many were judged and caught so far, run none
   --only WHAT    run one mutant by its number (7, or m7 for a mechanical one), or all whose file
                  or description contains WHAT
   --sample N     how many mechanical mutants of Lua and SQL to run (40)
-  --jobs N       how many mutants of Lua and SQL run at a time (2)
+  --jobs N       how many mutants run at a time (2)
   --suites N     run no more than the N narrowest suites; who survives is then not kept
   --survivors    run those again that survived the last time
   --fresh        forget the results of earlier runs
@@ -75,7 +76,8 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
     while let Some(argument) = rest.next() {
         let mut value = || rest.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
-            "--list" => options.list = true,
+            "--list" => options.work = Work::List,
+            "--scores" => options.work = Work::Scores,
             "--fresh" => options.fresh = true,
             "--survivors" => options.survivors = true,
             "--only" => options.only = Some(value()?.clone()),

@@ -10,10 +10,11 @@ pub use builder::Builder;
 use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::certificates::Certificates;
 use crate::children::output_within;
@@ -124,6 +125,30 @@ impl Postgres {
         self.place.wait_until_empty();
     }
 
+    /// Stops the process that writes what commits have not waited for. Such commits stay in memory
+    /// until [`lose_power`](Self::lose_power) forgets them.
+    ///
+    /// # Panics
+    /// When the server does not answer, or has no such process.
+    pub fn stop_wal_writer(&self) {
+        let text = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
+        let pid = self.done(text).trim().parse().ok().and_then(Pid::from_raw);
+        let stopped = kill_process(pid.expect("a process that writes the log"), Signal::STOP);
+        stopped.expect("the process that writes the log is ours");
+    }
+
+    /// Kills every process with -9 at once, before one could write what it has in memory.
+    ///
+    /// # Panics
+    /// When the processes cannot be listed.
+    pub fn lose_power(&self) {
+        self.stop_all();
+        let process = locked(&self.process);
+        process.signal_children(Signal::KILL);
+        process.kill();
+        self.place.wait_until_empty();
+    }
+
     /// Stops the first process in its tracks: nobody new is let in. What is connected goes on.
     pub fn stop(&self) {
         locked(&self.process).signal(Signal::STOP);
@@ -217,6 +242,18 @@ impl Postgres {
         clock
             .expect("this server has no clock of its own; start it with `.clock()`")
             .step(by, direction);
+    }
+
+    /// Lets the wall clock of the server run so many percent faster, or slower, until `over` is
+    /// set. A thread of the caller's has to do this.
+    ///
+    /// # Panics
+    /// When the server was not started with [`Builder::clock`].
+    pub fn slew_clock(&self, percent: u32, direction: Direction, over: &AtomicBool) {
+        let clock = self.place.clock.as_ref();
+        clock
+            .expect("this server has no clock of its own; start it with `.clock()`")
+            .slew(percent, direction, over);
     }
 
     /// Another server that follows this one and can be read from.

@@ -7,6 +7,7 @@ pub use builder::{Builder, Fsync};
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -242,6 +243,18 @@ impl Redis {
         clock
             .expect("this server has no clock of its own; start it with `.clock()`")
             .step(by, direction);
+    }
+
+    /// Lets the wall clock of the server run so many percent faster, or slower, until `over` is
+    /// set. A thread of the caller's has to do this.
+    ///
+    /// # Panics
+    /// When the server was not started with [`Builder::clock`].
+    pub fn slew_clock(&self, percent: u32, direction: Direction, over: &AtomicBool) {
+        let clock = self.place.clock.as_ref();
+        clock
+            .expect("this server has no clock of its own; start it with `.clock()`")
+            .slew(percent, direction, over);
     }
 
     /// Waits until a replica has all its master has said so far and hears it.

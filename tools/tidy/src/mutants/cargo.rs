@@ -1,12 +1,12 @@
 //! Builds test binaries. Knows Cargo and where things are built, not what is tested.
 //!
-//! Mutants of Lua and SQL need no build of their own: they run with the binaries of the workspace
-//! as it stands. A mutant of Rust is made in a copy of the workspace below the target directory,
-//! which has a target directory of its own: the tree of whoever runs this is never changed. Files
-//! of the copy are written only if they differ, so that Cargo builds only what a mutant has
-//! changed.
+//! Tests run in copies of the workspace below the target directory, which have a target directory
+//! of their own: the tree of the caller is never changed, and may be edited meanwhile. One copy has
+//! all mutants of Rust in it, to be switched on ([`super::switched`]); what cannot be switched is
+//! made in another copy, one at a time. Files of a copy are written only if they differ, so that
+//! Cargo builds only what has changed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,18 @@ pub struct Workspace {
 /// Why there are no binaries.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The code does not build; the first error.
+    /// The code does not build; what Cargo says.
     Code(String),
     /// Cargo or a file is not there.
     Io(io::Error),
+}
+
+impl Trouble {
+    /// The first error of code that does not build.
+    #[must_use]
+    pub fn first_error(said: &str) -> &str {
+        said.lines().find(|line| line.starts_with("error")).unwrap_or("cargo failed")
+    }
 }
 
 impl From<io::Error> for Trouble {
@@ -44,13 +52,14 @@ impl Workspace {
         Self { root: root.to_owned(), target: target.unwrap_or_else(|| root.join("target")) }
     }
 
-    /// A copy of this workspace as it stands now, built below the same target directory.
+    /// A copy of this workspace as it stands now, but with other texts for some files (by their
+    /// paths below the root), built below the same target directory.
     ///
     /// # Errors
     /// If git cannot list the files, or one cannot be copied.
-    pub fn copy(&self) -> io::Result<Self> {
+    pub fn copy(&self, called: &str, others: &HashMap<String, String>) -> io::Result<Self> {
         let scratch = self.target.join("mutants");
-        let copy = Self { root: scratch.join("workspace"), target: scratch.join("target") };
+        let copy = Self { root: scratch.join(called), target: scratch.join("target") };
         let mut listed = Command::new("git");
         listed.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
         let listed = listed.current_dir(&self.root).output()?;
@@ -66,9 +75,15 @@ impl Workspace {
                 continue;
             }
             fs::create_dir_all(to.parent().expect("below the root"))?;
-            let text = fs::read(&from)?;
+            let text = match others.get(*path) {
+                Some(text) => text.clone().into_bytes(),
+                None => fs::read(&from)?,
+            };
             if !fs::read(&to).is_ok_and(|there| there == text) {
                 fs::copy(&from, &to)?;
+                if others.contains_key(*path) {
+                    fs::write(&to, text)?;
+                }
             }
         }
         remove_others(&copy.root, &copy.root, &paths)?;
@@ -108,8 +123,7 @@ impl Workspace {
         let built = cargo.current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target).output()?;
         if !built.status.success() {
             let said = String::from_utf8_lossy(&built.stderr).into_owned();
-            let error = said.lines().find(|line| line.starts_with("error"));
-            return Err(Trouble::Code(error.unwrap_or("cargo failed").to_owned()));
+            return Err(Trouble::Code(said));
         }
         let stem = if target == "lib" { "tenure-" } else { &format!("{target}-") };
         let binary = executables(&String::from_utf8_lossy(&built.stdout))

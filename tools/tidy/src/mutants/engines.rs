@@ -17,8 +17,11 @@ pub struct Engine {
     pub list: &'static str,
     /// Where the Lua or SQL for mechanical mutants is, below `crates/tenure/src`.
     pub texts: Option<&'static str>,
-    /// The narrowest first. Unit tests are last: they need a build of the library of their own.
+    /// The narrowest first.
     pub suites: &'static [Suite],
+    /// Files, by the end of their path, and the parts of the suites that are about them: these run
+    /// behind the two narrowest suites.
+    pub about: &'static [(&'static str, &'static [Suite])],
 }
 
 const fn suite(target: &'static str, filter: &'static str) -> Suite {
@@ -32,6 +35,8 @@ pub const ENGINES: &[Engine] = &[
         list: include_str!("lists/lua.txt"),
         texts: Some("engine/redis/lua"),
         suites: &[
+            suite("differential", "redis::kept"),
+            suite("differential", "redis::a_few"),
             suite("conformance", "redis::"),
             suite("redis", ""),
             suite("differential", "redis::"),
@@ -39,16 +44,41 @@ pub const ENGINES: &[Engine] = &[
             suite("sentinel", ""),
             suite("lib", "engine::redis::scripts"),
         ],
+        about: &[
+            ("lua/connect.lua", &[suite("redis", "forgetting::"), suite("redis", "terms::")]),
+            ("lua/change_terms.lua", &[suite("redis", "terms::")]),
+            ("lua/head.lua", &[suite("redis", "forgetting::"), suite("redis", "clocks::")]),
+            ("lua/tail.lua", &[suite("redis", "forgetting::")]),
+            ("lua/renew.lua", &[suite("redis", "ttl::"), suite("conformance", "redis::expiry")]),
+            ("lua/claim.lua", &[suite("redis", "ttl::"), suite("conformance", "redis::fencing")]),
+            ("lua/put.lua", &[suite("conformance", "redis::cells")]),
+            ("lua/get.lua", &[suite("conformance", "redis::cells")]),
+            ("lua/inspect.lua", &[suite("conformance", "redis::inspection")]),
+            ("lua/raise_fences.lua", &[suite("conformance", "redis::floors")]),
+            ("lua/rights.lua", &[suite("redis", "access::")]),
+            ("lua/slot.lua", &[suite("redis", "ttl::"), suite("redis", "damage::")]),
+        ],
     },
     Engine {
         name: "sql",
         list: include_str!("lists/sql.txt"),
         texts: Some("engine/postgres/sql"),
         suites: &[
+            suite("differential", "postgres::kept"),
+            suite("differential", "postgres::a_few"),
             suite("conformance", "postgres::"),
             suite("postgres", ""),
             suite("differential", "postgres::"),
             suite("lib", "engine::postgres::schema"),
+        ],
+        about: &[
+            ("sql/tables.sql", &[suite("postgres", "rows::"), suite("postgres", "clocks::")]),
+            ("sql/connect.sql", &[suite("postgres", "crashes::"), suite("postgres", "doors::")]),
+            ("sql/claim.sql", &[suite("postgres", "rows::")]),
+            ("sql/release.sql", &[suite("postgres", "rows::")]),
+            ("sql/cells.sql", &[suite("conformance", "postgres::cells")]),
+            ("sql/inspect.sql", &[suite("conformance", "postgres::inspection")]),
+            ("sql/raise_fences.sql", &[suite("conformance", "postgres::floors")]),
         ],
     },
     Engine {
@@ -56,33 +86,42 @@ pub const ENGINES: &[Engine] = &[
         list: include_str!("lists/etcd.txt"),
         texts: None,
         suites: &[
+            suite("differential", "etcd::kept"),
+            suite("differential", "etcd::a_few"),
+            suite("lib", "engine::etcd"),
             suite("conformance", "etcd::"),
             suite("etcd", ""),
             suite("differential", "etcd::"),
-            suite("lib", "engine::etcd"),
         ],
+        about: &[],
     },
     Engine {
         name: "redlock",
         list: include_str!("lists/redlock.txt"),
         texts: Some("engine/redlock/lua"),
         suites: &[
+            suite("lib", "engine::redlock"),
+            suite("redlock", "votes::"),
+            suite("redlock", "faults::"),
             suite("conformance", "redlock::"),
             suite("redlock", ""),
             suite("redlock_model", ""),
-            suite("lib", "engine::redlock"),
         ],
+        about: &[],
     },
     Engine {
         name: "embedded",
         list: include_str!("lists/embedded.txt"),
         texts: None,
         suites: &[
+            suite("differential", "embedded::kept"),
+            suite("differential", "embedded::a_few"),
+            suite("lib", "engine::embedded"),
             suite("conformance", "embedded::"),
             suite("embedded", ""),
             suite("differential", "embedded::"),
-            suite("lib", "engine::embedded"),
         ],
+        about: &[("embedded/cells.rs", &[suite("conformance", "embedded::cells")])],
     },
 ];
 

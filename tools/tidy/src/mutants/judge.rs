@@ -1,10 +1,11 @@
-//! Judges one mutant: puts it where the tests find it and runs the suites, the narrowest first,
-//! until one fails.
+//! Judges one mutant: puts it where the tests find it and runs the suites until one fails. First
+//! come the tests that caught its neighbours, since most mistakes in a file are noticed by the same
+//! few tests; then the suites, the narrowest first.
 //!
 //! What counts as caught: a test failed, and it fails again when it runs alone, or the suite fails
 //! a second time; a failure that comes once is chance. Each suite is first run without any mutant,
-//! where it must pass; the time that takes says when a run has hung. A run that hung is judged
-//! again later, when nothing else runs, and counts as caught if it hangs again.
+//! where it must pass; the time that takes says when a run has hung. A run that hung counts as
+//! caught if the test that hung does so again, alone, when nothing else runs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,32 +15,61 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::cargo::{Trouble, Workspace};
+use super::engines::Engine;
 use super::list::Mutant;
-use super::results::{Verdict, digest};
+use super::results::{Verdict, digest, key};
 use super::suite::{Outcome, Run, Suite};
 
 /// No run is ended before.
 const LEAST_LIMIT: Duration = Duration::from_secs(180);
 /// How much longer than without a mutant a run may take.
 const LIMIT: u32 = 5;
+/// When a single test has hung.
+const ALONE_LIMIT: Duration = Duration::from_secs(90);
+/// How many suites are quick: they run before those that are about the file.
+const QUICK: usize = 2;
+/// How many tests that caught neighbours are run first.
+const LIKELY: usize = 12;
 
 /// Where mutants are put and judged.
 #[derive(Debug)]
 pub struct Judge {
-    /// The workspace as it stands for mutants of Lua and SQL; a copy of it for those of Rust.
+    /// A copy of the workspace.
     pub workspace: Workspace,
-    /// The narrowest first.
+    /// Whose mutants are judged.
+    pub engine: &'static Engine,
+    /// Those of its suites that are run, the narrowest first.
     pub suites: &'static [Suite],
     /// Whether these are all suites of the engine.
     pub all: bool,
+    /// Whether mutants of Rust are in the copy already, to be switched on.
+    pub switched: bool,
     known: Mutex<HashMap<Suite, (PathBuf, Duration)>>,
+    /// The files of mutants that were caught, and by what: a target and a test.
+    catches: Mutex<Vec<(String, String)>>,
+}
+
+/// A binary, when its runs have hung, and what it is given.
+struct Ready<'a> {
+    binary: PathBuf,
+    limit: Duration,
+    texts: Option<&'a Path>,
+    mutant: Option<u64>,
 }
 
 impl Judge {
-    /// A judge who has not run anything yet.
+    /// A judge who has not run anything yet, and runs no more than this many suites.
     #[must_use]
-    pub fn new(workspace: Workspace, suites: &'static [Suite], all: bool) -> Self {
-        Self { workspace, suites, all, known: Mutex::default() }
+    pub fn new(
+        workspace: Workspace,
+        engine: &'static Engine,
+        most: usize,
+        switched: bool,
+        catches: Vec<(String, String)>,
+    ) -> Self {
+        let suites = &engine.suites[..most.min(engine.suites.len())];
+        let (all, catches) = (suites.len() == engine.suites.len(), Mutex::new(catches));
+        Self { workspace, engine, suites, all, switched, known: Mutex::default(), catches }
     }
 
     /// Judges a mutant. `scratch` is a directory that no other mutant uses meanwhile. No verdict if
@@ -53,75 +83,128 @@ impl Judge {
         scratch: &Path,
         alone: bool,
     ) -> io::Result<Option<Verdict>> {
+        let verdict = if mutant.is_text() {
+            self.judge_text(mutant, scratch, alone)?
+        } else if self.switched {
+            self.run_suites(mutant, alone, |suite| {
+                let (binary, limit) = self.baseline(suite)?;
+                Ok(Ok(Ready { binary, limit, texts: None, mutant: Some(key(mutant)) }))
+            })?
+        } else {
+            self.judge_built(mutant, alone)?
+        };
+        if let Some(Verdict::Caught(by)) = &verdict {
+            self.catches.lock().expect("no panic").push((mutant.file.clone(), by.clone()));
+        }
+        Ok(verdict)
+    }
+
+    /// Judges a mutant of Lua or SQL: its file is put where the binaries look for it.
+    fn judge_text(
+        &self,
+        mutant: &Mutant,
+        scratch: &Path,
+        alone: bool,
+    ) -> io::Result<Option<Verdict>> {
+        let whole = fs::read_to_string(self.workspace.source(&mutant.file))?;
+        let changed = mutant.apply(&whole).map_err(io::Error::other)?;
+        let below = mutant.file.strip_prefix("engine/").unwrap_or(&mutant.file);
+        // A run that was killed leaves its mutant behind.
+        if scratch.exists() {
+            fs::remove_dir_all(scratch)?;
+        }
+        let put = scratch.join(below);
+        fs::create_dir_all(put.parent().expect("below scratch"))?;
+        fs::write(&put, changed)?;
+        let verdict = self.run_suites(mutant, alone, |suite| {
+            let (binary, limit) = self.baseline(suite)?;
+            Ok(Ok(Ready { binary, limit, texts: Some(scratch), mutant: None }))
+        });
+        fs::remove_file(&put)?;
+        verdict
+    }
+
+    /// Judges a mutant of Rust that has to be built.
+    fn judge_built(&self, mutant: &Mutant, alone: bool) -> io::Result<Option<Verdict>> {
         let path = self.workspace.source(&mutant.file);
         let whole = fs::read_to_string(&path)?;
         let changed = mutant.apply(&whole).map_err(io::Error::other)?;
-        if mutant.is_text() {
-            let below = mutant.file.strip_prefix("engine/").unwrap_or(&mutant.file);
-            // A run that was killed leaves its mutant behind.
-            if scratch.exists() {
-                fs::remove_dir_all(scratch)?;
+        let verdict = self.run_suites(mutant, alone, |suite| {
+            // Limits come from runs without the mutant.
+            if !self.known.lock().expect("no panic").contains_key(&suite) {
+                fs::write(&path, &whole)?;
             }
-            let put = scratch.join(below);
-            fs::create_dir_all(put.parent().expect("below scratch"))?;
-            fs::write(&put, changed)?;
-            let verdict = self.run_suites(alone, |suite| {
-                let (binary, limit) = self.baseline(suite)?;
-                Ok(Ok((binary, limit, Some(scratch))))
-            });
-            fs::remove_file(&put)?;
-            verdict
-        } else {
-            let verdict = self.run_suites(alone, |suite| {
-                // Limits come from runs without the mutant.
-                if !self.known.lock().expect("no panic").contains_key(&suite) {
-                    fs::write(&path, &whole)?;
-                }
-                let (_, limit) = self.baseline(suite)?;
-                fs::write(&path, &changed)?;
-                match self.workspace.build(suite.target) {
-                    Ok(binary) => Ok(Ok((binary, limit, None))),
-                    Err(Trouble::Code(why)) => Ok(Err(why)),
-                    Err(Trouble::Io(error)) => Err(error),
-                }
-            });
-            fs::write(&path, &whole)?;
-            verdict
-        }
+            let (_, limit) = self.baseline(suite)?;
+            fs::write(&path, &changed)?;
+            match self.workspace.build(suite.target) {
+                Ok(binary) => Ok(Ok(Ready { binary, limit, texts: None, mutant: None })),
+                Err(Trouble::Code(said)) => Ok(Err(Trouble::first_error(&said).to_owned())),
+                Err(Trouble::Io(error)) => Err(error),
+            }
+        });
+        fs::write(&path, &whole)?;
+        verdict
     }
 
     /// Runs suites until one catches the mutant. `ready` makes a suite ready, or says why the
     /// mutant is no program.
-    #[allow(clippy::type_complexity, reason = "said once, used twice")]
     fn run_suites<'a>(
         &self,
+        mutant: &Mutant,
         alone: bool,
-        mut ready: impl FnMut(
-            Suite,
-        )
-            -> io::Result<Result<(PathBuf, Duration, Option<&'a Path>), String>>,
+        mut ready: impl FnMut(Suite) -> io::Result<Result<Ready<'a>, String>>,
     ) -> io::Result<Option<Verdict>> {
-        for suite in self.suites {
-            let (binary, limit, texts) = match ready(*suite)? {
+        let package = self.workspace.package();
+        let likely = self.likely(mutant);
+        let first = self.suites.iter().filter_map(|suite| {
+            let tests: Vec<&str> = likely.iter().filter_map(|by| test_of(*suite, by)).collect();
+            (!tests.is_empty()).then_some((*suite, tests, true))
+        });
+        let about = self.engine.about.iter().filter(|(file, _)| mutant.file.ends_with(file));
+        let about = about.flat_map(|(_, suites)| suites.iter());
+        let (quick, wide) = self.suites.split_at(QUICK.min(self.suites.len()));
+        let about = about.filter(|_| !wide.is_empty());
+        let suites = quick.iter().chain(about).chain(wide);
+        let whole = suites.map(|suite| (*suite, vec![suite.filter], false));
+        for (suite, names, exact) in first.chain(whole) {
+            let Ready { binary, limit, texts, mutant } = match ready(suite)? {
                 Ok(ready) => ready,
                 Err(why) => return Ok(Some(Verdict::Unbuildable(why))),
             };
-            let package = self.workspace.package();
-            let run = Run { binary: &binary, package: &package, texts, limit };
-            match run.until_failure(suite.filter, false)? {
-                Outcome::Passed => {}
+            let run = Run {
+                binary: &binary,
+                package: &package,
+                texts,
+                one_filter: suite.is_mimic(),
+                mutant,
+                limit,
+            };
+            let found = match run.until_failure(&names, exact)? {
+                Outcome::Passed => None,
                 Outcome::Hung(_) if !alone => return Ok(None),
-                Outcome::Hung(test) => {
-                    return Ok(Some(Verdict::Caught(format!("{test}, which hangs"))));
-                }
-                Outcome::Failed(test, _) => {
-                    if let Some(verdict) = confirm(&run, suite.filter, &test)? {
-                        return Ok(Some(verdict));
-                    }
-                }
+                Outcome::Hung(test) => hangs_again(&run, suite, &test)?,
+                Outcome::Failed(test, _) => confirm(&run, suite, &names, exact, &test)?,
+            };
+            if found.is_some() {
+                return Ok(found);
             }
         }
         Ok(Some(Verdict::Survived))
+    }
+
+    /// The targets and names of tests that caught mutants of the same file, the latest first, and
+    /// then of others.
+    fn likely(&self, mutant: &Mutant) -> Vec<String> {
+        let catches = self.catches.lock().expect("no panic");
+        let (same, others): (Vec<_>, Vec<_>) =
+            catches.iter().rev().partition(|(file, _)| *file == mutant.file);
+        let mut likely: Vec<String> = Vec::new();
+        for (_, by) in same.into_iter().chain(others) {
+            if likely.len() < LIKELY && !likely.contains(by) {
+                likely.push(by.clone());
+            }
+        }
+        likely
     }
 
     /// The binary of a suite as it stands and the limit of its runs; the first time, after a run
@@ -132,14 +215,19 @@ impl Judge {
             return Ok(known.clone());
         }
         let binary = self.workspace.build(suite.target).map_err(|trouble| match trouble {
-            Trouble::Code(why) => io::Error::other(format!("{}: {why}", suite.target)),
+            Trouble::Code(said) => {
+                io::Error::other(format!("{}: {}", suite.target, Trouble::first_error(&said)))
+            }
             Trouble::Io(error) => error,
         })?;
         // A binary that has passed passes: an interrupted run need not wait for it again.
         let built = fs::metadata(&binary)?.modified()?;
-        let key = format!("{suite:?} {} {built:?}", binary.display());
-        let kept =
-            self.workspace.target.join("mutants").join(format!("passed-{:016x}", digest(&[&key])));
+        let passed = format!("{suite:?} {} {built:?}", binary.display());
+        let kept = self
+            .workspace
+            .target
+            .join("mutants")
+            .join(format!("passed-{:016x}", digest(&[&passed])));
         fs::create_dir_all(kept.parent().expect("below the target directory"))?;
         let known_time = fs::read_to_string(&kept).ok().and_then(|text| text.parse().ok());
         let took = if let Some(seconds) = known_time {
@@ -157,11 +245,22 @@ impl Judge {
     /// Runs a suite without any mutant, which must pass, and says how long that took.
     fn pass(&self, suite: Suite, binary: &Path) -> io::Result<Duration> {
         let (package, limit) = (self.workspace.package(), Duration::from_secs(1800));
-        let run = Run { binary, package: &package, texts: None, limit };
-        let began = Instant::now();
-        if let Outcome::Failed(test, _) | Outcome::Hung(test) =
-            run.until_failure(suite.filter, false)?
-        {
+        let run = Run {
+            binary,
+            package: &package,
+            texts: None,
+            one_filter: suite.is_mimic(),
+            mutant: None,
+            limit,
+        };
+        let mut began = Instant::now();
+        let mut outcome = run.until_failure(&[suite.filter], false)?;
+        if let Outcome::Failed(test, _) | Outcome::Hung(test) = &outcome {
+            println!("{} {test} fails without any mutant, once", suite.target);
+            began = Instant::now();
+            outcome = run.until_failure(&[suite.filter], false)?;
+        }
+        if let Outcome::Failed(test, _) | Outcome::Hung(test) = outcome {
             return Err(io::Error::other(format!("{test} fails without any mutant")));
         }
         let took = began.elapsed();
@@ -170,22 +269,64 @@ impl Judge {
     }
 }
 
+/// The name of a test of this suite, in the words of a catch.
+fn test_of(suite: Suite, by: &str) -> Option<&str> {
+    let test = by.strip_prefix(suite.target)?.strip_prefix(' ')?.split([' ', ',']).next()?;
+    test.contains(suite.filter).then_some(test)
+}
+
+fn caught(suite: Suite, how: &str) -> Verdict {
+    Verdict::Caught(format!("{} {how}", suite.target))
+}
+
+/// A run that hung counts if its test hangs or fails again, alone.
+fn hangs_again(run: &Run<'_>, suite: Suite, test: &str) -> io::Result<Option<Verdict>> {
+    let run = Run { limit: ALONE_LIMIT, ..*run };
+    Ok(match run.until_failure(&[test], true)? {
+        Outcome::Passed => None,
+        Outcome::Hung(_) => Some(caught(suite, &format!("{test}, which hangs"))),
+        Outcome::Failed(..) => Some(caught(suite, test)),
+    })
+}
+
 /// A failure counts if it comes again: of that test alone, or of any test of the suite.
-fn confirm(run: &Run<'_>, filter: &str, test: &str) -> io::Result<Option<Verdict>> {
-    match run.until_failure(test, true)? {
+fn confirm(
+    run: &Run<'_>,
+    suite: Suite,
+    names: &[&str],
+    exact: bool,
+    test: &str,
+) -> io::Result<Option<Verdict>> {
+    match run.until_failure(&[test], true)? {
         Outcome::Failed(_, said) => {
             let broken = ["Error compiling script", "syntax error at or near"];
             Ok(Some(match broken.into_iter().find(|words| said.contains(words)) {
                 Some(words) => Verdict::Unbuildable(words.to_owned()),
-                None => Verdict::Caught(test.to_owned()),
+                None => caught(suite, test),
             }))
         }
-        Outcome::Hung(_) => Ok(Some(Verdict::Caught(format!("{test}, which hangs alone")))),
-        Outcome::Passed => match run.until_failure(filter, false)? {
+        Outcome::Hung(_) => Ok(Some(caught(suite, &format!("{test}, which hangs alone")))),
+        Outcome::Passed => match run.until_failure(names, exact)? {
             Outcome::Failed(again, _) => {
-                Ok(Some(Verdict::Caught(format!("{again} (and {test}, not every time)"))))
+                Ok(Some(caught(suite, &format!("{again} (and {test}, not every time)"))))
             }
             _ => Ok(None),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_of;
+    use crate::mutants::suite::Suite;
+
+    #[test]
+    fn a_test_is_found_in_the_words_of_a_catch() {
+        let suite = Suite { target: "conformance", filter: "redis::" };
+        assert_eq!(test_of(suite, "conformance redis::a"), Some("redis::a"));
+        assert_eq!(test_of(suite, "conformance redis::a, which hangs"), Some("redis::a"));
+        assert_eq!(test_of(suite, "conformance redis::a (and redis::b, not"), Some("redis::a"));
+        assert_eq!(test_of(suite, "conformance etcd::a"), None);
+        assert_eq!(test_of(suite, "redis redis::a"), None);
     }
 }

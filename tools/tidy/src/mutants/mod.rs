@@ -3,22 +3,26 @@
 //! Each engine restates the rules of the ledger in its own language, and has a list of mistakes in
 //! `lists/` ([`list`] says how they are written; an ordinary test keeps every one applicable), and
 //! for Lua and SQL a sample of [`mechanical`] ones. [`judge`] runs the suites of the engine against
-//! each mutant until a test fails. Lua and SQL are put into a directory that the test binaries read
-//! (`TENURE_TEXTS`), so several run side by side and nothing is built; Rust is changed and built in
-//! a copy of the workspace ([`cargo`]), one after the other. [`results`] are kept below the target
-//! directory: a run that was interrupted goes on where it stopped.
+//! each mutant until a test fails. Nothing is built for one mutant: Lua and SQL are put into a
+//! directory that the test binaries read (`TENURE_TEXTS`), and those of Rust are all in one build
+//! ([`switched`], [`copies`]) and switched on by `TENURE_MUTANT`; the few that cannot be are built
+//! one after the other. [`results`] are kept in the repository: a run that was interrupted goes on
+//! where it stopped.
 
 pub mod cargo;
+pub mod copies;
 pub mod engines;
 pub mod judge;
 pub mod list;
 pub mod mechanical;
 pub mod results;
 pub mod suite;
+pub mod switched;
 
+use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -26,21 +30,32 @@ use self::cargo::Workspace;
 use self::engines::{ENGINES, Engine};
 use self::judge::Judge;
 use self::list::Mutant;
-use self::results::{Results, Verdict, digest};
+use self::results::{Results, Verdict, key};
 use crate::tree::root;
+
+/// Whether mutants are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// They are judged.
+    Judge,
+    /// They are printed.
+    List,
+    /// How many were judged so far is printed.
+    Scores,
+}
 
 /// What is asked for.
 #[derive(Debug)]
 pub struct Options {
     /// Whose mutants; all if none is named.
     pub engines: Vec<&'static Engine>,
-    /// Print the mutants, run none.
-    pub list: bool,
+    /// Whether mutants are run, or only printed.
+    pub work: Work,
     /// The number of one, or what the file or description contains.
     pub only: Option<String>,
     /// How many mechanical ones.
     pub sample: usize,
-    /// How many of Lua and SQL at a time.
+    /// How many at a time.
     pub jobs: usize,
     /// How many suites of each engine to run, the narrowest first. Who survives them is not kept:
     /// another suite may catch it.
@@ -53,9 +68,9 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let (list, survivors, fresh) = (false, false, false);
+        let (work, survivors, fresh) = (Work::Judge, false, false);
         let (engines, only, suites) = (Vec::new(), None, usize::MAX);
-        Self { engines, list, only, sample: 40, jobs: 2, suites, survivors, fresh }
+        Self { engines, work, only, sample: 40, jobs: 2, suites, survivors, fresh }
     }
 }
 
@@ -71,7 +86,7 @@ pub fn engine(name: &str) -> Option<&'static Engine> {
 /// If a list or a file cannot be read, a suite fails without any mutant, or Cargo cannot be run.
 pub fn run(options: &Options) -> io::Result<bool> {
     let root = root().canonicalize()?;
-    let engines: Vec<&Engine> = match &options.engines[..] {
+    let engines: Vec<&'static Engine> = match &options.engines[..] {
         [] => ENGINES.iter().collect(),
         named => named.to_vec(),
     };
@@ -79,15 +94,42 @@ pub fn run(options: &Options) -> io::Result<bool> {
     for engine in engines {
         let mut mutants = engine.mutants(&root, options.sample)?;
         mutants.retain(|mutant| options.only.as_ref().is_none_or(|only| is_wanted(mutant, only)));
-        if options.list {
-            for mutant in &mutants {
-                println!("{} {}: {}: {}", engine.name, mutant.id, mutant.file, mutant.does);
+        match options.work {
+            Work::Judge => fine &= judge_all(&root, engine, mutants, options)?,
+            Work::List => {
+                for mutant in &mutants {
+                    println!("{} {}: {}: {}", engine.name, mutant.id, mutant.file, mutant.does);
+                }
             }
-        } else {
-            fine &= judge_all(&root, engine, mutants, options)?;
+            Work::Scores => {
+                let (mechanical, listed): (Vec<_>, Vec<_>) =
+                    mutants.into_iter().partition(|mutant| mutant.line.is_some());
+                for (kind, mutants) in [("", listed), (", mechanical", mechanical)] {
+                    if !mutants.is_empty() {
+                        println!("| {}{kind} {}", engine.name, score(&root, engine, &mutants)?);
+                    }
+                }
+            }
         }
     }
     Ok(fine)
+}
+
+/// How these mutants of an engine fared, as in the table of docs/testing.md.
+fn score(root: &Path, engine: &Engine, mutants: &[Mutant]) -> io::Result<String> {
+    let results = Results::open(&results_of(root, engine), mutants, false)?;
+    let (mut caught, mut explained, mut survived, mut not_built) = (0, 0, 0, 0);
+    for mutant in mutants {
+        match results.get(key(mutant)) {
+            Some(Verdict::Caught(_)) => caught += 1,
+            Some(Verdict::Survived) if mutant.excuse.is_some() => explained += 1,
+            Some(Verdict::Survived) => survived += 1,
+            Some(Verdict::Unbuildable(_)) => not_built += 1,
+            None => {}
+        }
+    }
+    let (all, judged) = (mutants.len() - not_built, caught + explained + survived);
+    Ok(format!("| {all} | {judged} | {caught} | {explained} | {survived} |"))
 }
 
 fn is_wanted(mutant: &Mutant, only: &str) -> bool {
@@ -100,42 +142,50 @@ type Keyed = (u64, Mutant);
 
 fn judge_all(
     root: &Path,
-    engine: &Engine,
+    engine: &'static Engine,
     mutants: Vec<Mutant>,
     options: &Options,
 ) -> io::Result<bool> {
     let here = Workspace::here(root);
     let scratch = here.target.join("mutants");
     fs::create_dir_all(&scratch)?;
-    let kept = scratch.join(format!("results-{}.txt", engine.name));
-    let results = Mutex::new(Results::open(&kept, options.fresh)?);
-    let mut all: Vec<Keyed> = Vec::new();
-    for mutant in mutants {
-        let whole = fs::read_to_string(here.source(&mutant.file))?;
-        let changed = mutant.apply(&whole).map_err(io::Error::other)?;
-        all.push((digest(&[&mutant.file, &whole, &changed]), mutant));
-    }
+    let everything = engine.mutants(root, usize::MAX)?;
+    let kept = Results::open(&results_of(root, engine), &everything, options.fresh)?;
+    let results = Mutex::new(kept);
+    let all: Vec<Keyed> = mutants.into_iter().map(|mutant| (key(&mutant), mutant)).collect();
     let known = |key| results.lock().expect("no panic").get(key).cloned();
     let is_open = |key| match known(key) {
         None => true,
         Some(Verdict::Survived) => options.survivors,
         Some(_) => false,
     };
-    let (texts, rust): (Vec<&Keyed>, Vec<&Keyed>) =
-        all.iter().filter(|(key, _)| is_open(*key)).partition(|(_, mutant)| mutant.is_text());
-    let suites = &engine.suites[..options.suites.min(engine.suites.len())];
-    if !texts.is_empty() {
-        let judge = Judge::new(here.clone(), suites, suites.len() == engine.suites.len());
-        let scratch = scratch.join(format!("texts-{}", engine.name));
-        pool(&judge, &texts, &scratch, options.jobs, &results)?;
-    }
-    if !rust.is_empty() {
-        let judge = Judge::new(here.copy()?, suites, suites.len() == engine.suites.len());
-        pool(&judge, &rust, &scratch, 1, &results)?;
+    let open: Vec<&Keyed> = all.iter().filter(|(key, _)| is_open(*key)).collect();
+    let judge = |workspace: Workspace, switched| {
+        let catches = everything.iter().filter_map(|mutant| match known(key(mutant)) {
+            Some(Verdict::Caught(by)) => Some((mutant.file.clone(), by)),
+            _ => None,
+        });
+        Judge::new(workspace, engine, options.suites, switched, catches.collect())
+    };
+    let scratch = scratch.join(format!("texts-{}", engine.name));
+    if !open.is_empty() {
+        let (copy, on) = copies::switched(root, &here)?;
+        let can = |keyed: &&Keyed| keyed.1.is_text() || on.contains(&keyed.0);
+        let (now, later): (Vec<&Keyed>, Vec<&Keyed>) = open.into_iter().partition(can);
+        pool(&judge(copy, true), &now, &scratch, options.jobs, &results)?;
+        if !later.is_empty() {
+            let copy = here.copy("workspace", &HashMap::new())?;
+            pool(&judge(copy, false), &later, &scratch, 1, &results)?;
+        }
     }
     let judged: Vec<(&Mutant, Verdict)> =
         all.iter().filter_map(|(key, mutant)| Some((mutant, known(*key)?))).collect();
     Ok(report(engine.name, &judged))
+}
+
+/// Where the results of an engine are kept.
+fn results_of(root: &Path, engine: &Engine) -> PathBuf {
+    root.join(format!("tools/tidy/src/mutants/results/{}.txt", engine.name))
 }
 
 /// Judges these, so many at a time; those that hung once more, alone.
@@ -159,14 +209,14 @@ fn pool(
         let seconds = began.elapsed().as_secs();
         println!("{} {}: {}: {verdict} ({seconds} s)", mutant.id, mutant.file, mutant.does);
         if verdict != Verdict::Survived || judge.all {
-            results.lock().expect("no panic").put(*key, &verdict, seconds)?;
+            results.lock().expect("no panic").put(*key, &verdict)?;
         }
         Ok(true)
     };
     let work = |worker: usize| -> io::Result<()> {
         loop {
             let Some(keyed) = next.lock().expect("no panic").next() else { return Ok(()) };
-            if !one(keyed, worker, false)? {
+            if !one(keyed, worker, jobs == 1)? {
                 hung.lock().expect("no panic").push(*keyed);
             }
         }

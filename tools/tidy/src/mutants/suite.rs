@@ -24,6 +24,14 @@ pub struct Suite {
     pub filter: &'static str,
 }
 
+impl Suite {
+    /// Whether its binary has a harness of its own, which takes one filter.
+    #[must_use]
+    pub fn is_mimic(&self) -> bool {
+        self.target == "conformance"
+    }
+}
+
 /// How a run of a suite ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -44,18 +52,23 @@ pub struct Run<'a> {
     pub package: &'a Path,
     /// The directory from which the library takes scripts and SQL, if it has them.
     pub texts: Option<&'a Path>,
+    /// Whether the binary takes one argument with commas between names.
+    pub one_filter: bool,
+    /// The mutant that is switched on, see [`super::switched`].
+    pub mutant: Option<u64>,
     /// When a run is ended.
     pub limit: Duration,
 }
 
 impl Run<'_> {
-    /// Runs the tests whose names contain `filter`, or the one that is called so.
+    /// Runs the tests whose names contain one of these, or are called so.
     ///
     /// # Errors
     /// If the binary cannot be started.
-    pub fn until_failure(&self, filter: &str, exact: bool) -> io::Result<Outcome> {
+    pub fn until_failure(&self, names: &[&str], exact: bool) -> io::Result<Outcome> {
+        let alone = exact && names.len() == 1;
         let mut command = self.command();
-        command.arg(filter).args(exact.then_some("--exact"));
+        command.args(self.filters(names)).args(exact.then_some("--exact"));
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().expect("piped");
         let (send, lines) = channel();
@@ -81,7 +94,7 @@ impl Run<'_> {
                     said.push_str(&line);
                     said.push('\n');
                     // One that runs alone has its story printed behind it.
-                    if failed.is_some() && !exact {
+                    if failed.is_some() && !alone {
                         break false;
                     }
                 }
@@ -89,7 +102,7 @@ impl Run<'_> {
                 Err(RecvTimeoutError::Disconnected) => break false,
             }
         };
-        if hung || (failed.is_some() && !exact) {
+        if hung || (failed.is_some() && !alone) {
             kill_group(child.id());
         }
         let status = child.wait()?;
@@ -99,7 +112,7 @@ impl Run<'_> {
             return Ok(Outcome::Failed(test, said));
         }
         if hung {
-            let tests = self.list(filter)?;
+            let tests = self.list(names, exact)?;
             let open = tests.into_iter().find(|test| !ended.contains(test));
             return Ok(Outcome::Hung(open.unwrap_or_else(|| "no test, at the end".to_owned())));
         }
@@ -110,8 +123,18 @@ impl Run<'_> {
         Ok(Outcome::Passed)
     }
 
-    fn list(&self, filter: &str) -> io::Result<Vec<String>> {
-        let listed = self.command().args(["--list", filter]).output()?;
+    /// The names as the binary takes them.
+    fn filters(&self, names: &[&str]) -> Vec<String> {
+        if self.one_filter {
+            return vec![names.join(",")];
+        }
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn list(&self, names: &[&str], exact: bool) -> io::Result<Vec<String>> {
+        let exact = exact.then_some("--exact");
+        let filters = self.filters(names);
+        let listed = self.command().arg("--list").args(filters).args(exact).output()?;
         let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     }
@@ -126,6 +149,10 @@ impl Run<'_> {
         match self.texts {
             Some(texts) => command.env("TENURE_TEXTS", texts),
             None => command.env_remove("TENURE_TEXTS"),
+        };
+        match self.mutant {
+            Some(number) => command.env("TENURE_MUTANT", number.to_string()),
+            None => command.env_remove("TENURE_MUTANT"),
         };
         command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0);
         command
@@ -169,8 +196,10 @@ mod tests {
     fn run(name: &str, does: &str, limit: Duration) -> Outcome {
         let binary = binary(name, does);
         let package = Path::new("/");
-        let run = Run { binary: &binary, package, texts: Some(Path::new("/texts")), limit };
-        let outcome = run.until_failure("", false).unwrap();
+        let texts = Some(Path::new("/texts"));
+        let run =
+            Run { binary: &binary, package, texts, one_filter: false, mutant: Some(7), limit };
+        let outcome = run.until_failure(&[], false).unwrap();
         fs::remove_file(&binary).unwrap();
         outcome
     }
@@ -196,11 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_told_where_texts_are() {
-        let does = "echo \"test $TENURE_TEXTS ... FAILED\"";
+    fn the_library_is_told_where_texts_are_and_which_mutant_is_on() {
+        let does = "echo \"test $TENURE_TEXTS $TENURE_MUTANT ... FAILED\"";
         let Outcome::Failed(test, _) = run("told", does, Duration::from_secs(60)) else {
             panic!("it failed")
         };
-        assert_eq!(test, "/texts");
+        assert_eq!(test, "/texts 7");
     }
 }
