@@ -20,6 +20,7 @@
 //! | one writer, many readers | [`Tenure::rwlock`] |
 //! | at most N holders | [`Tenure::semaphore`] |
 //! | several locks at once, all or nothing | [`Tenure::lock_set`] |
+//! | one leader, whom others can find | [`Tenure::election`] |
 //! | one coarse lock for many names | [`Tenure::family`] |
 //! | to lock again further down the same flow of control | [`scope`] |
 //! | work that must stop when the lock is lost | [`Mutex::run`] |
@@ -104,17 +105,22 @@ mod sync;
 pub mod time;
 
 pub use contract::{
-    About, Cell, ClaimId, Effect, Error, ErrorKind, Evicted, Expect, Fence, Fencing, Finding,
-    Health, HolderView, Label, Lineage, Loss, Name, Namespace, OwnerId, Ownership, Page, Part,
+    About, Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, ClaimId, Conflict,
+    ConflictCause, Effect, Error, ErrorKind, Evicted, Expect, Fence, Fencing, Finding, Health,
+    HolderView, Label, Lineage, Loss, Name, NameClasses, Namespace, OwnerId, Ownership, Page, Part,
     Pattern, Place, Promises, Put, PutVerdict, Query, SessionId, SessionView, Shape, SlotView,
-    Snapshot, Verb, Version, WaiterView,
+    Snapshot, Verb, Version, WaiterView, WriteId,
 };
 pub use primitives::{
-    Builder, CellStore, Family, LockSet, LockSetGuard, LockStatus, Mutex, MutexGuard, Owner,
-    Preset, RwLock, RwLockReadGuard, RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart,
-    Tenure, UpgradeError, blocking_scope, scope,
+    Builder, CellStore, Election, Family, Leader, LeaderGuard, LockSet, LockSetGuard, LockStatus,
+    Mutex, MutexGuard, Observed, Observer, Owner, Preset, RwLock, RwLockReadGuard,
+    RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart, Tenure, Term, UpgradeError,
+    blocking_scope, scope,
 };
-pub use session::{Closed, Event, Lost, Witness, block_on};
+pub use session::{
+    CallOutcome, CellChange, CellWatch, Closed, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
+    Witness, block_on,
+};
 
 /// The README and the docs are compiled and run as tests.
 #[cfg(doctest)]
@@ -124,10 +130,12 @@ mod pages {
     #[cfg(feature = "config")]
     #[doc = include_str!("../../../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../../../docs/cells.md")]
+    mod cells {}
     #[doc = include_str!("../../../docs/settings.md")]
     mod settings {}
-    #[doc = include_str!("../../../docs/fencing.md")]
-    mod fencing {}
+    #[doc = include_str!("../../../docs/election.md")]
+    mod election {}
     #[cfg(all(feature = "embedded", target_os = "linux"))]
     #[doc = include_str!("../../../docs/embedded.md")]
     mod embedded {}

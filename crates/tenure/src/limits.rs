@@ -49,6 +49,12 @@ pub const PAGE: usize = 1_000;
 pub const REACH_SLOTS: usize = 4_096;
 /// Largest value of a cell, in bytes.
 pub const CELL_BYTES: usize = 256 * 1024;
+/// Most cells in one batch.
+pub const CELL_PARTS: usize = 32;
+/// Most bytes of all values of one batch.
+pub const BATCH_BYTES: usize = 1024 * 1024;
+/// How many ids of writes a store remembers for each cell.
+pub const WRITE_IDS: usize = 128;
 /// Fences stay below this, so that stores which count in doubles keep them exact.
 pub const FENCE: u64 = 1 << 53;
 /// The highest number that fences can be raised above: room for 2^40 grants stays.

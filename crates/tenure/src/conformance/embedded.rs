@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::harness::{Absent, Harness, Stage};
+use super::paths;
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
 use crate::engine::embedded::{EmbeddedEngine, Location, PROMISES};
@@ -22,6 +23,10 @@ pub struct EmbeddedHarness;
 impl Harness for EmbeddedHarness {
     fn promises(&self) -> Promises {
         PROMISES
+    }
+
+    fn paths(&self) -> Result<Vec<(String, u64)>, Absent> {
+        Ok(paths::counted_in_process("embedded"))
     }
 
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {

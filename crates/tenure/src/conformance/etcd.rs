@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::gate::RequestGate;
 use super::harness::{Absent, Harness, Stage};
+use super::paths;
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
 use crate::engine::etcd::{EtcdEngine, GatePass, Lessor, PROMISES, WeakEngine};
@@ -40,6 +41,10 @@ impl Harness for EtcdHarness {
     /// A waiter watches what is in its way, and acts when that is gone.
     fn serves_at_once(&self) -> bool {
         true
+    }
+
+    fn paths(&self) -> Result<Vec<(String, u64)>, Absent> {
+        Ok(paths::counted_in_process("etcd"))
     }
 
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {

@@ -21,6 +21,15 @@ pub trait Harness: Send + Sync {
         false
     }
 
+    /// How often the paths of this engine that are counted were taken so far in this process, by
+    /// name (`paths.rs`).
+    ///
+    /// # Errors
+    /// If the store is not there.
+    fn paths(&self) -> Result<Vec<(String, u64)>, Absent> {
+        Ok(Vec::new())
+    }
+
     /// Opens a fresh, empty namespace.
     ///
     /// # Errors

@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 
+use super::cell_link::WatchFilters;
 use super::gate::RequestGate;
+use super::world::cells_of;
 use crate::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, FenceFloor,
-    InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release,
-    Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
+    Batch, Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
+    FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
+    Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
 };
 
 /// What happens to one call or push.
@@ -70,6 +72,7 @@ pub struct Link {
     plan: Mutex<Plan>,
     listeners: Mutex<Vec<Arc<PushFilter>>>,
     gate: Arc<RequestGate>,
+    pub(super) watches: WatchFilters,
 }
 
 #[derive(Default)]
@@ -80,8 +83,9 @@ struct Plan {
 }
 
 /// A call that will arrive once more.
-enum Copied {
+pub(super) enum Copied {
     Claim(Arc<Claim>),
+    Write(Batch),
     Renew(Vec<ClaimRef>),
     Release(Vec<Release>),
 }
@@ -107,12 +111,28 @@ impl Link {
             plan: Mutex::default(),
             listeners: Mutex::default(),
             gate: Arc::clone(gate),
+            watches: WatchFilters::default(),
         })
     }
 
     /// Cuts the link: no call arrives and no push comes back. Or mends it.
     pub fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
+        if !cut {
+            self.watches.gap();
+        }
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn inner(&self) -> &dyn Engine {
+        &*self.inner
+    }
+
+    pub(super) fn weak(&self) -> Weak<Self> {
+        Weak::clone(&self.me)
     }
 
     /// Holds all replies back from now on, or lets them through.
@@ -176,6 +196,9 @@ impl Link {
             // What a late copy is answered nobody hears.
             match due {
                 Some((_, Copied::Claim(claim))) => drop(self.inner.claim(&claim).await),
+                Some((_, Copied::Write(batch))) => {
+                    drop(cells_of(&*self.inner).write(&batch).await);
+                }
                 Some((_, Copied::Renew(batch))) => drop(self.inner.renew(&batch).await),
                 Some((_, Copied::Release(batch))) => drop(self.inner.release(&batch).await),
                 None => break,
@@ -199,7 +222,7 @@ impl Link {
     }
 
     /// Carries a call through whatever befalls it.
-    fn carry<'a, T: Send + 'a>(
+    pub(super) fn carry<'a, T: Send + 'a>(
         &'a self,
         call: impl Fn() -> Pending<'a, T> + Send + 'a,
         copy: impl FnOnce() -> Copied + Send + 'a,
@@ -242,7 +265,7 @@ impl Link {
     }
 }
 
-fn lost(what: &'static str) -> Error {
+pub(super) fn lost(what: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
 
@@ -284,7 +307,7 @@ impl Engine for Link {
     }
 
     fn cells(&self) -> Option<&dyn Cells> {
-        self.inner.cells()
+        self.inner.cells().map(|_| self as &dyn Cells)
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

@@ -18,6 +18,7 @@
 //! their sentences, and a failure prints those it cites.
 
 pub mod audit;
+mod cell_link;
 pub mod differential;
 #[cfg(all(feature = "embedded", target_os = "linux"))]
 mod embedded;
@@ -27,6 +28,7 @@ mod gate;
 mod harness;
 mod link;
 mod memory;
+pub mod paths;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod promises;

@@ -46,6 +46,13 @@ impl Harness for PostgresHarness {
         self.promises.clone()
     }
 
+    fn paths(&self) -> Result<Vec<(String, u64)>, Absent> {
+        let absent = |error: Error| Absent(error.to_string());
+        let (terms, pooled) = (fresh_terms(), self.promises.wake == Wake::Poll);
+        let engine = open(&self.url, &terms, &ManualClock::new(), pooled).map_err(absent)?;
+        engine.paths().map_err(absent)
+    }
+
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {
         static FURNISHED: Mutex<Vec<String>> = Mutex::new(Vec::new());
         let mut furnished = FURNISHED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,12 +61,7 @@ impl Harness for PostgresHarness {
             furnished.push(self.url.clone());
         }
         drop(furnished);
-        let namespace = format!("stage-{}", SessionId::new().to_hex());
-        let terms = Terms {
-            namespace: Namespace::try_from(&*namespace).expect("a good name"),
-            max_lease: limits::DEFAULT_MAX_LEASE,
-            clock: Arc::new(ManualClock::new()),
-        };
+        let terms = fresh_terms();
         let clock = ManualClock::new();
         let pooled = self.promises.wake == Wake::Poll;
         let first =
@@ -87,6 +89,16 @@ struct PostgresStage {
     clients: Mutex<Vec<WeakEngine>>,
     /// What each client had done when all was quiet, and how much had been told.
     last: Mutex<(Vec<u64>, u64)>,
+}
+
+/// A namespace that no other stage has.
+fn fresh_terms() -> Terms {
+    let namespace = format!("stage-{}", SessionId::new().to_hex());
+    Terms {
+        namespace: Namespace::try_from(&*namespace).expect("a good name"),
+        max_lease: limits::DEFAULT_MAX_LEASE,
+        clock: Arc::new(ManualClock::new()),
+    }
 }
 
 fn open(

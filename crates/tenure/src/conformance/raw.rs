@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::world::{World, name};
 use crate::contract::{
     About, Claim, ClaimId, ClaimRef, Engine, Error, Evicted, Eviction, Fence, Grant, Lineage, Loss,
-    OwnerId, Part, Parts, Patience, Queued, Refusal, Release, Released, Renewed, SessionId, Signal,
-    SignalListener, Verdict,
+    Name, OwnerId, Part, Parts, Patience, Queued, Refusal, Release, Released, Renewed, SessionId,
+    Signal, SignalListener, Verdict,
 };
 
 /// A client that speaks the contract itself.
@@ -302,7 +302,13 @@ impl Raw {
     /// Releases a grant by force.
     #[track_caller]
     pub fn evict(&self, world: &World, name: &str, fence: Fence, reason: &str) -> Evicted {
-        let eviction = Eviction::new(self::name(name), fence, reason).expect("a reason");
+        self.evict_name(world, &self::name(name), fence, reason)
+    }
+
+    /// Releases a grant of any name by force, reserved ones included.
+    #[track_caller]
+    pub fn evict_name(&self, world: &World, name: &Name, fence: Fence, reason: &str) -> Evicted {
+        let eviction = Eviction::new(name.clone(), fence, reason).expect("a reason");
         let engine = Arc::clone(&self.engine);
         world.now(async move { engine.evict(&eviction).await }).expect("the store answers")
     }

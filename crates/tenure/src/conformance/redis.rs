@@ -34,13 +34,16 @@ impl Harness for RedisHarness {
         }
     }
 
+    fn paths(&self) -> Result<Vec<(String, u64)>, Absent> {
+        let absent = |error: Error| Absent(error.to_string());
+        open(&self.url, &fresh_terms(), &ManualClock::new())
+            .map_err(absent)?
+            .paths()
+            .map_err(absent)
+    }
+
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {
-        let namespace = format!("stage-{}", SessionId::new().to_hex());
-        let terms = Terms {
-            namespace: Namespace::try_from(&*namespace).expect("a good name"),
-            max_lease: limits::DEFAULT_MAX_LEASE,
-            clock: Arc::new(ManualClock::new()),
-        };
+        let terms = fresh_terms();
         let clock = ManualClock::new();
         let first = open(&self.url, &terms, &clock).map_err(|error| Absent(error.to_string()))?;
         let clients = Mutex::new(vec![Arc::downgrade(&first)]);
@@ -55,6 +58,16 @@ struct RedisStage {
     /// Looks, and notices an absent server.
     first: Arc<dyn Staged>,
     clients: Mutex<Vec<Weak<dyn Staged>>>,
+}
+
+/// A namespace that no other stage has.
+fn fresh_terms() -> Terms {
+    let namespace = format!("stage-{}", SessionId::new().to_hex());
+    Terms {
+        namespace: Namespace::try_from(&*namespace).expect("a good name"),
+        max_lease: limits::DEFAULT_MAX_LEASE,
+        clock: Arc::new(ManualClock::new()),
+    }
 }
 
 fn open(url: &str, terms: &Terms, clock: &ManualClock) -> Result<Arc<dyn Staged>, Error> {

@@ -29,12 +29,13 @@ pub enum ScenarioGroup {
     Loss,
     Inspection,
     Cells,
+    Election,
     Hostile,
 }
 
 impl ScenarioGroup {
     /// All groups.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Exclusion,
         Self::Expiry,
         Self::Fencing,
@@ -50,6 +51,7 @@ impl ScenarioGroup {
         Self::Loss,
         Self::Inspection,
         Self::Cells,
+        Self::Election,
         Self::Hostile,
     ];
 }

@@ -46,11 +46,28 @@ pub struct Page {
     pub after: Option<Name>,
     /// At most this many, and at most 1,000.
     pub limit: usize,
+    /// Only slots with waiters. Answered from an index, without a look at the others.
+    pub contended: bool,
+    /// Also what Tenure keeps for itself, such as the slots of elections.
+    pub reserved: bool,
+}
+
+impl Page {
+    /// The page as engines get it: reserved names sort before all others, so that a page without
+    /// them begins behind them.
+    pub(crate) fn without_reserved(&self) -> Self {
+        let mut page = self.clone();
+        if !page.reserved && page.after.as_ref().is_none_or(Name::is_reserved) {
+            page.after = Some(Name::after_reserved());
+        }
+        page
+    }
 }
 
 impl Default for Page {
     fn default() -> Self {
-        Self { pattern: Pattern::all(), after: None, limit: limits::PAGE }
+        let (pattern, limit) = (Pattern::all(), limits::PAGE);
+        Self { pattern, after: None, limit, contended: false, reserved: false }
     }
 }
 
@@ -62,7 +79,14 @@ impl Default for Page {
 /// assert!(accounts.matches("account:17") && !accounts.matches("cache:17"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern(Vec<char>);
+pub struct Pattern(Vec<Token>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    Any,
+    One,
+    Char(char),
+}
 
 impl Pattern {
     /// Matches every name.
@@ -74,7 +98,28 @@ impl Pattern {
     /// The pattern with this text.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        Self(text.chars().collect())
+        let token = |c| match c {
+            '*' => Token::Any,
+            '?' => Token::One,
+            c => Token::Char(c),
+        };
+        Self(text.chars().map(token).collect())
+    }
+
+    /// Matches every name that begins with this text, in which nothing is special.
+    #[must_use]
+    pub fn prefix(text: &str) -> Self {
+        Self(text.chars().map(Token::Char).chain([Token::Any]).collect())
+    }
+
+    /// The text that every match begins with: what is before the first `*` or `?`.
+    #[must_use]
+    pub fn literal_prefix(&self) -> String {
+        let literal = |token: &Token| match token {
+            Token::Char(c) => Some(*c),
+            Token::Any | Token::One => None,
+        };
+        self.0.iter().map_while(literal).collect()
     }
 
     /// Whether the pattern matches the whole of `text`. Linear in practice, never exponential.
@@ -86,11 +131,11 @@ impl Pattern {
         let mut retry: Option<(usize, usize)> = None;
         while t < text.len() {
             match self.0.get(p) {
-                Some('*') => {
+                Some(Token::Any) => {
                     retry = Some((p + 1, t));
                     p += 1;
                 }
-                Some(c) if *c == '?' || *c == text[t] => {
+                Some(token) if *token == Token::One || *token == Token::Char(text[t]) => {
                     p += 1;
                     t += 1;
                 }
@@ -101,7 +146,7 @@ impl Pattern {
                 }
             }
         }
-        self.0[p..].iter().all(|c| *c == '*')
+        self.0[p..].iter().all(|token| *token == Token::Any)
     }
 }
 
@@ -274,6 +319,15 @@ mod tests {
         for (pattern, text) in [("a", "ab"), ("a?", "a"), ("[x]", "x"), ("", "a"), ("*b", "a")] {
             assert!(!Pattern::new(pattern).matches(text), "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn the_literal_prefix_ends_at_the_first_wildcard() {
+        let prefixes = ["a:b*c", "a?*", "é", "*", ""].map(|p| Pattern::new(p).literal_prefix());
+        assert_eq!(prefixes, ["a:b", "a", "é", "", ""]);
+        let prefix = Pattern::prefix("a*?");
+        assert!(prefix.matches("a*?") && prefix.matches("a*?b") && !prefix.matches("abc"));
+        assert_eq!(prefix.literal_prefix(), "a*?");
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //!
 //! A refusal is a value; a failure is an [`Error`] that says whether the store may have acted.
 
+mod batch;
 mod cells;
 mod claim;
+mod class;
 mod doctor;
 mod error;
 mod ids;
@@ -18,17 +20,23 @@ mod optional;
 mod ownership;
 mod promises;
 mod verdict;
+mod watch;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 
-pub use cells::{Cell, Cells, Expect, Put, PutVerdict, Version};
+pub(crate) use batch::write_forgotten;
+pub use batch::{
+    Batch, BatchVerdict, CellAction, CellPart, Conflict, ConflictCause, Put, PutVerdict, WriteId,
+};
+pub use cells::{Cell, Cells, Expect, Version};
 pub(crate) use claim::host_name;
 pub use claim::{
     About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
 };
+pub use class::NameClasses;
 pub use doctor::{Finding, Health};
 pub use error::{Effect, Error, ErrorKind, Verb};
 pub(crate) use ids::IdMap;
@@ -47,6 +55,7 @@ pub use verdict::{
     Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Raised, Refusal, Released, Renewed,
     Signal, Verdict,
 };
+pub use watch::{CellRange, CellWatcher, Delivery};
 
 /// The future that an engine's verbs return. Boxed, so that engines are usable as `dyn Engine`.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;

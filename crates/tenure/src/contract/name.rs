@@ -1,6 +1,6 @@
 //! Names of locks and namespaces, parsed once at the door. Knows text, not stores.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -30,11 +30,68 @@ pub struct Name(Arc<str>);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace(Name);
 
+/// The first character of every reserved name. No user's name has it: it is a control character.
+pub(super) const RESERVED: char = '\u{1}';
+
 impl Name {
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name of something that Tenure itself keeps: `kind` says what, `name` whose. No text of a
+    /// user parses to it, and it sorts before every name that does.
+    #[allow(dead_code, reason = "for features that a build may leave out")]
+    pub(crate) fn reserved(kind: &str, name: &Name) -> Result<Self, Error> {
+        let text = format!("{RESERVED}{kind}:{name}");
+        if text.len() <= limits::NAME_BYTES {
+            return Ok(Self(text.into()));
+        }
+        let most = limits::NAME_BYTES - kind.len() - 2;
+        let what = format!("a name of this kind has at most {most} bytes, not {}", name.0.len());
+        let help = "choose a shorter name: the rest is needed for the kind";
+        Err(Error::invalid(ErrorKind::InvalidName, what).on(name).with_help(help))
+    }
+
+    /// The name as people see it: `@` stands for the first character of a reserved one.
+    #[must_use]
+    pub fn shown(&self) -> Cow<'_, str> {
+        match self.0.strip_prefix(RESERVED) {
+            Some(rest) => Cow::Owned(format!("@{rest}")),
+            None => Cow::Borrowed(&self.0),
+        }
+    }
+
+    /// Whether Tenure itself keeps what has this name.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with(RESERVED)
+    }
+
+    /// The name as a user knows it: of a reserved name, what follows its kind.
+    #[must_use]
+    pub fn user_part(&self) -> &str {
+        self.reserved_parts().map_or(&self.0, |(_, name)| name)
+    }
+
+    fn reserved_parts(&self) -> Option<(&str, &str)> {
+        self.0.strip_prefix(RESERVED)?.split_once(':')
+    }
+
+    /// Sorts after all reserved names and before all others: where a list of users' names begins.
+    pub(crate) fn after_reserved() -> Self {
+        Self(Arc::from("\u{1f}"))
+    }
+
+    /// Parses a name that a store has kept, reserved ones included.
+    ///
+    /// # Errors
+    /// `InvalidName` if it is neither a name of a user nor a reserved one.
+    pub fn from_store(text: &str) -> Result<Self, Error> {
+        let checked = text.strip_prefix(RESERVED).unwrap_or(text);
+        check("name", checked)?;
+        Ok(Self(Arc::from(text)))
     }
 }
 
@@ -99,8 +156,12 @@ impl fmt::Display for Name {
 }
 
 impl fmt::Debug for Name {
+    /// In quotes and escaped; a reserved name as its kind and the user's name: `election "x"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        match self.reserved_parts() {
+            Some((kind, name)) => write!(f, "{kind} {name:?}"),
+            None => fmt::Debug::fmt(&*self.0, f),
+        }
     }
 }
 
@@ -153,6 +214,25 @@ mod tests {
             assert_eq!(Name::try_from(text).unwrap().as_str(), text);
             assert_eq!(Namespace::try_from(text).unwrap().as_str(), text);
         }
+    }
+
+    #[test]
+    fn reserved_names_are_out_of_reach_and_come_first() {
+        let user = Name::try_from("!").unwrap();
+        let reserved = Name::reserved("election", &user).unwrap();
+        assert!(reserved.is_reserved() && !user.is_reserved());
+        assert_eq!((&*reserved.shown(), &*user.shown()), ("@election:!", "!"));
+        assert!(Name::try_from(reserved.as_str()).is_err());
+        assert_eq!(format!("{reserved:?}"), "election \"!\"");
+        assert_eq!((reserved.user_part(), user.user_part()), ("!", "!"));
+        assert_eq!(Name::from_store(reserved.as_str()).unwrap(), reserved);
+        assert_eq!(Name::from_store("!").unwrap(), user);
+        assert!(Name::from_store("a\u{1}").is_err() && Name::from_store("\u{1}\n").is_err());
+        let space = Name::try_from(" ").unwrap();
+        assert!(reserved < Name::after_reserved() && Name::after_reserved() < space);
+        let long = Name::try_from(&*"x".repeat(limits::NAME_BYTES)).unwrap();
+        let error = Name::reserved("election", &long).unwrap_err();
+        assert!(error.to_string().contains("at most 245 bytes, not 255"), "{error}");
     }
 
     #[test]

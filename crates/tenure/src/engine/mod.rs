@@ -18,6 +18,8 @@ mod retry;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "conformance")]
+pub(crate) use self::common::paths::taken as paths_taken;
 pub use self::retry::connect_within;
 use crate::contract::{Engine, Error, ErrorKind, Namespace, Promises, Verb};
 use crate::time::Clock;

@@ -34,6 +34,9 @@ impl<S: Shelf> Ledger<S> {
             }
             self.touch(&name, now);
             let Some(view) = self.view(&name, now) else { continue };
+            if page.contended && view.queue.is_empty() {
+                continue;
+            }
             if snapshot.slots.len() == limit {
                 snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());
                 break;
@@ -41,6 +44,18 @@ impl<S: Shelf> Ledger<S> {
             snapshot.slots.push(view);
         }
         snapshot
+    }
+
+    /// Looks at these slots. `contended` leaves out those without a queue.
+    #[allow(dead_code, reason = "for engines that a build may leave out")]
+    pub(crate) fn look_at(&mut self, names: &[Name], contended: bool, now: Now) -> Vec<SlotView> {
+        let mut views = Vec::new();
+        for name in names {
+            self.touch(name, now);
+            let view = self.view(name, now);
+            views.extend(view.filter(|view| !contended || !view.queue.is_empty()));
+        }
+        views
     }
 
     fn reach(&mut self, owner: OwnerId, now: Now) -> Snapshot {
@@ -79,7 +94,7 @@ impl<S: Shelf> Ledger<S> {
     /// The slots each owner waits for, those included where time has ended its wait.
     fn waits(&mut self) -> HashMap<OwnerId, BTreeSet<Name>> {
         let mut waits: HashMap<OwnerId, BTreeSet<Name>> = HashMap::new();
-        for name in self.shelf.names() {
+        for name in self.shelf.queued_names() {
             let Some(slot) = self.shelf.peek(&name) else { continue };
             for ticket in slot.line.iter() {
                 waits.entry(ticket.claim.lineage.owner()).or_default().insert(name.clone());

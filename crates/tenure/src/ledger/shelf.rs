@@ -36,6 +36,11 @@ pub(crate) trait Shelf {
     /// The names of all slots, in order.
     fn names(&mut self) -> Vec<Name>;
 
+    /// The names of all slots with a queue, in order; others may be among them.
+    fn queued_names(&mut self) -> Vec<Name> {
+        self.names()
+    }
+
     /// What is remembered of a claim, if that still stands.
     fn tomb(&mut self, id: ClaimId, now: Tick) -> Option<Tomb>;
 

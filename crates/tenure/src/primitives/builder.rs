@@ -166,7 +166,7 @@ impl Builder {
 
     /// Sees every event of the session: for histories and metrics. See [`Witness`] for an example.
     pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
-        self.settings.witness = Some(witness);
+        self.settings.witnesses.push(witness);
         self
     }
 

@@ -3,8 +3,10 @@
 
 use std::fmt;
 
-use crate::contract::{Cell, Cells, Error, Expect, Name, Pattern, Put, PutVerdict};
-use crate::session::{Core, block_on};
+use crate::contract::{
+    Batch, BatchVerdict, Cell, CellRange, Cells, Error, Expect, Name, Pattern, Put, PutVerdict,
+};
+use crate::session::{CellWatch, Core, Session, block_on};
 
 /// The cells of a store: versioned values beside the locks, with compare-and-set, time to live and
 /// fenced writes. Made by [`Tenure::cells`](crate::Tenure::cells).
@@ -34,12 +36,16 @@ use crate::session::{Core, block_on};
 #[derive(Clone, Copy)]
 #[must_use]
 pub struct CellStore<'a> {
-    core: &'a Core,
+    session: &'a Session,
 }
 
 impl<'a> CellStore<'a> {
-    pub(super) fn new(core: &'a Core) -> Self {
-        Self { core }
+    pub(super) fn new(session: &'a Session) -> Self {
+        Self { session }
+    }
+
+    fn core(self) -> &'a Core {
+        self.session.core()
     }
 
     /// Reads a cell. `None` if it has no value.
@@ -51,18 +57,31 @@ impl<'a> CellStore<'a> {
     /// # Cancel safety
     /// Reading changes nothing.
     pub async fn get(&self, name: &Name) -> Result<Option<Cell>, Error> {
-        self.core.get(name).await
+        self.core().get(name).await
     }
 
     /// Writes a cell if the expectation of `put` holds.
     ///
     /// # Errors
-    /// `InvalidOption` if the value is too large; otherwise as [`get`](Self::get).
+    /// `InvalidOption` if the value is too large; with an id, `Limit` of unknown effect if the
+    /// store cannot tell whether this is a repeat; otherwise as [`get`](Self::get).
     ///
     /// # Cancel safety
-    /// Dropping the future may or may not write the cell.
+    /// Dropping the future may or may not write the cell. A repeat with the same id is safe.
     pub async fn put(&self, put: &Put) -> Result<PutVerdict, Error> {
-        self.core.put(put).await
+        Ok(self.core().write(&Batch::from(put)).await?.into_single())
+    }
+
+    /// Writes several cells in one atomic step if all conditions hold.
+    ///
+    /// # Errors
+    /// `InvalidOption` if the batch is outside its limits, `Unsupported` if the engine cannot write
+    /// several cells at once; otherwise as [`put`](Self::put).
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not write the cells: all of them, or none.
+    pub async fn write(&self, batch: &Batch) -> Result<BatchVerdict, Error> {
+        self.core().write(batch).await
     }
 
     /// Removes a cell if the expectation holds. Its versions and fences go on growing.
@@ -73,7 +92,8 @@ impl<'a> CellStore<'a> {
     /// # Cancel safety
     /// Dropping the future may or may not remove the cell.
     pub async fn remove(&self, name: &Name, expect: Expect) -> Result<PutVerdict, Error> {
-        self.core.remove(name, expect).await
+        let batch = Batch::new().remove(name.clone(), expect);
+        Ok(self.core().write(&batch).await?.into_single())
     }
 
     /// Lists the cells that match, after a name, in the order of names.
@@ -89,7 +109,50 @@ impl<'a> CellStore<'a> {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(Name, Cell)>, Error> {
-        self.core.list(pattern, after, limit).await
+        let behind = Name::after_reserved();
+        let after = after.filter(|after| !after.is_reserved()).unwrap_or(&behind);
+        self.core().list(pattern, Some(after), limit).await
+    }
+
+    /// As [`list`](Self::list), with the cells that Tenure keeps for itself, such as the values of
+    /// elections. Their names come first.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Listing changes nothing.
+    pub async fn list_all(
+        &self,
+        pattern: &Pattern,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Cell)>, Error> {
+        self.core().list(pattern, after, limit).await
+    }
+
+    /// Watches one cell, or all cells with a prefix. The watch begins with the present state.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the watch.
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{CellChange, CellRange, Put, Tenure};
+    ///
+    /// # tenure::block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let mut watch = tenure.cells().watch(CellRange::prefix("config:")?).await?;
+    /// tenure.cells().put(&Put::new("config:mail".parse()?, "on")).await?;
+    /// let CellChange::Put(name, cell) = watch.next().await? else { panic!() };
+    /// assert_eq!((name.as_str(), &*cell.value), ("config:mail", &b"on"[..]));
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
+    pub async fn watch(&self, range: CellRange) -> Result<CellWatch, Error> {
+        CellWatch::begin(self.session.clone(), range).await
     }
 
     /// The blocking form of [`get`](Self::get).
@@ -106,6 +169,22 @@ impl<'a> CellStore<'a> {
     /// As [`put`](Self::put).
     pub fn blocking_put(&self, put: &Put) -> Result<PutVerdict, Error> {
         block_on(self.put(put))
+    }
+
+    /// The blocking form of [`write`](Self::write).
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn blocking_write(&self, batch: &Batch) -> Result<BatchVerdict, Error> {
+        block_on(self.write(batch))
+    }
+
+    /// The blocking form of [`watch`](Self::watch).
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    pub fn blocking_watch(&self, range: CellRange) -> Result<CellWatch, Error> {
+        block_on(self.watch(range))
     }
 
     /// The blocking form of [`remove`](Self::remove).
@@ -132,6 +211,6 @@ impl<'a> CellStore<'a> {
 
 impl fmt::Debug for CellStore<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("CellStore").field(self.core).finish()
+        f.debug_tuple("CellStore").field(self.core()).finish()
     }
 }

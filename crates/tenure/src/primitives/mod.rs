@@ -3,11 +3,13 @@
 
 mod builder;
 mod cells;
+mod election;
 mod exchange;
 mod family;
 mod guard;
 mod lock_set;
 mod mutex;
+mod observer;
 mod operate;
 mod options;
 mod owner;
@@ -17,9 +19,12 @@ mod run;
 mod rwlock;
 mod semaphore;
 mod tenure;
+mod term;
+mod term_record;
 
 pub use builder::Builder;
 pub use cells::CellStore;
+pub use election::Election;
 pub use exchange::UpgradeError;
 pub use family::Family;
 pub use guard::{
@@ -27,8 +32,10 @@ pub use guard::{
 };
 pub use lock_set::{LockSet, SetPart};
 pub use mutex::Mutex;
+pub use observer::{Leader, Observed, Observer};
 pub use owner::{Owner, Scope, blocking_scope, scope};
 pub use preset::Preset;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 pub use tenure::Tenure;
+pub use term::{LeaderGuard, Term};

@@ -80,6 +80,11 @@ impl Options {
         }
     }
 
+    /// Whether a wait may time out.
+    pub(super) fn has_timeout(&self) -> bool {
+        matches!(self.resolved().wait, Wait::Limit(_))
+    }
+
     fn mistake(&mut self, error: Error) {
         self.mistake.get_or_insert(error);
     }
@@ -196,9 +201,19 @@ pub(super) fn between(
     Err(Error::new(ErrorKind::InvalidOption, text).with_help(next))
 }
 
-/// The methods that set options, the same on every kind of lock.
+/// The methods that set options, the same on every kind of lock; `without_owner` for what is not
+/// re-entrant.
 macro_rules! option_methods {
     () => {
+        $crate::primitives::options::option_methods!(without_owner);
+
+        /// Claims for this owner, whatever the surrounding scope is.
+        pub fn owner(mut self, owner: &$crate::primitives::Owner) -> Self {
+            self.options.on_lock("owner").owner = Some(owner.clone());
+            self
+        }
+    };
+    (without_owner) => {
         /// How long the lock lives without a renewal: how soon a crashed holder is replaced.
         /// Default 30 s; at least 100 ms, at most the `max_lease` of the namespace. To enter a lock
         /// again with another lease costs a call.
@@ -247,12 +262,6 @@ macro_rules! option_methods {
         /// `batch`, or one of your own. What is set explicitly wins, before or after.
         pub fn preset(mut self, name: &str) -> Self {
             self.options.on_lock("preset").set_preset(name);
-            self
-        }
-
-        /// Claims for this owner, whatever the surrounding scope is.
-        pub fn owner(mut self, owner: &$crate::primitives::Owner) -> Self {
-            self.options.on_lock("owner").owner = Some(owner.clone());
             self
         }
     };

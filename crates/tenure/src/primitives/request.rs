@@ -13,10 +13,12 @@ use std::time::Duration;
 use super::guard::{AnyGuard, LockStatus};
 use super::options::Options;
 use super::run::{release_after, until_lost};
-use crate::contract::{Error, ErrorKind, Parts};
+use crate::contract::{Error, ErrorKind, Lineage, OwnerId, Parts};
 use crate::session::{AcquireRequest, Outcome, Session, Wait, block_on};
+use crate::time::Tick;
 
 /// A checked request for the session.
+#[derive(Clone)]
 pub(super) struct Request {
     session: Session,
     ask: Result<AcquireRequest, Error>,
@@ -34,6 +36,30 @@ impl Request {
         let place = Location::caller();
         let ask = parts.and_then(|parts| options.ask(session.core(), parts, wait, place));
         Self { session: session.clone(), ask }
+    }
+
+    /// The request for an owner of its own, whatever the surrounding scope is: it never re-enters.
+    pub(super) fn for_new_owner(mut self) -> Self {
+        if let Ok(ask) = &mut self.ask {
+            (ask.lineage, ask.scoped) = (Lineage::root(OwnerId::new()), false);
+        }
+        self
+    }
+
+    /// When the wait times out, if it begins now.
+    pub(super) fn deadline(&self) -> Tick {
+        let wait = self.ask.as_ref().map_or(Wait::Unlimited, |ask| ask.wait);
+        self.session.core().deadline(wait)
+    }
+
+    /// The request with what is left of its wait until `deadline`.
+    pub(super) fn until(mut self, deadline: Tick) -> Self {
+        if let Ok(ask) = &mut self.ask
+            && let Wait::Limit(limit) = &mut ask.wait
+        {
+            *limit = deadline.since(self.session.core().now());
+        }
+        self
     }
 
     /// Waits for the guard.

@@ -3,9 +3,11 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::builder::Builder;
 use super::cells::CellStore;
+use super::election::Election;
 use super::family::Family;
 use super::lock_set::{LockSet, SetPart};
 use super::mutex::Mutex;
@@ -13,8 +15,10 @@ use super::options::Options;
 use super::preset::Preset;
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
-use crate::contract::{Error, HolderView, Name, Parts, Promises, Query, SessionId, Snapshot, Verb};
-use crate::session::{Closed, Session, block_on};
+use crate::contract::{
+    Error, HolderView, Name, Parts, Pattern, Promises, Query, SessionId, Snapshot, Verb,
+};
+use crate::session::{Closed, Sampler, Session, block_on};
 
 /// A session of this process with a store. Cheap to clone; all clones share the session.
 ///
@@ -112,6 +116,15 @@ impl Tenure {
         Semaphore::new(self.session.clone(), name, permits, self.options.clone())
     }
 
+    /// The election of one leader. See [`Election`] for an example. An election and a lock of one
+    /// name are two things.
+    ///
+    /// # Errors
+    /// If the name cannot be one, or has more than 245 bytes.
+    pub fn election(&self, name: impl AsRef<str>) -> Result<Election, Error> {
+        Election::new(self.session.clone(), Name::try_from(name.as_ref())?, self.options.clone())
+    }
+
     /// Several locks of any kind as one: [`Mutex::part`], [`RwLock::read_part`] and
     /// [`RwLock::write_part`], [`Semaphore::part`]. Options are set on the set. See [`LockSet`]
     /// and [`SetPart`] for examples.
@@ -204,7 +217,19 @@ impl Tenure {
     /// ```
     pub async fn inspect(&self, query: &Query) -> Result<Snapshot, Error> {
         let core = self.session.core();
+        let behind = match query {
+            Query::Page(page) => Some(Query::Page(page.without_reserved())),
+            Query::Slot(_) | Query::Reach(_) => None,
+        };
+        let query = behind.as_ref().unwrap_or(query);
         core.limited(Verb::Inspect, || core.engine().inspect(query)).await
+    }
+
+    /// Looks at the slots that match again and again, at this interval: for everything that shows
+    /// a live picture. See [`Sampler`] for an example.
+    #[must_use]
+    pub fn sampler(&self, pattern: Pattern, interval: Duration) -> Sampler {
+        Sampler::new(self.session.clone(), pattern, interval)
     }
 
     /// The blocking form of [`inspect`](Self::inspect): see there for an example.
@@ -274,7 +299,7 @@ impl Tenure {
 
     /// The store's cells: versioned values beside the locks. See [`CellStore`] for an example.
     pub fn cells(&self) -> CellStore<'_> {
-        CellStore::new(self.session.core())
+        CellStore::new(&self.session)
     }
 
     /// The file whose lock says that this session lives, where the engine notices a death by one.

@@ -26,7 +26,7 @@ use super::park::{WaitOutcome, wait_for_grant, within};
 use super::request::{AcquireRequest, Outcome, Wait};
 use super::retry::Retry;
 use super::signals::revoke;
-use super::{Core, Event, Hold, Share, closed_error, unanswered};
+use super::{Core, Event, Hold, Share, WaitEnd, closed_error, unanswered};
 use crate::contract::{
     Claim, ClaimId, Effect, Error, ErrorKind, Grant, Loss, Patience, Queued, Refusal, Verb, Verdict,
 };
@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Returns when a wait that begins now times out.
-    pub(super) fn deadline(&self, wait: Wait) -> Tick {
+    pub(crate) fn deadline(&self, wait: Wait) -> Tick {
         match wait {
             Wait::Limit(limit) | Wait::TryFor(limit) => self.clock.now() + limit,
             Wait::Try | Wait::Unlimited => Tick::NEVER,
@@ -91,6 +91,7 @@ impl Core {
                 ClaimReply::Refused(refusal) => return Err(attempt.refused(refusal)),
                 // Dropping the attempt withdraws the claim: a copy that arrives later is refused.
                 ClaimReply::Stale => {
+                    attempt.end = WaitEnd::ClaimedAnew;
                     anew = Some(ask.anew());
                     continue;
                 }
@@ -100,6 +101,7 @@ impl Core {
             match wait_for_grant(self, attempt.id(), deadline).await {
                 WaitOutcome::Granted(hold) => return Ok(Outcome::Held(attempt.into_share(hold))),
                 WaitOutcome::Ended(EndReason::TicketExpired) if ask.replaces.is_none() => {
+                    attempt.end = WaitEnd::ClaimedAnew;
                     retry.answered(self.clock.now());
                 }
                 // The place in the queue is gone, but the wait is not over: claim anew until the
@@ -107,14 +109,21 @@ impl Core {
                 WaitOutcome::Ended(EndReason::Unreachable(error))
                     if ask.replaces.is_none() && error.kind() == ErrorKind::Unavailable =>
                 {
+                    attempt.end = WaitEnd::ClaimedAnew;
                     let silence = |entry: &Entry| (entry.sent_at, entry.failures);
                     let silence = self.lock().get(attempt.id()).map(silence);
                     let (since, failures) = silence.unwrap_or((self.clock.now(), 1));
                     retry.cut_off(since, failures);
                     anew = Some(ask.anew());
                 }
-                WaitOutcome::Ended(over) => return Err(attempt.wait_failed(over)),
-                WaitOutcome::TimedOut(place) => return attempt.timed_out(place).await,
+                WaitOutcome::Ended(over) => {
+                    attempt.end = WaitEnd::Ended;
+                    return Err(attempt.wait_failed(over));
+                }
+                WaitOutcome::TimedOut(place) => {
+                    attempt.end = WaitEnd::TimedOut;
+                    return attempt.timed_out(place).await;
+                }
             }
         }
     }
@@ -139,6 +148,8 @@ pub(super) struct Attempt<'a> {
     pub(super) wait: Wait,
     /// When the claim was first sent.
     sent: Tick,
+    /// Why the claim is withdrawn, if it is.
+    end: WaitEnd,
 }
 
 impl<'a> Attempt<'a> {
@@ -176,7 +187,8 @@ impl<'a> Attempt<'a> {
             table.update(old, |entry| entry.extras_mut().successor = Some(claim.id));
         }
         drop(table);
-        Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait, sent })
+        let end = WaitEnd::Dropped;
+        Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait, sent, end })
     }
 
     pub(super) fn id(&self) -> ClaimId {
@@ -257,7 +269,7 @@ impl<'a> Attempt<'a> {
                 Ok(ClaimReply::Queued)
             }
             Verdict::Refused(refusal) => {
-                self.core.emit(&self.claim, || Event::Refused);
+                self.core.emit(&self.claim, || Event::Refused { why: refusal.clone() });
                 // A refused claim leaves nothing in the store, so there is nothing to withdraw.
                 self.done = true;
                 self.forget_refused(&refusal);
@@ -332,9 +344,11 @@ impl<'a> Attempt<'a> {
     fn handle_queued(&mut self, queued: &Queued, sent: Tick) {
         let core = self.core;
         core.emit(&self.claim, || Event::Queued { place: queued.place });
-        let now = core.clock.now();
         let mut effects = Effects::default();
         let mut table = core.lock();
+        // Read under the lock: a push that arrived before is a grant of this instant, and the event
+        // of the release that made it is older.
+        let now = core.clock.now();
         let answered = table.update(self.claim.id, |entry| {
             if matches!(entry.phase, Phase::Ended(_)) {
                 return (false, None);
@@ -437,7 +451,7 @@ impl Drop for Attempt<'_> {
         }
         drop(table);
         self.core.apply(effects);
-        self.core.emit(&self.claim, || Event::Withdrawn);
+        self.core.emit(&self.claim, || Event::Withdrawn { why: self.end });
         if let Phase::Granted { hold, .. } | Phase::Held { hold, .. } = &entry.phase {
             hold.end(Loss::Released);
         }

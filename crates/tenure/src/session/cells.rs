@@ -1,8 +1,19 @@
 //! The cells of a session: those of its engine, with the session's rules. Every call has the
 //! timeout of a call, and none is made once the session is closed.
+//!
+//! A write with an id is repeated when its reply is lost: the store recognizes the repeat. Without
+//! an id the caller gets an error of unknown effect, since a repeat could write twice.
+
+use std::sync::Weak;
 
 use super::Core;
-use crate::contract::{Cell, Cells, Error, Expect, Name, Pattern, Pending, Put, PutVerdict, Verb};
+use super::park::sleep_until;
+use crate::contract::{
+    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Delivery, Effect, Error, ErrorKind,
+    Name, Pattern, Pending, Verb, WriteId,
+};
+use crate::limits;
+use crate::time::back_off;
 
 impl Core {
     /// Makes one call to the engine's cells, or returns the reason why it has none.
@@ -20,6 +31,31 @@ impl Core {
         let what = "use an engine that promises cells: `tenure promises` lists them";
         self.engine.promises().lacks("cells").with_help(what)
     }
+
+    async fn write_repeatedly(&self, batch: &Batch, id: WriteId) -> Result<BatchVerdict, Error> {
+        let mut batch = batch.clone();
+        let mut unknown = false;
+        let began = self.clock.now();
+        for tries in 1.. {
+            batch.age = id.age(self.clock.now());
+            let error = match self.attempt(&batch).await {
+                Ok(verdict) => return Ok(verdict),
+                Err(error) => error,
+            };
+            unknown |= error.effect() == Effect::Unknown;
+            let now = self.clock.now();
+            if error.kind() != ErrorKind::Unavailable || tries >= limits::CLAIM_TRIES {
+                let error = error.tried(tries, now.since(began));
+                return Err(if unknown { error.effect_unknown() } else { error });
+            }
+            sleep_until(self, now + back_off(tries, self.jitter())).await;
+        }
+        unreachable!("the loop returns")
+    }
+
+    async fn attempt(&self, batch: &Batch) -> Result<BatchVerdict, Error> {
+        self.cell_call(|cells| cells.write(batch)).await
+    }
 }
 
 impl Cells for Core {
@@ -27,12 +63,17 @@ impl Cells for Core {
         self.cell_call(move |cells| cells.get(name))
     }
 
-    fn put<'a>(&'a self, put: &'a Put) -> Pending<'a, PutVerdict> {
-        self.cell_call(move |cells| cells.put(put))
-    }
-
-    fn remove<'a>(&'a self, name: &'a Name, expect: Expect) -> Pending<'a, PutVerdict> {
-        self.cell_call(move |cells| cells.remove(name, expect))
+    fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict> {
+        Box::pin(async move {
+            batch.check_limits()?;
+            if batch.parts.len() > 1 && !self.engine.promises().atomic_sets {
+                return Err(self.engine.promises().lacks("writes of several cells in one step"));
+            }
+            match batch.id {
+                Some(id) => self.write_repeatedly(batch, id).await,
+                None => self.attempt(batch).await,
+            }
+        })
     }
 
     fn list<'a>(
@@ -42,5 +83,13 @@ impl Cells for Core {
         limit: usize,
     ) -> Pending<'a, Vec<(Name, Cell)>> {
         self.cell_call(move |cells| cells.list(pattern, after, limit))
+    }
+
+    fn watch<'a>(
+        &'a self,
+        range: &'a CellRange,
+        watcher: Weak<dyn CellWatcher>,
+    ) -> Pending<'a, Delivery> {
+        self.cell_call(move |cells| cells.watch(range, watcher))
     }
 }

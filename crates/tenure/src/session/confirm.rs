@@ -87,7 +87,8 @@ impl Core {
         let Confirmed { renewed, replicas } = answer?;
         let Renewed::Held(grant) = renewed else { return Ok(Confirmation::Forgotten) };
         let safe_until = self.safe_until(sent, claim.lease);
-        let note = || self.emit(hold.claim(), || Event::Renewed { safe_until });
+        let slack = hold.safe_until().since(self.clock.now());
+        let note = || self.emit(hold.claim(), || Event::Renewed { safe_until, slack });
         if hold.renewed(safe_until, &grant, note).is_err() {
             return Ok(Confirmation::Forgotten);
         }

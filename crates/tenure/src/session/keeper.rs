@@ -328,7 +328,8 @@ impl Core {
             match &entry.phase {
                 Phase::Held { hold, .. } | Phase::Granted { hold, .. } => {
                     let note = || {
-                        let renewed = || Event::Renewed { safe_until };
+                        let slack = hold.safe_until().since(now);
+                        let renewed = || Event::Renewed { safe_until, slack };
                         self.events.push(&entry.claim, now, renewed);
                     };
                     let refused = if matches!(entry.phase, Phase::Held { .. }) {

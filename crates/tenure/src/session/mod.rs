@@ -24,6 +24,7 @@ mod hold;
 mod inherited;
 mod joint;
 mod keeper;
+mod measured;
 mod one_by_one;
 mod park;
 mod reenter;
@@ -31,10 +32,12 @@ mod release;
 mod repeat;
 mod request;
 mod retry;
+mod sampler;
 mod share;
 mod signals;
 mod table;
 mod timed_out;
+mod watch;
 mod witness;
 
 use std::fmt;
@@ -46,15 +49,19 @@ pub(crate) use confirm::Wanted;
 pub(crate) use hold::Hold;
 pub use hold::Lost;
 pub use park::block_on;
+pub(crate) use park::{sleep_until, within};
 pub use release::Closed;
 pub(crate) use request::{AcquireRequest, Outcome, Wait};
+pub use sampler::{Sample, Sampler};
 pub(crate) use share::Share;
+pub use watch::{CellChange, CellWatch};
 use witness::Events;
-pub use witness::{Event, Witness};
+pub use witness::{CallOutcome, Event, StoreCall, WaitEnd, Witness};
 
 use self::effects::Effects;
 use self::entry::{Entry, Phase};
 use self::inherited::forked_error;
+use self::measured::MeasuredEngine;
 use self::table::Table;
 use crate::contract::{
     Claim, Engine, Error, ErrorKind, Grant, SessionId, SignalListener, Verb, host_name, short,
@@ -64,7 +71,7 @@ use crate::process::Birth;
 use crate::seeded::{self, Bug};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
-use crate::time::{Alarm, Clock, Tick};
+use crate::time::{Alarm, Clock, Tick, back_off};
 
 /// The settings of a session.
 #[derive(Clone, Debug)]
@@ -76,7 +83,7 @@ pub(crate) struct Settings {
     pub(crate) close: Duration,
     /// The process id shown to other clients, where it is not that of this process.
     pub(crate) pid: Option<u32>,
-    pub(crate) witness: Option<Arc<dyn Witness>>,
+    pub(crate) witnesses: Vec<Arc<dyn Witness>>,
     /// How many replicas must have a grant before its guard is returned.
     pub(crate) replicas: Option<Wanted>,
 }
@@ -88,7 +95,7 @@ impl Default for Settings {
             call: limits::CALL,
             close: limits::CLOSE,
             pid: None,
-            witness: None,
+            witnesses: Vec::new(),
             replicas: None,
         }
     }
@@ -134,10 +141,10 @@ impl Session {
         let pid = settings.pid.unwrap_or_else(std::process::id);
         let core = Arc::new(Core {
             id,
-            engine,
+            engine: MeasuredEngine::wrap(engine, &clock, &settings.witnesses),
             clock,
             alarm: Arc::clone(&alarm),
-            events: Events::new(settings.witness.clone()),
+            events: Events::new(settings.witnesses.clone()),
             settings,
             host: host_name(),
             pid,
@@ -196,6 +203,15 @@ impl Core {
 
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    /// How long to pause after so many attempts that failed, with jitter.
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
+        back_off(failures, self.jitter())
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

@@ -25,7 +25,7 @@ use crate::time::Tick;
 
 /// Runs a call with a timeout. Returns `None` if the timeout expired first, or if the process was
 /// forked after the call had begun.
-pub(super) async fn within<F: Future>(core: &Core, limit: Tick, call: F) -> Option<F::Output> {
+pub(crate) async fn within<F: Future>(core: &Core, limit: Tick, call: F) -> Option<F::Output> {
     let mut call = pin!(call);
     let mut sleep = Sleep { core, until: limit, key: None };
     poll_fn(move |cx| {
@@ -41,7 +41,7 @@ pub(super) async fn within<F: Future>(core: &Core, limit: Tick, call: F) -> Opti
 }
 
 /// Sleeps until an instant.
-pub(super) async fn sleep_until(core: &Core, until: Tick) {
+pub(crate) async fn sleep_until(core: &Core, until: Tick) {
     Sleep { core, until, key: None }.await;
 }
 

@@ -199,6 +199,7 @@ impl Core {
         let mut effects = Effects::default();
         let mut table = self.lock();
         table.closed = true;
+        effects.wake.extend(table.wake_sleepers());
         for id in table.ids() {
             match table.get(id).map(|entry| &entry.phase) {
                 Some(Phase::Held { .. }) => table.lose(id, Loss::Closed, now, &mut effects),

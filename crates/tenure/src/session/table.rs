@@ -389,6 +389,11 @@ impl Table {
         key
     }
 
+    /// Returns the wakers of all that sleep: they look again, and sleep on or not.
+    pub(super) fn wake_sleepers(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.sleepers).into_values()
+    }
+
     /// Cancels a `sleep`.
     pub(super) fn awake(&mut self, key: (Tick, u64)) {
         self.sleepers.remove(&key);

@@ -19,8 +19,9 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::contract::{Claim, Fences, Loss};
+use crate::contract::{Claim, ErrorKind, Fences, Loss, Refusal, Verb};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use crate::time::Tick;
@@ -58,6 +59,52 @@ pub trait Witness: fmt::Debug + Send + Sync + 'static {
     /// Called for each event in the life of a claim, with the instant at which it happened. The
     /// call may come a little later than that, but before a caller can act on the event.
     fn on_event(&self, claim: &Arc<Claim>, at: Tick, event: &Event);
+
+    /// Called after each call to the store, from where the call was made. Re-entries and other
+    /// steps that the session takes alone make no call.
+    fn on_call(&self, call: &StoreCall) {
+        let _ = call;
+    }
+}
+
+/// One call to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreCall {
+    /// Which verb.
+    pub verb: Verb,
+    /// How many claims or cells it was about.
+    pub items: usize,
+    /// How long it took, by the session's clock.
+    pub took: Duration,
+    /// What became of it.
+    pub outcome: CallOutcome,
+}
+
+/// What became of a call to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallOutcome {
+    /// The store replied; a refusal is a reply.
+    Replied,
+    /// It failed with an error of this kind.
+    Failed(ErrorKind),
+    /// Its caller did not wait for the end: a timeout passed, or the future was dropped.
+    Abandoned,
+}
+
+/// Why a claim that was not granted came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitEnd {
+    /// Its timeout passed.
+    TimedOut,
+    /// Its future was dropped, or its call failed for good.
+    Dropped,
+    /// The wait was ended from outside: the session was closed, or the claim evicted.
+    Ended,
+    /// The session goes on waiting under another id, because this one may have expired.
+    ClaimedAnew,
 }
 
 /// One event in the life of a claim.
@@ -83,9 +130,15 @@ pub enum Event {
     Renewed {
         /// Until when it may be trusted.
         safe_until: Tick,
+        /// How long it could still have been trusted without this renewal. What falls towards zero
+        /// here is lost next.
+        slack: Duration,
     },
     /// It was refused.
-    Refused,
+    Refused {
+        /// Why.
+        why: Refusal,
+    },
     /// It was lost while it held.
     Lost {
         /// Why.
@@ -93,8 +146,11 @@ pub enum Event {
     },
     /// Its guard was released or dropped; from here on it must not be used.
     Released,
-    /// Its caller gave up waiting.
-    Withdrawn,
+    /// Its caller does not wait for it any more.
+    Withdrawn {
+        /// Why.
+        why: WaitEnd,
+    },
     /// Its own task or thread already holds the name under another owner: it waits for itself.
     WaitsForItself {
         /// The claim that holds.
@@ -102,10 +158,10 @@ pub enum Event {
     },
 }
 
-/// The events of a session on their way to its witness.
+/// The events of a session on their way to its witnesses.
 #[derive(Debug)]
 pub(super) struct Events {
-    witness: Option<Arc<dyn Witness>>,
+    witnesses: Vec<Arc<dyn Witness>>,
     queue: Mutex<Queue>,
     delivered: Condvar,
 }
@@ -121,13 +177,13 @@ struct Queue {
 }
 
 impl Events {
-    pub(super) fn new(witness: Option<Arc<dyn Witness>>) -> Self {
-        Self { witness, queue: Mutex::default(), delivered: Condvar::new() }
+    pub(super) fn new(witnesses: Vec<Arc<dyn Witness>>) -> Self {
+        Self { witnesses, queue: Mutex::default(), delivered: Condvar::new() }
     }
 
     /// Whether there is a witness. Without one, events cost nothing.
     pub(super) fn has_witness(&self) -> bool {
-        self.witness.is_some()
+        !self.witnesses.is_empty()
     }
 
     /// Queues an event. May be called under the table's lock.
@@ -141,7 +197,9 @@ impl Events {
 
     /// Delivers what was queued. Must not be called under a lock.
     pub(super) fn deliver(&self) {
-        let Some(witness) = &self.witness else { return };
+        if !self.has_witness() {
+            return;
+        }
         let this = thread::current().id();
         let mut queue = self.lock();
         let mine = queue.pushed;
@@ -156,7 +214,9 @@ impl Events {
                     while let Some((claim, at, event)) = queue.pending.pop_front() {
                         drop(queue);
                         let delivery = Delivery(self);
-                        witness.on_event(&claim, at, &event);
+                        for witness in &self.witnesses {
+                            witness.on_event(&claim, at, &event);
+                        }
                         queue = delivery.done();
                     }
                     queue.deliverer = None;

@@ -133,11 +133,11 @@ impl Witness for Recorder {
             Event::Granted { fences, safe_until } => {
                 What::Granted(fences.as_slice().to_vec(), *safe_until)
             }
-            Event::Renewed { safe_until } => What::Renewed(*safe_until),
-            Event::Refused => What::Refused,
+            Event::Renewed { safe_until, .. } => What::Renewed(*safe_until),
+            Event::Refused { .. } => What::Refused,
             Event::Lost { .. } => What::Lost,
             Event::Released => What::Released,
-            Event::Withdrawn => What::Withdrawn,
+            Event::Withdrawn { .. } => What::Withdrawn,
             Event::WaitsForItself { .. } => return,
         };
         let entry = HistoryEntry { at, claim: claim.id, what };

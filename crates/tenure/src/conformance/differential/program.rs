@@ -1,5 +1,6 @@
 //! Programs of verbs: made from a seed, printed, and read back. Knows text, not engines.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -29,8 +30,13 @@ pub enum ProgramStep {
     },
     /// Sends a claim once more.
     Repeat(usize),
-    /// Renews a claim.
-    Renew(usize),
+    /// Renews claims in one call: those that have the session of the first.
+    Renew {
+        /// The claims.
+        claims: Vec<usize>,
+        /// For how long, in hundredths of the stage's lease, if not for their own lease.
+        lease: Option<u32>,
+    },
     /// Releases a claim.
     Release(usize),
     /// Withdraws a claim of which a copy may still arrive.
@@ -106,7 +112,7 @@ impl Maker<'_> {
         let claim = self.dice.below(self.claims);
         match roll {
             40..=47 => ProgramStep::Repeat(claim),
-            48..=60 => ProgramStep::Renew(claim),
+            48..=60 => self.renew(claim),
             61..=78 => ProgramStep::Release(claim),
             79..=83 => ProgramStep::Withdraw(claim),
             84..=86 => ProgramStep::Evict { claim, name: self.dice.below(NAMES) },
@@ -116,6 +122,17 @@ impl Maker<'_> {
             }
             _ => ProgramStep::Pass([10, 30, 30, 60, 110][self.dice.below(5)]),
         }
+    }
+
+    fn renew(&mut self, first: usize) -> ProgramStep {
+        let mut claims = vec![first];
+        if self.dice.roll(3) == 0 {
+            claims.extend((0..3).map(|_| self.dice.below(self.claims)));
+            let mut seen = HashSet::new();
+            claims.retain(|claim| seen.insert(*claim));
+        }
+        let lease = (self.dice.roll(4) == 0).then(|| [20, 50, 100][self.dice.below(3)]);
+        ProgramStep::Renew { claims, lease }
     }
 
     fn claim(&mut self, shapes: &[u64]) -> ProgramStep {
@@ -198,7 +215,11 @@ impl fmt::Display for ProgramStep {
                 replaces.map_or(Ok(()), |old| write!(f, " replaces c{old}"))
             }
             Self::Repeat(claim) => write!(f, "repeat c{claim}"),
-            Self::Renew(claim) => write!(f, "renew c{claim}"),
+            Self::Renew { claims, lease } => {
+                f.write_str("renew")?;
+                claims.iter().try_for_each(|claim| write!(f, " c{claim}"))?;
+                lease.map_or(Ok(()), |lease| write!(f, " lease{lease}"))
+            }
             Self::Release(claim) => write!(f, "release c{claim}"),
             Self::Withdraw(claim) => write!(f, "withdraw c{claim}"),
             Self::Evict { claim, name } => write!(f, "evict c{claim} n{name}"),
@@ -248,7 +269,10 @@ fn step(line: &str) -> Option<ProgramStep> {
             }
         }
         ["repeat", claim] => ProgramStep::Repeat(number("c", claim)?),
-        ["renew", claim] => ProgramStep::Renew(number("c", claim)?),
+        ["renew", ref claims @ .., lease] if lease.starts_with("lease") && !claims.is_empty() => {
+            ProgramStep::Renew { claims: numbers(claims)?, lease: Some(number("lease", lease)?) }
+        }
+        ["renew", _, ..] => ProgramStep::Renew { claims: numbers(&words[1..])?, lease: None },
         ["release", claim] => ProgramStep::Release(number("c", claim)?),
         ["withdraw", claim] => ProgramStep::Withdraw(number("c", claim)?),
         ["evict", claim, name] => {
@@ -271,6 +295,11 @@ fn part(text: &str) -> Option<(usize, AskedShape)> {
     Some((number("n", name).filter(|name| *name < NAMES)?, kind))
 }
 
+/// The numbers of claims.
+fn numbers(words: &[&str]) -> Option<Vec<usize>> {
+    words.iter().map(|word| number("c", word)).collect()
+}
+
 fn number<T: FromStr>(prefix: &str, word: &str) -> Option<T> {
     word.strip_prefix(prefix)?.parse().ok()
 }
@@ -291,7 +320,9 @@ mod tests {
 
     #[test]
     fn text_that_is_no_program_is_refused() {
-        for text in ["dance c0", "claim c0", "end s9", "pass soon", "renew 0"] {
+        for text in
+            ["dance c0", "claim c0", "end s9", "pass soon", "renew 0", "renew", "renew lease5"]
+        {
             assert!(text.parse::<Program>().is_err(), "{text}");
         }
         assert!("# a comment\n\npass 10".parse::<Program>().is_ok());

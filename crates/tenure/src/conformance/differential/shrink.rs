@@ -41,8 +41,11 @@ fn without(program: &Program, from: usize, count: usize) -> Program {
                 made.push(*claim);
                 true
             }
+            ProgramStep::Renew { claims, .. } => {
+                claims.retain(|claim| made.contains(claim));
+                !claims.is_empty()
+            }
             ProgramStep::Repeat(claim)
-            | ProgramStep::Renew(claim)
             | ProgramStep::Release(claim)
             | ProgramStep::Withdraw(claim)
             | ProgramStep::Evict { claim, .. } => made.contains(claim),

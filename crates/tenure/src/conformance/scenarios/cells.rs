@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Ask, Raw, Waiting, World, cells_of, list, name};
 use crate::contract::{
-    Cell, Engine, Error, ErrorKind, Expect, Fence, Name, Page, Pattern, Put, PutVerdict, Query,
-    Version,
+    Batch, BatchVerdict, Cell, Engine, Error, ErrorKind, Expect, Fence, Name, Page, Pattern, Put,
+    PutVerdict, Query, Version,
 };
 use crate::limits;
 
@@ -26,35 +26,40 @@ list! { Cells:
 }
 
 /// A client of the cells.
-struct Shelf<'a> {
+pub(super) struct CellClient<'a> {
     world: &'a World,
     raw: Raw,
 }
 
-impl<'a> Shelf<'a> {
-    fn new(world: &'a World) -> Self {
+impl<'a> CellClient<'a> {
+    pub(super) fn new(world: &'a World) -> Self {
         Self { world, raw: world.raw() }
     }
 
-    fn engine(&self) -> Arc<dyn Engine> {
+    pub(super) fn engine(&self) -> Arc<dyn Engine> {
         Arc::clone(self.raw.engine())
     }
 
     #[track_caller]
-    fn get(&self, name: &str) -> Option<Cell> {
+    pub(super) fn get(&self, name: &str) -> Option<Cell> {
         let (engine, name) = (self.engine(), super::name(name));
         self.world.now(async move { cells_of(&*engine).get(&name).await }).unwrap()
     }
 
     #[track_caller]
-    fn put(&self, put: Put) -> PutVerdict {
+    #[allow(clippy::needless_pass_by_value, reason = "a put is made where it is used")]
+    pub(super) fn put(&self, put: Put) -> PutVerdict {
+        self.batch(Batch::from(&put)).unwrap().into_single()
+    }
+
+    pub(super) fn batch(&self, batch: Batch) -> Result<BatchVerdict, Error> {
         let engine = self.engine();
-        self.world.now(async move { cells_of(&*engine).put(&put).await }).unwrap()
+        self.world.now(async move { cells_of(&*engine).write(&batch).await })
     }
 
     /// Writes what must be written.
     #[track_caller]
-    fn write(&self, put: Put) -> Version {
+    pub(super) fn write(&self, put: Put) -> Version {
         match self.put(put) {
             PutVerdict::Done(version) => version,
             other => panic!("should be written: {other:?}"),
@@ -62,15 +67,14 @@ impl<'a> Shelf<'a> {
     }
 
     #[track_caller]
+    #[allow(clippy::needless_pass_by_value, reason = "a put is made where it is used")]
     fn refused(&self, put: Put) -> Error {
-        let engine = self.engine();
-        self.world.now(async move { cells_of(&*engine).put(&put).await }).unwrap_err()
+        self.batch(Batch::from(&put)).unwrap_err()
     }
 
     #[track_caller]
-    fn remove(&self, name: &str, expect: Expect) -> PutVerdict {
-        let (engine, name) = (self.engine(), super::name(name));
-        self.world.now(async move { cells_of(&*engine).remove(&name, expect).await }).unwrap()
+    pub(super) fn remove(&self, name: &str, expect: Expect) -> PutVerdict {
+        self.batch(Batch::new().remove(super::name(name), expect)).unwrap().into_single()
     }
 
     #[track_caller]
@@ -82,7 +86,7 @@ impl<'a> Shelf<'a> {
     }
 
     #[track_caller]
-    fn names(&self, pattern: &str, after: Option<&str>, limit: usize) -> Vec<String> {
+    pub(super) fn names(&self, pattern: &str, after: Option<&str>, limit: usize) -> Vec<String> {
         let cells = self.list(pattern, after, limit);
         cells.into_iter().map(|(name, _)| name.to_string()).collect()
     }
@@ -93,7 +97,7 @@ fn put(text: &str) -> Put {
 }
 
 fn a_cell_keeps_what_was_written(world: &World) {
-    let (shelf, other) = (Shelf::new(world), Shelf::new(world));
+    let (shelf, other) = (CellClient::new(world), CellClient::new(world));
     assert_eq!(shelf.get("k"), None);
     let first = shelf.write(put("one"));
     let second = shelf.write(put("two"));
@@ -104,7 +108,7 @@ fn a_cell_keeps_what_was_written(world: &World) {
 }
 
 fn any_bytes_and_sizes_survive(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     let all: Vec<u8> = (0..=255).collect();
     let largest = vec![0xff; limits::CELL_BYTES];
     for value in [vec![], vec![0], all, largest] {
@@ -118,7 +122,7 @@ fn any_bytes_and_sizes_survive(world: &World) {
 }
 
 fn compare_and_set_writes_only_over_what_was_read(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     let first = shelf.write(put("one"));
     let second = shelf.write(put("two").expect(Expect::Version(first)));
     let seen = shelf.get("k");
@@ -136,7 +140,7 @@ fn compare_and_set_writes_only_over_what_was_read(world: &World) {
 }
 
 fn absent_means_absent(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     shelf.write(put("one").expect(Expect::Absent));
     let refused = shelf.put(put("two").expect(Expect::Absent));
     assert!(matches!(refused, PutVerdict::Refused(Some(cell)) if cell.value == b"one"));
@@ -147,7 +151,7 @@ fn absent_means_absent(world: &World) {
 }
 
 fn versions_grow_across_removal_and_expiry(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     let mut last = Version(0);
     for _ in 0..3 {
         let first = shelf.write(put("one"));
@@ -166,7 +170,7 @@ fn versions_grow_across_removal_and_expiry(world: &World) {
 }
 
 fn a_time_to_live_ends_the_value(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     shelf.write(put("short").time_to_live(world.lease()));
     shelf.write(Put::new(name("j"), "kept").time_to_live(world.lease()));
     shelf.write(Put::new(name("j"), "kept"));
@@ -181,7 +185,7 @@ fn a_time_to_live_ends_the_value(world: &World) {
 }
 
 fn a_smaller_fence_is_stale_and_stays_so(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     let fenced = |number, text: &str| put(text).fenced(Fence::new(number));
     shelf.write(fenced(7, "seven"));
     assert_eq!(shelf.put(fenced(6, "six")), PutVerdict::Stale(Fence::new(7)));
@@ -201,7 +205,7 @@ fn a_smaller_fence_is_stale_and_stays_so(world: &World) {
 }
 
 fn a_fenced_removal_keeps_the_fence(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     shelf.write(put("five").fenced(Fence::new(5)));
     let stale = shelf.remove("k", Expect::Fence(Fence::new(4)));
     assert_eq!(stale, PutVerdict::Stale(Fence::new(5)));
@@ -211,21 +215,21 @@ fn a_fenced_removal_keeps_the_fence(world: &World) {
 }
 
 fn of_many_at_once_only_one_wins(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     let mut version = shelf.write(put("start"));
     for round in 0..5 {
         let writers: Vec<_> = (0..6).map(|_| world.raw()).collect();
         let race = |(n, writer): (usize, &Raw)| {
             let (engine, put) = (Arc::clone(writer.engine()), put(&format!("{round}-{n}")));
-            let put = put.expect(Expect::Version(version));
-            Waiting::start(async move { cells_of(&*engine).put(&put).await })
+            let batch = Batch::from(&put.expect(Expect::Version(version)));
+            Waiting::start(async move { cells_of(&*engine).write(&batch).await })
         };
         let race: Vec<_> = writers.iter().enumerate().map(race).collect();
         let verdicts: Vec<_> =
             race.into_iter().map(|one| one.done(world.stage()).unwrap()).collect();
         let won = verdicts.iter().enumerate().filter_map(|(n, verdict)| match verdict {
-            PutVerdict::Done(version) => Some((n, *version)),
-            _ => None,
+            BatchVerdict::Done(version) => Some((n, *version)),
+            BatchVerdict::Refused(_) => None,
         });
         let won: Vec<_> = won.collect();
         let [(winner, written)] = won[..] else { panic!("one wins, not {won:?}") };
@@ -236,7 +240,7 @@ fn of_many_at_once_only_one_wins(world: &World) {
 }
 
 fn a_list_goes_page_by_page_in_the_order_of_names(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     for text in ["k3", "k1", "K2", "k2", "ké", "other", "k[1]"] {
         shelf.write(Put::new(name(text), text));
     }
@@ -252,7 +256,7 @@ fn a_list_goes_page_by_page_in_the_order_of_names(world: &World) {
 }
 
 fn a_cell_and_a_lock_of_one_name_never_meet(world: &World) {
-    let (shelf, raw) = (Shelf::new(world), world.raw());
+    let (shelf, raw) = (CellClient::new(world), world.raw());
     let (held, grant) = raw.granted(world, Ask::mutex(world, "k"));
     shelf.write(put("value"));
     assert_eq!(shelf.names("*", None, 10), ["k"]);
@@ -266,7 +270,7 @@ fn a_cell_and_a_lock_of_one_name_never_meet(world: &World) {
 }
 
 fn odd_names_are_distinct_cells(world: &World) {
-    let shelf = Shelf::new(world);
+    let shelf = CellClient::new(world);
     let odd = ["a", "A", "a ", "{a}", "a:b", "a/b", "a*", "a%2A", "é", "e\u{301}", "'", "\"", "\\"];
     for text in odd {
         shelf.write(Put::new(name(text), text).expect(Expect::Absent));

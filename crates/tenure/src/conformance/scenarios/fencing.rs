@@ -1,7 +1,11 @@
 //! Fencing: the fences of one name strictly grow, and a claim that was lost has none.
 
-use super::{Ask, World, cells_of, child_of, fence, list, name, owner};
-use crate::contract::{Cell, ErrorKind, Expect, Fence, Grant, Part, Put, PutVerdict};
+use std::sync::Arc;
+
+use super::{Ask, Waiting, World, cells_of, child_of, fence, list, name, owner};
+use crate::contract::{
+    Batch, Cell, ErrorKind, Expect, Fence, Grant, Part, Put, PutVerdict, Verdict,
+};
 use crate::limits;
 
 list! { Fencing:
@@ -9,6 +13,7 @@ list! { Fencing:
     fences_grow_over_forced_releases_and_withdrawals cites [3] needs [];
     fences_grow_over_every_shape_of_a_name cites [3] needs [Sharing, Counting];
     fences_of_many_names_each_grow cites [3] needs [];
+    fences_grow_over_claims_that_are_sent_together cites [3] needs [];
     fences_stay_in_their_range cites [3] needs [];
     every_reader_and_every_permit_has_a_fence_of_its_own cites [3] needs [Sharing, Counting];
     the_fences_of_a_set_each_grow cites [3] needs [AtomicSets];
@@ -85,6 +90,36 @@ fn fences_of_many_names_each_grow(world: &World) {
             assert!(fence(&grant) > *last, "{name}");
             *last = fence(&grant);
             raw.release(world, &held);
+        }
+    }
+}
+
+/// Claims that are sent at once may go to the store as one call. No time passes between them and
+/// those that follow.
+fn fences_grow_over_claims_that_are_sent_together(world: &World) {
+    let raw = world.raw();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let mut last = names.map(|_| Fence::new(0));
+    for round in 0..3 {
+        let claims = names.map(|name| raw.make(Ask::mutex(world, name)));
+        let sent = claims.each_ref().map(|claim| {
+            let (engine, claim) = (Arc::clone(raw.engine()), Arc::clone(claim));
+            Waiting::start(async move { engine.claim(&claim).await })
+        });
+        for (at, claimed) in sent.into_iter().enumerate() {
+            let verdict = claimed.done(world.stage()).unwrap();
+            let Verdict::Granted(grant) = verdict else { panic!("{verdict:?}") };
+            assert!(fence(&grant) > last[at], "round {round}: {grant:?} after {:?}", last[at]);
+            last[at] = fence(&grant);
+        }
+        // One alone, in the same instant.
+        raw.release(world, &claims[1]);
+        let (again, grant) = raw.granted(world, Ask::mutex(world, "b"));
+        assert!(fence(&grant) > last[1], "round {round}: {grant:?} after {:?}", last[1]);
+        last[1] = fence(&grant);
+        raw.release(world, &again);
+        for claim in claims {
+            raw.release(world, &claim);
         }
     }
 }
@@ -191,7 +226,9 @@ fn a_cell_refuses_the_fence_of_an_earlier_holder(world: &World) {
     let put = |text: &str, fence: Fence| {
         let (engine, put) = (raw.engine().clone(), Put::new(name("state"), text).fenced(fence));
         assert_eq!(put.expect, Expect::Fence(fence));
-        world.now(async move { cells_of(&*engine).put(&put).await }).unwrap()
+        let batch = Batch::from(&put);
+        let verdict = world.now(async move { cells_of(&*engine).write(&batch).await });
+        verdict.unwrap().into_single()
     };
     assert!(matches!(put("first", fence(&old)), PutVerdict::Done(_)), "not overtaken yet");
     assert!(matches!(put("second", fence(&new)), PutVerdict::Done(_)));

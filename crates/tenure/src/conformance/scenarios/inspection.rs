@@ -150,7 +150,7 @@ fn reserved_parts_are_told_from_held_ones(world: &World) {
 
 /// Everything a page by page walk shows.
 fn walk(world: &World, pattern: &str, limit: usize) -> Vec<Name> {
-    let mut page = Page { pattern: Pattern::new(pattern), after: None, limit };
+    let mut page = Page { pattern: Pattern::new(pattern), limit, ..Page::default() };
     let mut seen = Vec::new();
     loop {
         let Snapshot { slots, more_after, .. } = world.inspect(Query::Page(page.clone()));

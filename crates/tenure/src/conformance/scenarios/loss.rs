@@ -227,8 +227,7 @@ fn a_closed_session_makes_no_call_for_anything(world: &World) {
     assert_eq!(closed, Closed::Confirmed);
     let (lock, fence, made) = (name("a"), guard.fence().unwrap(), two.link.calls());
     let query = Query::Slot(lock.clone());
-    let put =
-        Put { name: lock, value: b"v".to_vec(), expect: Expect::Anything, time_to_live: None };
+    let put = Put::new(lock, "v");
     let refused = world.now(async move {
         let tenure = &two.tenure;
         let cells = tenure.cells();

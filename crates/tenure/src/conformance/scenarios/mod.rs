@@ -1,9 +1,12 @@
 //! The scenarios, a file for each group. Each file lists its scenarios at the top; a scenario that
 //! is not listed is dead code, which the compiler refuses.
 
+mod cell_batches;
+mod cell_watch;
 mod cells;
 mod counting;
 mod crossing;
+mod election;
 mod exclusion;
 mod expiry;
 mod fairness;
@@ -55,6 +58,9 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     terms::LIST,
     inspection::LIST,
     cells::LIST,
+    cell_batches::LIST,
+    cell_watch::LIST,
+    election::LIST,
     hostile::LIST,
 ];
 

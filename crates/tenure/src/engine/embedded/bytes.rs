@@ -27,6 +27,11 @@ impl Writer {
         &self.0
     }
 
+    /// Appends bytes that are encoded already.
+    pub(super) fn append(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
     pub(super) fn u8(&mut self, value: u8) {
         self.0.push(value);
     }

@@ -320,7 +320,7 @@ fn read_parts(reader: &mut Reader<'_>) -> Read<Parts> {
     let count = reader.count(limits::SET_NAMES)?;
     let mut parts = SmallVec::<[Part; 1]>::new();
     for _ in 0..count {
-        let name = Name::try_from(reader.text()?).map_err(|_| Damaged)?;
+        let name = Name::from_store(reader.text()?).map_err(|_| Damaged)?;
         let shape = read_shape(reader)?;
         let part = match (shape, reader.u32()?) {
             (Shape::Lock, 1) => Part::read(name),

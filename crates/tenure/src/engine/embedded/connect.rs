@@ -47,11 +47,11 @@ impl EmbeddedEngine {
     ) -> Result<Self, Error> {
         let root = StoreDirectory::of(location.path())?;
         let boot = location.boot_id()?;
-        let sessions = Sessions::at(&StoreAddress { root, boot: boot.clone() }, sizes)?;
+        let sessions = Sessions::at(&StoreAddress { root, boot }, sizes)?;
         let namespace = register(&sessions, &terms)?;
         let clock = Arc::clone(&terms.clock);
         let space = terms.namespace.clone();
-        let cells = EmbeddedCells::new(Arc::clone(&sessions), clock, space, &boot);
+        let cells = EmbeddedCells::new(Arc::clone(&sessions), clock, space, terms.max_lease);
         Ok(Self {
             sessions,
             scope: StepScope { namespace, clock: Arc::clone(&terms.clock) },

@@ -70,6 +70,19 @@ impl DatagramSender {
         Ok(Self { directory, connected: Mutex::default() })
     }
 
+    /// Sends a datagram without blocking. `ConnectionRefused` and `NotFound` mean that no socket is
+    /// bound there.
+    pub(super) fn try_send(&self, to: SessionId, datagram: &[u8]) -> io::Result<()> {
+        let socket = self.connect(to)?;
+        let sent = send(&socket, datagram, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        if let Err(error) = sent
+            && !matches!(error, Errno::AGAIN | Errno::NOBUFS | Errno::INTR)
+        {
+            self.connected().remove(&to);
+        }
+        Ok(sent.map(drop)?)
+    }
+
     /// Sends a datagram to a session of another process, without blocking.
     pub(super) fn send(&self, to: SessionId, datagram: &[u8]) -> SendOutcome {
         let Ok(socket) = self.connect(to) else { return SendOutcome::NoReceiver };
@@ -138,6 +151,13 @@ impl SessionSocket {
     /// Receives one datagram if there is one.
     pub(super) fn take<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         self.receive(RecvFlags::DONTWAIT, read)
+    }
+
+    /// Receives one datagram into this buffer if there is one.
+    pub(super) fn take_large<'a>(&self, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+        let most = buffer.len();
+        let (count, _) = recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT).ok()?;
+        Some(&buffer[..count.min(most)])
     }
 
     fn receive<T>(&self, flags: RecvFlags, read: impl FnOnce(&[u8]) -> T) -> Option<T> {

@@ -8,8 +8,10 @@
 //!     about               the pid namespace it belongs to
 //!     users               a record lock by every process that has it open
 //!     guard               the page of the gate (`gate.rs`)
+//!     writes              writes of cells on their way to the process that commits (`handover.rs`)
 //!     locks/              the lock environment
 //!     sessions/           liveness files and sockets
+//!     watches/            the ranges of cells that processes watch, and sockets
 //! ROOT/damaged-...        what was found damaged, set aside
 //! ```
 //!
@@ -282,7 +284,8 @@ pub(super) fn cannot_without(verb: &str, path: &Path, error: io::Error, needs: &
     if full { error.with_help(format!("make room on the disk: {needs}")) } else { error }
 }
 
-fn is_full(error: &io::Error) -> bool {
+/// Returns whether there was no space for what was to be written.
+pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //! F                 -> the fence up to which fences are reserved
-//! W                 -> the last version of any cell
-//! N namespace       -> its number
-//! V number name     -> a cell
+//! G                 -> what a commit has written for other processes (`commit.rs`)
+//! M, N, W, V, I     -> cells (`cell_rows.rs`)
 //! ```
 //!
-//! Writers pass the gate's mutex for this environment; readers do not. Every write is an `fsync`,
-//! so writes run on the worker thread for the disk.
+//! Writers pass the gate's mutex for this environment; readers do not. Every commit is an `fsync`,
+//! so writes run on the worker thread for the disk. A transaction without a change is dropped, not
+//! committed.
 //!
 //! LMDB creates a new environment in an empty file. So a `data.mdb` that was truncated would look
 //! like a new one, and cells and fences would begin anew without an error. The file `made` beside
@@ -20,13 +20,14 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::Duration;
 
 use heed::{Env, EnvOpenOptions, MdbError, RoTxn, WithoutTls};
 
-use super::directory::{self, StoreDirectory, cannot, cannot_without};
+use super::directory::{self, StoreDirectory, cannot, cannot_without, is_full};
 use super::errors::stuck;
 use super::files::{is_damage, until_closed};
-use super::gate::{Environment, Gate};
+use super::gate::{Environment, Gate, GateGuard};
 use super::store::WAIT;
 use super::txn::{LmdbTable, Txn, TxnError};
 use crate::contract::{Error, ErrorKind};
@@ -88,13 +89,34 @@ impl Durable {
         gate: &Gate,
         step: impl FnOnce(&Txn<'_>) -> T,
     ) -> Result<T, Error> {
-        let _inside = gate.enter(Environment::Durable, WAIT).map_err(stuck)?;
+        let inside = DurableGuard::enter(gate, WAIT)?;
+        self.commit(&inside, |txn| (step(txn), true)).map_err(|failure| failure.error)
+    }
+
+    /// Runs one synced transaction inside the gate. The step also returns whether it has changed
+    /// anything; if not, nothing is written. Returns when the transaction is on disk.
+    pub(super) fn commit<T>(
+        &self,
+        _inside: &DurableGuard<'_>,
+        step: impl FnOnce(&Txn<'_>) -> (T, bool),
+    ) -> Result<T, CommitFailure> {
         let env = self.env();
-        let env = env.as_ref().ok_or_else(|| self.gone())?;
-        let txn = env.write_txn().map_err(|error| self.failed(TxnError::Store(error)))?;
+        let env = env.as_ref().ok_or_else(|| CommitFailure::unwritten(self.gone()))?;
+        let begun = env.write_txn().map_err(TxnError::Store);
+        let txn = begun.map_err(|error| CommitFailure::unwritten(self.failed(error)))?;
         let txn = Txn::new(txn, self.table);
-        let answer = step(&txn);
-        txn.commit().map_err(|error| self.failed(error))?;
+        let (answer, changed) = step(&txn);
+        if txn.has_failed() || changed {
+            let before = env.info().last_txn_id;
+            let is_step = txn.has_failed();
+            if let Err(error) = txn.commit() {
+                let unwritten = is_step || is_unwritten(env, before);
+                let full = unwritten && is_about_space(&error);
+                let error = self.failed(error);
+                let error = if unwritten { error } else { error.effect_unknown() };
+                return Err(CommitFailure { error, full });
+            }
+        }
         Ok(answer)
     }
 
@@ -135,6 +157,70 @@ impl Durable {
     fn failed(&self, error: TxnError) -> Error {
         failed(&self.root, &self.path, error)
     }
+}
+
+/// Why a transaction was not committed.
+pub(super) struct CommitFailure {
+    /// With an unknown effect if it may have been.
+    pub(super) error: Error,
+    /// There was no space for it. A smaller one may fit.
+    pub(super) full: bool,
+}
+
+impl CommitFailure {
+    fn unwritten(error: Error) -> Self {
+        Self { error, full: false }
+    }
+}
+
+/// Proof of being alone inside the durable mutex. Dropping it unlocks the mutex, and wakes the
+/// processes that wait for that.
+pub(super) struct DurableGuard<'a> {
+    inside: Option<GateGuard<'a>>,
+    gate: &'a Gate,
+}
+
+impl<'a> DurableGuard<'a> {
+    /// Enters, waiting for `limit` at most.
+    pub(super) fn enter(gate: &'a Gate, limit: Duration) -> Result<Self, Error> {
+        let inside = gate.enter(Environment::Durable, limit).map_err(stuck)?;
+        Ok(Self { inside: Some(inside), gate })
+    }
+
+    /// Enters if the mutex is free.
+    pub(super) fn enter_now(gate: &'a Gate) -> Option<Self> {
+        let inside = gate.enter_now(Environment::Durable)?;
+        Some(Self { inside: Some(inside), gate })
+    }
+}
+
+impl Drop for DurableGuard<'_> {
+    fn drop(&mut self) {
+        // First unlocked, then woken: otherwise those that wake up would find it locked.
+        self.inside = None;
+        self.gate.board().end_round();
+    }
+}
+
+/// Returns whether a failed commit has certainly left nothing behind. LMDB writes the pages of a
+/// transaction, syncs them, and then writes the page that makes them valid. If it fails there, the
+/// disk may have the transaction or not, and LMDB begins no other one.
+fn is_unwritten(env: &Env<WithoutTls>, last_txn: usize) -> bool {
+    env.info().last_txn_id == last_txn && env.write_txn().is_ok()
+}
+
+/// Returns whether a smaller transaction may succeed. LMDB reports `EIO` for a page that was
+/// written in part, which is what a full disk does.
+fn is_about_space(error: &TxnError) -> bool {
+    match error {
+        TxnError::Store(heed::Error::Mdb(error)) => *error == MdbError::MapFull,
+        TxnError::Store(heed::Error::Io(error)) => is_full(error) || is_cut_short(error),
+        TxnError::Store(_) | TxnError::Damaged(_) => false,
+    }
+}
+
+fn is_cut_short(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EIO)
 }
 
 /// Writes the file `made`. The environment is synced first: a power cut must not leave the mark
@@ -192,6 +278,10 @@ fn failed(root: &StoreDirectory, path: &Path, error: TxnError) -> Error {
         TxnError::Store(heed::Error::Mdb(MdbError::MapFull)) => {
             return Error::new(ErrorKind::Limit, "the store has no room for more cells")
                 .with_help("remove cells, or give them a time to live");
+        }
+        TxnError::Store(heed::Error::Io(error)) if is_cut_short(&error) => {
+            let help = format!("see whether the disk is full or failing: {MIN_SPACE}");
+            return cannot("write", path, error).with_help(help);
         }
         TxnError::Store(heed::Error::Io(error)) => {
             return cannot_without("write", path, error, MIN_SPACE);

@@ -27,6 +27,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
 use super::StepScope;
+use super::cell_signals;
 use super::datagrams::SendOutcome;
 use super::liveness::{self, Liveness};
 use super::sessions::Sessions;
@@ -64,6 +65,8 @@ pub(super) enum LoopRequest {
     Send(SessionId, Vec<u8>),
     /// A socket is paused for an inline reader: check when to resume.
     ResumeUnused,
+    /// This process watches cells: check for missed signals from now on.
+    CheckCells,
     /// The store is closed in this process.
     Stop,
 }
@@ -83,6 +86,7 @@ impl std::fmt::Debug for LoopRequest {
             Self::Watch(..) => "Watch",
             Self::Send(..) => "Send",
             Self::ResumeUnused => "ResumeUnused",
+            Self::CheckCells => "CheckCells",
             Self::Stop => "Stop",
         })
     }
@@ -148,6 +152,7 @@ pub(super) fn start(handle: Arc<EventLoopHandle>, sessions: Weak<Sessions>) -> i
         watches: HashMap::new(),
         unsent: IdMap::default(),
         resume_checked: None,
+        cells_checked: None,
         prune_at: PRUNE_FROM,
     };
     thread::Builder::new().name("tenure-events".to_owned()).spawn(move || event_loop.run())?;
@@ -166,6 +171,8 @@ struct EventLoop {
     unsent: IdMap<SessionId, VecDeque<Vec<u8>>>,
     /// When paused sockets were last checked; `None` while no socket is paused.
     resume_checked: Option<Tick>,
+    /// When signals of cells were last checked; `None` while this process watches none.
+    cells_checked: Option<Tick>,
     /// How many watches there may be before they are checked for sessions that have left.
     prune_at: usize,
 }
@@ -184,6 +191,7 @@ impl EventLoop {
             let retry = (!self.unsent.is_empty()).then_some(SEND_RETRY);
             let timeout = retry.or(self.resume_checked.map(|_| RESUME_CHECK));
             let timeout = timeout.or(self.watch_files_at.map(|_| FILE_WATCH_DELAY));
+            let timeout = timeout.or(self.cells_checked.map(|_| cell_signals::CHECK));
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
@@ -204,6 +212,7 @@ impl EventLoop {
 
     /// Handles the descriptors that are ready. Returns whether to go on.
     fn dispatch(&mut self, sessions: &Arc<Sessions>, ready: &[u64]) -> bool {
+        self.check_cells(sessions);
         for token in ready {
             match *token {
                 WAKE => {
@@ -240,6 +249,7 @@ impl EventLoop {
             match request {
                 LoopRequest::Stop => return false,
                 LoopRequest::ResumeUnused => self.resume_checked = Some(SystemClock.now()),
+                LoopRequest::CheckCells => self.cells_checked = Some(SystemClock.now()),
                 LoopRequest::Watch(session, scope) => self.watch(sessions, session, scope),
                 LoopRequest::Send(session, datagram) => {
                     let unsent = self.unsent.entry(session).or_default();
@@ -321,6 +331,15 @@ impl EventLoop {
         }
         if !sessions.store().check_files() {
             sessions.deliver_to_all(&Signal::AllEnded { loss: Loss::Forgotten });
+            sessions.cell_signals().gap();
+        }
+    }
+
+    /// Checks for signals of cells that have not reached this process.
+    fn check_cells(&mut self, sessions: &Arc<Sessions>) {
+        let now = SystemClock.now();
+        if self.cells_checked.is_some_and(|checked| now.since(checked) >= cell_signals::CHECK) {
+            self.cells_checked = sessions.check_cells().then_some(now);
         }
     }
 

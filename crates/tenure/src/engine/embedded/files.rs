@@ -13,6 +13,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::directory::{self, SetupLock, StoreDirectory, cannot, cannot_without};
 use super::gate::Gate;
+use super::handover::Handover;
 use super::store::WAIT;
 use super::txn::LmdbTable;
 use crate::contract::{Error, ErrorKind};
@@ -86,7 +87,11 @@ fn create_in(draft: &Path) -> Result<(), Error> {
     directory::private(&draft.join("about"))
         .and_then(|mut file| file.write_all(namespace.to_string().as_bytes()))
         .map_err(failed)?;
+    directory::private_directory(&draft.join("watches")).map_err(failed)?;
     directory::private(&draft.join("users")).map_err(failed)?;
+    directory::private(&draft.join("writes"))
+        .and_then(|file| Handover::open(&file, true))
+        .map_err(failed)?;
     let page = directory::private(&draft.join("guard")).map_err(failed)?;
     let gate = Gate::open(&page, true).map_err(failed)?;
     let path = draft.join("locks/data.mdb");

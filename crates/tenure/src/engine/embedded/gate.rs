@@ -8,7 +8,7 @@
 //!
 //! The file `guard` of a file set is one page that every process of the store maps as shared
 //! memory: a magic number, counters, and a robust, process-shared pthread mutex for each of the two
-//! LMDB environments.
+//! LMDB environments. Behind them is the board for writes of cells.
 //!
 //! # States of a mutex
 //!
@@ -52,7 +52,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::futex;
+use rustix::time::Timespec;
 
+use crate::contract::SessionId;
 #[cfg(target_env = "gnu")]
 use crate::time::steady_deadline;
 #[cfg(not(target_env = "gnu"))]
@@ -60,7 +63,7 @@ use crate::time::{Clock, SystemClock};
 
 /// How the page and the rows look: the format number of a file set. Differs where a mutex looks
 /// different.
-const MAGIC: u64 = 0x7465_6e75_7265_0002
+const MAGIC: u64 = 0x7465_6e75_7265_0003
     ^ ((size_of::<libc::pthread_mutex_t>() as u64) << 16)
     ^ if cfg!(target_env = "musl") { 1 << 32 } else { 0 };
 
@@ -91,6 +94,7 @@ struct SharedPage {
     magic: AtomicU64,
     counters: Counters,
     mutexes: [GateMutex; 2],
+    board: CellBoard,
 }
 
 /// Numbers that all processes of the store share, and that only grow.
@@ -111,8 +115,27 @@ pub(super) struct Counters {
     pub(super) tombs: AtomicU64,
 }
 
+/// What processes tell each other about writes of cells (`commit.rs`, `cell_signals.rs`).
 #[repr(C)]
-struct GateMutex {
+#[derive(Debug)]
+pub(super) struct CellBoard {
+    /// Grows when a process has left the durable mutex. Processes that wait for that sleep on it.
+    rounds: AtomicU32,
+    /// 1 from before a commit until its signals were sent.
+    pub(super) unsignalled: AtomicU32,
+    /// Grows when a process has changed the ranges that it watches.
+    pub(super) registrations: AtomicU32,
+    /// Each watching process has one of these, by its id: how many datagrams did not reach it. Two
+    /// processes may share one.
+    missed: [AtomicU32; MISSED],
+}
+
+/// How many counters of missed datagrams there are.
+const MISSED: usize = 128;
+
+/// A robust, process-shared mutex in shared memory.
+#[repr(C)]
+pub(super) struct GateMutex {
     raw: UnsafeCell<libc::pthread_mutex_t>,
     /// The pid of the holder, for error messages; 0 if the mutex is free.
     holder: AtomicU32,
@@ -149,12 +172,7 @@ impl Gate {
         } else if file.metadata()?.len() < SIZE as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the page is too short"));
         }
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
-        let at =
-            unsafe { mmap(std::ptr::null_mut(), SIZE, flags, MapFlags::SHARED, file.as_fd(), 0) }?;
-        let page = NonNull::new(at.cast::<SharedPage>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let gate = Self { page, pid: std::process::id() };
+        let gate = Self { page: map_shared(file, SIZE)?.cast(), pid: std::process::id() };
         if fresh {
             gate.page().mutexes.iter().try_for_each(GateMutex::make)?;
             gate.page().magic.store(MAGIC, Ordering::Release);
@@ -169,6 +187,15 @@ impl Gate {
 
     pub(super) fn counters(&self) -> &Counters {
         &self.page().counters
+    }
+
+    pub(super) fn board(&self) -> &CellBoard {
+        &self.page().board
+    }
+
+    /// Enters if the gate is free now.
+    pub(super) fn enter_now(&self, environment: Environment) -> Option<GateGuard<'_>> {
+        self.mutex(environment).try_lock(self.pid)
     }
 
     /// Enters if the gate is free, or becomes free within a few transactions.
@@ -198,6 +225,11 @@ impl Gate {
         }
     }
 
+    /// Returns the process inside the durable mutex, if it has recorded its pid.
+    pub(super) fn durable_holder(&self) -> GateBusy {
+        self.mutex(Environment::Durable).busy()
+    }
+
     fn mutex(&self, environment: Environment) -> &GateMutex {
         &self.page().mutexes[environment as usize]
     }
@@ -217,6 +249,42 @@ impl Drop for Gate {
     }
 }
 
+/// Maps the first bytes of a file as memory that all processes share.
+pub(super) fn map_shared(file: &File, bytes: usize) -> io::Result<NonNull<libc::c_void>> {
+    let flags = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+    let at =
+        unsafe { mmap(std::ptr::null_mut(), bytes, flags, MapFlags::SHARED, file.as_fd(), 0) }?;
+    NonNull::new(at).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+impl CellBoard {
+    /// Returns the number of the current round, for [`wait_for_round`](Self::wait_for_round).
+    pub(super) fn round(&self) -> u32 {
+        self.rounds.load(Ordering::SeqCst)
+    }
+
+    /// Ends a round: wakes all processes that wait for it.
+    pub(super) fn end_round(&self) {
+        self.rounds.fetch_add(1, Ordering::SeqCst);
+        let all = i32::MAX.cast_unsigned();
+        let _ = futex::wake(&self.rounds, futex::Flags::empty(), all);
+    }
+
+    /// Blocks the thread until this round has ended, for `limit` at most.
+    pub(super) fn wait_for_round(&self, round: u32, limit: Duration) {
+        let limit = Timespec::try_from(limit).ok();
+        // Ends early if the round has ended already, or by a signal: the caller checks again.
+        let _ = futex::wait(&self.rounds, futex::Flags::empty(), round, limit.as_ref());
+    }
+
+    /// Returns the counter of missed datagrams of the process with this id.
+    pub(super) fn missed(&self, id: SessionId) -> &AtomicU32 {
+        let at = id.as_u128() % MISSED as u128;
+        &self.missed[usize::try_from(at).unwrap_or(0)]
+    }
+}
+
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gate").field("counters", self.counters()).finish_non_exhaustive()
@@ -225,7 +293,7 @@ impl std::fmt::Debug for Gate {
 
 impl GateMutex {
     /// Initializes the mutex: process-shared and robust.
-    fn make(&self) -> io::Result<()> {
+    pub(super) fn make(&self) -> io::Result<()> {
         // SAFETY: no other process uses this page yet (see `Gate::open`), and zeroed attributes are
         // initialised before use and destroyed after it.
         unsafe {
@@ -240,7 +308,8 @@ impl GateMutex {
         }
     }
 
-    fn try_lock(&self, pid: u32) -> Option<GateGuard<'_>> {
+    /// Locks the mutex if it is free.
+    pub(super) fn try_lock(&self, pid: u32) -> Option<GateGuard<'_>> {
         // SAFETY: the mutex was made before the page got its magic number.
         let answer = unsafe { libc::pthread_mutex_trylock(self.raw.get()) };
         self.entered(answer, pid)

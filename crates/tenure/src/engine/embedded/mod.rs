@@ -23,10 +23,15 @@
 //! file system, the format, damage) is checked whenever the store is opened, and refused.
 
 mod bytes;
+mod cell_codec;
+mod cell_rows;
+mod cell_signals;
 mod cells;
 mod claim;
 mod cleanup;
 mod codec;
+mod commit;
+mod commit_queue;
 mod connect;
 mod datagrams;
 mod directory;
@@ -36,6 +41,7 @@ mod event_loop;
 mod evict;
 mod files;
 mod gate;
+mod handover;
 mod holders;
 mod inspect;
 mod liveness;

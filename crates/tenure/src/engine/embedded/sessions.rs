@@ -12,10 +12,13 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use super::StepScope;
+use super::cell_rows::boot_number;
+use super::cell_signals::CellSignals;
 use super::codec;
+use super::commit_queue::CommitQueue;
 use super::datagrams::{self, DatagramSender, SessionSocket};
 use super::errors::forked;
 use super::event_loop::{self, EventLoopHandle, LoopRequest};
@@ -45,9 +48,13 @@ pub(super) struct Sessions {
     local: RwLock<IdMap<SessionId, LocalSession>>,
     watched: Mutex<HashSet<SessionId>>,
     event_loop: Arc<EventLoopHandle>,
-    started: OnceLock<()>,
+    started: Mutex<bool>,
     worker: Worker,
     disk_worker: Worker,
+    /// The boot of the store, as a number.
+    boot: u64,
+    commits: CommitQueue,
+    cell_signals: CellSignals,
 }
 
 /// A session of this process.
@@ -77,24 +84,27 @@ impl Sessions {
             sessions.store.close();
         }
         let store = Arc::new(Store::open(address, sizes)?);
-        let sessions =
-            Self::new(store).map_err(|error| cannot_join(&error, address.root.path()))?;
+        let sessions = Self::new(store, boot_number(&address.boot))
+            .map_err(|error| cannot_join(&error, address.root.path()))?;
         open.insert(address.clone(), Arc::downgrade(&sessions));
         Ok(sessions)
     }
 
-    fn new(store: Arc<Store>) -> io::Result<Arc<Self>> {
+    fn new(store: Arc<Store>, boot: u64) -> io::Result<Arc<Self>> {
         let directory = store.sessions();
         Ok(Arc::new(Self {
+            cell_signals: CellSignals::new(store.file_set().join("watches"))?,
             sender: DatagramSender::new(&directory)?,
             store,
             directory,
             local: RwLock::default(),
             watched: Mutex::default(),
             event_loop: EventLoopHandle::new()?,
-            started: OnceLock::new(),
+            started: Mutex::default(),
             worker: Worker::default(),
             disk_worker: Worker::default(),
+            boot,
+            commits: CommitQueue::default(),
         }))
     }
 
@@ -114,6 +124,19 @@ impl Sessions {
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    pub(super) fn boot(&self) -> u64 {
+        self.boot
+    }
+
+    /// Returns the writes of cells that wait for a commit.
+    pub(super) fn commits(&self) -> &CommitQueue {
+        &self.commits
+    }
+
+    pub(super) fn cell_signals(&self) -> &CellSignals {
+        &self.cell_signals
     }
 
     pub(super) fn sender(&self) -> &DatagramSender {
@@ -140,9 +163,15 @@ impl Sessions {
         let liveness = LivenessLock::acquire(&self.directory, session)?;
         local.insert(session, LocalSession { listener, liveness, socket, token, readers });
         drop(local);
-        if self.started.get().is_none() {
+        self.start_event_loop()
+    }
+
+    /// Starts the event loop, unless it runs already.
+    pub(super) fn start_event_loop(self: &Arc<Self>) -> io::Result<()> {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*started {
             event_loop::start(Arc::clone(&self.event_loop), Arc::downgrade(self))?;
-            let _ = self.started.set(());
+            *started = true;
         }
         Ok(())
     }
@@ -295,6 +324,7 @@ impl Drop for Sessions {
             // The files are the parent's.
             return;
         }
+        self.cell_signals.close();
         for local in local.into_values() {
             local.socket.unlink();
             local.liveness.remove();

@@ -89,8 +89,9 @@ impl Sessions {
         let local = self.local();
         let session = local.iter().find(|(_, one)| one.token == token).map(|(id, _)| *id);
         drop(local);
-        if let Some(session) = session {
-            while self.receive_one(session) {}
+        match session {
+            Some(session) => while self.receive_one(session) {},
+            None => self.receive_cells(token),
         }
     }
 

@@ -5,14 +5,16 @@
 //!
 //! ```text
 //! S namespace name         -> slot: shape, holders if they are few, and its queue if that is short
+//! Q namespace name         -> nothing        slots that have a queue
 //! T namespace claim        -> tombstone
 //! U namespace until claim  -> nothing        tombstones by when they expire
 //! N name                   -> a namespace: its number, and the longest lease
 //! M                        -> the last number of a namespace
 //! ```
 //!
-//! Names are in their keys as they are, so that a page of them is read in order. Implements the
-//! trait [`Shelf`], by which the ledger asks for slots.
+//! Names are in their keys as they are, so that a page of them is read in order. A `Q` row is
+//! written when a queue begins and deleted when it ends; in between, and for slots without a queue,
+//! it is not touched. Implements the trait [`Shelf`], by which the ledger asks for slots.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,8 +25,8 @@ use super::holders::StoredHolders;
 use super::queue::StoredQueue;
 use super::sizes::Sizes;
 use super::txn::{Key, Txn};
-use crate::contract::{ClaimId, Name, Namespace, Shape};
-use crate::ledger::seam::{Shelf, Slot, Tomb};
+use crate::contract::{ClaimId, Name, Namespace, Pattern, Shape};
+use crate::ledger::seam::{Line as _, Shelf, Slot, Tomb};
 use crate::time::Tick;
 
 /// How many slots a step caches before it writes them back.
@@ -54,7 +56,20 @@ struct CachedSlot<'t, 'e> {
     slot: Option<Box<Slot<StoredQueue<'t, 'e>, StoredHolders<'t, 'e>>>>,
     /// The store has a row for it.
     stored: bool,
+    /// The store has a row that says that it has a queue.
+    queued: bool,
     changed: bool,
+}
+
+/// Which names a page of an inspection asks for.
+#[derive(Clone, Debug)]
+pub(super) struct NameRange {
+    pub(super) pattern: Pattern,
+    pub(super) after: Option<Name>,
+    /// Only slots with a queue.
+    pub(super) contended: bool,
+    /// At most so many.
+    pub(super) most: usize,
 }
 
 impl<'t, 'e> SlotRows<'t, 'e> {
@@ -66,6 +81,10 @@ impl<'t, 'e> SlotRows<'t, 'e> {
     pub(super) fn flush(&mut self) {
         for cached in std::mem::take(&mut self.cached) {
             let key = self.slot_key(&cached.name);
+            let queued = cached.slot.as_ref().is_some_and(|slot| !slot.line.is_empty());
+            if queued != cached.queued {
+                self.index_queue(&cached.name, queued);
+            }
             match cached.slot {
                 _ if !cached.changed => {}
                 Some(slot) => {
@@ -91,11 +110,41 @@ impl<'t, 'e> SlotRows<'t, 'e> {
         self.latest = 0;
     }
 
+    /// Notes that a slot has a queue now, or none any more.
+    fn index_queue(&self, name: &Name, queued: bool) {
+        let key = self.name_key(b'Q', name);
+        if queued { self.context.txn.put(&key, &[]) } else { self.context.txn.delete(&key) }
+    }
+
     /// Returns up to `most` names after this one; `None` begins at the first name.
     pub(super) fn names_after(&self, name: Option<&Name>, most: usize) -> Vec<Name> {
-        let start = name.map_or_else(|| self.key(b'S'), |name| self.slot_key(name));
-        let mut names = self.walk_names(start);
-        (&mut names).take(most).collect()
+        self.walk_names(b'S', "", name).take(most).collect()
+    }
+
+    /// Returns the first names of a range, having passed over `passed` others at most, and after
+    /// which name to go on if there may be more.
+    pub(super) fn matching_names(
+        &self,
+        range: &NameRange,
+        passed: usize,
+    ) -> (Vec<Name>, Option<Name>) {
+        let kind = if range.contended { b'Q' } else { b'S' };
+        let literal = range.pattern.literal_prefix();
+        let (mut names, mut left) = (Vec::new(), passed);
+        for name in self.walk_names(kind, &literal, range.after.as_ref()) {
+            if range.pattern.matches(name.as_str()) {
+                names.push(name);
+                if names.len() == range.most {
+                    let last = names.last().cloned();
+                    return (names, last);
+                }
+            } else if left == 0 {
+                return (names, Some(name));
+            } else {
+                left -= 1;
+            }
+        }
+        (names, None)
     }
 
     /// Returns the number of a namespace, which is assigned at its first use, and its longest
@@ -135,14 +184,26 @@ impl<'t, 'e> SlotRows<'t, 'e> {
         (number, max_lease)
     }
 
-    fn walk_names(&self, start: Key) -> impl Iterator<Item = Name> {
-        let prefix = self.key(b'S');
-        let mut at = start;
+    /// Returns the names in the rows of a kind that begin with `literal` and come after a name.
+    fn walk_names(
+        &self,
+        kind: u8,
+        literal: &str,
+        after: Option<&Name>,
+    ) -> impl Iterator<Item = Name> {
+        let space = self.key(kind);
+        let mut prefix = space.clone();
+        prefix.extend_from_slice(literal.as_bytes());
+        let mut at = after.map(|name| self.name_key(kind, name)).filter(|key| *key >= prefix);
         std::iter::from_fn(move || {
-            let next = self.context.txn.after(&at, &prefix, |key, _| Key::from(key))?;
-            at = next;
-            let text = std::str::from_utf8(at.get(prefix.len()..)?).ok();
-            let name = text.and_then(|text| Name::try_from(text).ok());
+            let key = |key: &[u8], _: &[u8]| Key::from(key);
+            let next = match &at {
+                Some(at) => self.context.txn.after(at, &prefix, key)?,
+                None => self.context.txn.from(&prefix, &prefix, key)?,
+            };
+            let text = next.get(space.len()..).and_then(|name| std::str::from_utf8(name).ok());
+            let name = text.and_then(|text| Name::from_store(text).ok());
+            at = Some(next);
             self.context.txn.checked("the name of a slot", name.ok_or(codec::Damaged))
         })
     }
@@ -154,10 +215,14 @@ impl<'t, 'e> SlotRows<'t, 'e> {
         key
     }
 
-    fn slot_key(&self, name: &Name) -> Key {
-        let mut key = self.key(b'S');
+    fn name_key(&self, kind: u8, name: &Name) -> Key {
+        let mut key = self.key(kind);
         key.extend_from_slice(name.as_str().as_bytes());
         key
+    }
+
+    fn slot_key(&self, name: &Name) -> Key {
+        self.name_key(b'S', name)
     }
 
     fn tomb_key(&self, id: ClaimId) -> Key {
@@ -200,7 +265,9 @@ impl<'t, 'e> SlotRows<'t, 'e> {
             }))
         });
         let stored = slot.is_some();
-        self.cached.push(CachedSlot { name: name.clone(), slot, stored, changed: false });
+        let queued = slot.as_ref().is_some_and(|slot| !slot.line.is_empty());
+        let name = name.clone();
+        self.cached.push(CachedSlot { name, slot, stored, queued, changed: false });
         self.cached.len() - 1
     }
 
@@ -266,7 +333,12 @@ impl<'t, 'e> Shelf for SlotRows<'t, 'e> {
 
     fn names(&mut self) -> Vec<Name> {
         self.flush();
-        self.walk_names(self.key(b'S')).collect()
+        self.walk_names(b'S', "", None).collect()
+    }
+
+    fn queued_names(&mut self) -> Vec<Name> {
+        self.flush();
+        self.walk_names(b'Q', "", None).collect()
     }
 
     fn tomb(&mut self, id: ClaimId, now: Tick) -> Option<Tomb> {

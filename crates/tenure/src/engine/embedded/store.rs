@@ -33,6 +33,7 @@ use super::durable::Durable;
 use super::errors::{foreign, forked, stuck};
 use super::files::{OpenError, check_namespace, create, is_damage, open_env, set_aside};
 use super::gate::{Environment, Gate, GateBusy, GateGuard};
+use super::handover::Handover;
 use super::liveness;
 use super::map::MAX_MAP;
 use super::sizes::Sizes;
@@ -72,6 +73,7 @@ pub(super) struct Store {
     table: LmdbTable,
     sizes: Sizes,
     pub(super) gate: Gate,
+    handover: Handover,
     pub(super) data: File,
     /// Device and inode of `data`, to notice that the path leads to another file.
     inode: (u64, u64),
@@ -141,6 +143,7 @@ impl Store {
             std::io::ErrorKind::InvalidData => OpenError::Damaged(format!("guard page: {error}")),
             _ => OpenError::Failed(cannot("map", &page, error)),
         })?;
+        let handover = open_handover(&file_set.join("writes"))?;
         let path = file_set.join("locks/data.mdb");
         let data = File::options().read(true).write(true).open(&path);
         let data =
@@ -181,6 +184,7 @@ impl Store {
             table,
             sizes,
             gate,
+            handover,
             data,
             inode: (about.dev(), about.ino()),
             durable: OnceLock::new(),
@@ -239,6 +243,11 @@ impl Store {
         &self.gate
     }
 
+    /// Returns the slots through which processes hand writes of cells to each other.
+    pub(super) fn handover(&self) -> &Handover {
+        &self.handover
+    }
+
     /// Runs one step if the gate is free. Returns `None` if it is busy.
     pub(super) fn try_step<T>(
         &self,
@@ -281,7 +290,8 @@ impl Store {
         Ok(())
     }
 
-    fn usable(&self) -> Result<(), Error> {
+    /// Returns the error if this process cannot use the store any more.
+    pub(super) fn usable(&self) -> Result<(), Error> {
         if self.inherited() {
             return Err(forked());
         }
@@ -435,6 +445,12 @@ impl Store {
         let _ = self.gone.set(error.to_string());
         error
     }
+}
+
+fn open_handover(path: &Path) -> Result<Handover, OpenError> {
+    let file = File::options().read(true).write(true).open(path);
+    let opened = file.and_then(|file| Handover::open(&file, false));
+    opened.map_err(|error| OpenError::Damaged(format!("{}: {error}", path.display())))
 }
 
 impl std::fmt::Debug for Store {

@@ -42,7 +42,12 @@ impl Worker {
 
     /// Queues a job without waiting for it. Best effort: without a thread the job is dropped.
     pub(super) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        let _ = self.push(Box::new(job));
+        let _ = self.try_spawn(job);
+    }
+
+    /// Queues a job without waiting for it.
+    pub(super) fn try_spawn(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        self.push(Box::new(job))
     }
 
     /// Waits until all jobs that were queued before are done: for tests.
@@ -88,7 +93,8 @@ fn start() -> Result<Sender<Job>, Error> {
     })
 }
 
-fn ended() -> Error {
+/// The thread ended before the job was done.
+pub(super) fn ended() -> Error {
     Error::new(ErrorKind::Unavailable, "the embedded store's worker thread has ended")
         .effect_unknown()
         .with_help("connect again")

@@ -50,6 +50,7 @@ use super::transaction::{
 use crate::contract::{
     Claim, ClaimId, Error, ErrorKind, Fence, Grant, Name, Renewed, Verb, Verdict,
 };
+use crate::engine::common::paths;
 use crate::ledger::seam::Shelf;
 use crate::time::Tick;
 
@@ -274,6 +275,7 @@ impl Inner {
             let grant = grant_at(&names, epoch, reply.revision);
             let by = Some(reply.revision);
             self.claims.set_phase(claim.id, ClaimPhase::Held { by, waited: false });
+            paths::take("etcd claim: free slots");
             return Ok(FastClaim::Granted(grant));
         }
         if reply.replies.iter().any(ResponseOp::is_cut) {
@@ -301,6 +303,7 @@ impl Inner {
             let now = self.now();
             let mut ledger = found.ledger(now, 0);
             let diff = LedgerDiff::new(&self.keys, &found, &mut ledger);
+            paths::take("etcd claim: by the ledger");
             let verdict = ledger.claim(claim, now);
             let mut txn = diff.transaction(&mut ledger, Some(&local), now.wall_micros)?;
             let mut revision = found.revision;

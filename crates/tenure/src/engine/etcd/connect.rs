@@ -11,6 +11,7 @@
 
 use std::sync::{Arc, Weak};
 
+use super::cell_watches::CellWatches;
 use super::claims::Claims;
 use super::connection::ClusterConnection;
 use super::in_flight::InFlightClaims;
@@ -95,6 +96,7 @@ impl EtcdEngine {
                 waiters,
                 in_flight,
                 watches,
+                cell_watches: CellWatches::default(),
                 listeners,
                 clock,
                 tasks,

@@ -139,6 +139,11 @@ impl ClusterConnection {
         }
     }
 
+    /// The timeout of a call.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// The member in use, with notifications of changes.
     pub(super) fn current(&self) -> watch::Receiver<usize> {
         self.current.subscribe()

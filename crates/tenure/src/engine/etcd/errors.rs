@@ -51,6 +51,11 @@ impl CallError {
                 "the set is too large for one transaction of this etcd",
                 "take fewer names at once, or raise --max-txn-ops on the members",
             ),
+            _ if message.contains("request is too large") => refused(
+                ErrorKind::Limit,
+                "the values are too large for one request of this etcd",
+                "write less at once, or raise --max-request-bytes on the members",
+            ),
             _ if message.contains("database space exceeded") => refused(
                 ErrorKind::Limit,
                 "etcd is full and refuses to write",

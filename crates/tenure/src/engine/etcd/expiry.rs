@@ -55,7 +55,7 @@ impl Inner {
                     }
                     // By the time this arrives, another claim may use the same keys.
                     txn.if_unwritten(seen.key.clone(), seen.written);
-                    txn.delete(seen.key.clone());
+                    txn.delete_found(&self.keys, name, seen);
                     if found.key_of(name, KeyKind::Hold, id).is_none() {
                         // The transaction that grants it may arrive first, and does not write the
                         // ticket.
@@ -67,7 +67,7 @@ impl Inner {
                 return Ok(delays);
             }
             let otherwise = read_ops(&self.keys, names, &[]);
-            let reply = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
+            let reply = self.commit_end(txn, &otherwise).await?;
             if reply.succeeded {
                 return Ok(delays);
             }

@@ -42,6 +42,13 @@ impl Epoch {
         revision + if revision >= self.written { self.base } else { self.former }
     }
 
+    /// The revision of a version; `None` if no revision has this one.
+    pub(super) fn revision_of(self, version: u64) -> Option<u64> {
+        let newer = version >= self.base + self.written;
+        let revision = version.checked_sub(if newer { self.base } else { self.former })?;
+        (revision > 0 && self.version(revision) == version).then_some(revision)
+    }
+
     /// The fence of a hold that is written at this revision.
     pub(super) fn fence(self, revision: u64) -> u64 {
         self.version(revision) + self.raised
@@ -95,6 +102,11 @@ mod tests {
         for (revision, epoch) in [1, 39, 40, 41, 1 << 30].into_iter().zip([epoch, raised].repeat(3))
         {
             assert_eq!(epoch.revision(Fence::new(epoch.fence(revision))), revision);
+            assert_eq!(epoch.revision_of(epoch.version(revision)), Some(revision));
+        }
+        // Below the former base, and between what the two bases give.
+        for version in [0, 999, 1_000, 1_040, 4_999, 5_039] {
+            assert_eq!(epoch.revision_of(version), None, "{version}");
         }
         const { assert!(limits::FENCE_FLOOR < PLACEHOLDER) }
     }

@@ -2,8 +2,9 @@
 //!
 //! All reads of one call are made at the revision of the first one, so the result is consistent. A
 //! page of keys may end in the middle of a slot: the last slot is left for the next read, or read
-//! as a whole if it is larger than a page. Keys do not say when their leases end; that is read from
-//! etcd for a limited number of leases, the others are shown as just renewed.
+//! as a whole if it is larger than a page. Slots with a queue are found by the marks beside tickets
+//! (`keys.rs`), without a look at the others. Keys do not say when their leases end; that is read
+//! from etcd for a limited number of leases, the others are shown as just renewed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,13 +12,16 @@ use std::sync::Arc;
 use super::Inner;
 use super::client::{KeyValue, RangeRequest, ResponseOp};
 use super::errors::VerbError;
-use super::keys::Range;
-use super::snapshot::SlotSnapshot;
+use super::keys::{KeyKind, Range};
+use super::snapshot::{FoundKey, SlotSnapshot};
 use crate::contract::{Error, Name, Page, Query, Snapshot, Verb};
 use crate::limits;
 
 /// How many keys are read in one call.
 const KEYS_PER_READ: i64 = 2_000;
+
+/// How many contended slots are read in one call.
+const SLOTS_PER_READ: usize = 32;
 
 /// For how many leases the remaining time is read.
 const MAX_LEASES_READ: usize = 64;
@@ -26,6 +30,7 @@ impl Inner {
     pub(super) async fn inspect(self: &Arc<Self>, query: &Query) -> Result<Snapshot, Error> {
         let seen = match query {
             Query::Slot(name) => self.inspect_slot(query, name).await,
+            Query::Page(page) if page.contended => self.inspect_contended(page).await,
             Query::Page(page) => self.inspect_page(page).await,
             Query::Reach(_) => self.inspect_reach(query).await,
         };
@@ -39,12 +44,108 @@ impl Inner {
         Ok(found.ledger(now, 0).inspect(query, now))
     }
 
+    /// Reads the slots that have a mark, and those alone.
+    async fn inspect_contended(&self, page: &Page) -> Result<Snapshot, VerbError> {
+        let limit = page.limit.clamp(1, limits::PAGE);
+        let mut range = self.keys.marks(&page.pattern.literal_prefix());
+        if let Some(after) = &page.after {
+            range.from = range.from.max(self.keys.behind_marks(after));
+        }
+        let mut found: Option<SlotSnapshot> = None;
+        let mut more = range.from < range.to;
+        while more && found.as_ref().is_none_or(|found| found.slots.len() <= limit) {
+            let revision = found.as_ref().map_or(0, |found| found.revision);
+            let (at, names);
+            (at, names, more) = self.read_marks(&range, revision).await?;
+            if let Some(last) = names.last() {
+                range.from = self.keys.behind_marks(last);
+            }
+            let found = found.get_or_insert_with(|| SlotSnapshot::new(at, self.epoch()));
+            let matching = names.into_iter().filter(|name| page.pattern.matches(name.as_str()));
+            let matching: Vec<Name> = matching.collect();
+            for names in matching.chunks(SLOTS_PER_READ) {
+                if found.slots.len() > limit {
+                    more = true;
+                    break;
+                }
+                self.add_contended(found, names).await?;
+            }
+        }
+        let mut found = found.unwrap_or_else(|| SlotSnapshot::new(0, self.epoch()));
+        while found.slots.len() > limit + 1 {
+            found.slots.pop_last();
+            more = true;
+        }
+        self.read_lease_times(&mut found).await;
+        let now = self.now();
+        let query = Query::Page(Page { after: None, ..page.clone() });
+        let mut seen = found.ledger(now, 0).inspect(&query, now);
+        if more && seen.more_after.is_none() {
+            // Queues that ended by time are left out, so the page is not full; there is more.
+            seen.more_after = found.slots.last_key_value().map(|(name, _)| name.clone());
+        }
+        Ok(seen)
+    }
+
+    /// Reads the first marks of a range, at a revision if it is not 0. Returns the revision, the
+    /// slots that have them, in order, and whether there is more.
+    async fn read_marks(
+        &self,
+        range: &Range,
+        revision: u64,
+    ) -> Result<(u64, Vec<Name>, bool), VerbError> {
+        let wanted = RangeRequest {
+            key: range.from.clone(),
+            range_end: range.to.clone(),
+            limit: KEYS_PER_READ,
+            revision: super::transaction::as_i64(revision),
+            keys_only: true,
+            ..RangeRequest::default()
+        };
+        let read = self.connection.read(vec![wanted.into()]).await?;
+        let at = if revision == 0 { read.revision } else { revision };
+        let keys = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
+        let more = keys.len() as u64 >= KEYS_PER_READ.unsigned_abs();
+        let mut names: Vec<Name> =
+            keys.iter().filter_map(|key| self.keys.marked_slot(&key.key)).collect();
+        names.dedup();
+        Ok((at, names, more))
+    }
+
+    /// Adds slots to a snapshot, as they were at its revision, if a claim waits there. A claim that
+    /// holds keeps its ticket, and the mark with it.
+    async fn add_contended(
+        &self,
+        found: &mut SlotSnapshot,
+        names: &[Name],
+    ) -> Result<(), VerbError> {
+        let revision = super::transaction::as_i64(found.revision);
+        let read = |name: &Name| {
+            let Range { from: key, to: range_end } = self.keys.slot(name);
+            RangeRequest { key, range_end, revision, ..RangeRequest::default() }.into()
+        };
+        let reply = self.connection.read(names.iter().map(read).collect()).await?;
+        for (name, keys) in names.iter().zip(reply.replies.into_iter().map(ResponseOp::into_kvs)) {
+            // A damaged slot is reported when that slot is inspected; the others are shown.
+            let _ = found.add(&self.keys, name, &keys);
+            let all = found.slots.get(name).map_or(&[][..], Vec::as_slice);
+            let holds = |id| all.iter().any(|seen| seen.kind == KeyKind::Hold && seen.id == id);
+            let waits = |seen: &FoundKey| {
+                matches!(seen.kind, KeyKind::Kin | KeyKind::Wait) && !holds(seen.id)
+            };
+            if !all.iter().any(waits) {
+                found.slots.remove(name);
+            }
+        }
+        Ok(())
+    }
+
     async fn inspect_page(&self, page: &Page) -> Result<Snapshot, VerbError> {
         let limit = page.limit.clamp(1, limits::PAGE);
-        let mut range = match &page.after {
-            Some(after) => self.keys.slots_after(after),
-            None => self.keys.all_slots(),
-        };
+        let mut range = self.keys.slots(&page.pattern.literal_prefix());
+        if let Some(after) = &page.after {
+            range.from = range.from.max(self.keys.slot(after).to);
+        }
         let mut found: Option<SlotSnapshot> = None;
         loop {
             let revision = found.as_ref().map_or(0, |found| found.revision);

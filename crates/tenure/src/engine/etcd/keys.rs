@@ -5,18 +5,26 @@
 //!                                 h TAG      a hold; its creation revision is the fence
 //!                                 k TAG      a ticket that may have precedence
 //!                                 w TAG      a plain ticket, queued by creation revision
+//!                      q ⇥ NAME ⇥ TAG        a mark beside each ticket: the slot has a queue
 //!                      t ⇥ CLAIM             a tombstone
 //!                      i ⇥ SESSION ⇥ CLAIM   an eviction notice for the claim's session
 //!                      c ⇥ NAME              a cell
 //!                      f ⇥ NAME              the largest fence that wrote the cell
+//!                      o ⇥ NAME ⇥ ID         a write of the cell with an id; created by that write
+//!                      versions              written to draw a new version
 //!                      terms                 what all clients agree on
 //! ```
 //!
 //! Names have no control characters, so a tab ends them, and keys sort as names do. The kinds sort
 //! so that everything that decides whether the queue may move (`d`, `h`, `k`) is one range, without
 //! the plain tickets: a grant compares that range as a whole.
+//!
+//! The marks are an index of the slots that have a queue. A mark is on the lease of its ticket, and
+//! written and deleted in the same transactions, so it needs no comparison of its own.
 
-use crate::contract::{ClaimId, Name, Namespace, SessionId};
+use std::io::Write;
+
+use crate::contract::{ClaimId, Name, Namespace, SessionId, WriteId};
 
 /// The kind of a key of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,11 +74,16 @@ impl Tag {
     /// The tag of a claim that finds its slots empty.
     pub(super) const FIRST: Self = Self::Number(0);
 
-    fn text(self) -> String {
-        match self {
-            Self::Number(number) => number.to_string(),
-            Self::Claim(id) => id.to_hex(),
-        }
+    /// Writes the text of the tag into a buffer, and returns it.
+    fn write_to(self, buffer: &mut [u8; TAG_BYTES]) -> &[u8] {
+        let mut rest = &mut buffer[..];
+        let written = match self {
+            Self::Number(number) => write!(rest, "{number}"),
+            Self::Claim(id) => write!(rest, "{:032x}", id.as_u128()),
+        };
+        debug_assert!(written.is_ok(), "the longest text is an id");
+        let left = rest.len();
+        &buffer[..TAG_BYTES - left]
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -78,9 +91,12 @@ impl Tag {
             Ok(number) if text.len() <= 10 => Self::Number(number),
             _ => Self::Claim(text.parse().ok()?),
         };
-        (tag.text() == text).then_some(tag)
+        (tag.write_to(&mut [0; TAG_BYTES]) == text.as_bytes()).then_some(tag)
     }
 }
+
+/// The longest text of a tag, and the digits of an id.
+const TAG_BYTES: usize = 32;
 
 /// A range of keys, without `to`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -102,10 +118,9 @@ impl Keys {
 
     /// The key of a claim's hold, ticket or delay in a slot.
     pub(super) fn claim(&self, name: &Name, kind: KeyKind, tag: Tag) -> Vec<u8> {
-        let mut key = self.slot_root(name);
-        key.push(kind.byte());
-        key.extend_from_slice(tag.text().as_bytes());
-        key
+        let mut digits = [0; TAG_BYTES];
+        let name = name.as_str().as_bytes();
+        self.key(b's', &[name, &[b'\t', kind.byte()], tag.write_to(&mut digits)])
     }
 
     /// All keys of a slot.
@@ -115,18 +130,38 @@ impl Keys {
 
     /// All keys of one kind in a slot.
     pub(super) fn kind(&self, name: &Name, kind: KeyKind) -> Range {
-        let mut root = self.slot_root(name);
-        root.push(kind.byte());
-        prefix_range(root)
+        prefix_range(self.key(b's', &[name.as_str().as_bytes(), &[b'\t', kind.byte()]]))
     }
 
     /// The keys that decide whether the queue may move: lock delays, holds, and tickets that may
     /// have precedence.
     pub(super) fn deciding(&self, name: &Name) -> Range {
-        let from = self.slot_root(name);
-        let mut to = from.clone();
-        to.push(KeyKind::Wait.byte());
-        Range { from, to }
+        let text = name.as_str().as_bytes();
+        let to = self.key(b's', &[text, &[b'\t', KeyKind::Wait.byte()]]);
+        Range { from: self.slot_root(name), to }
+    }
+
+    /// The mark beside a ticket.
+    pub(super) fn mark(&self, name: &Name, tag: Tag) -> Vec<u8> {
+        let mut digits = [0; TAG_BYTES];
+        self.key(b'q', &[name.as_str().as_bytes(), b"\t", tag.write_to(&mut digits)])
+    }
+
+    /// The marks of slots whose names begin with a text.
+    pub(super) fn marks(&self, prefix: &str) -> Range {
+        prefix_range(self.key(b'q', &[prefix.as_bytes()]))
+    }
+
+    /// The first key behind the marks of a slot.
+    pub(super) fn behind_marks(&self, name: &Name) -> Vec<u8> {
+        prefix_range(self.key(b'q', &[name.as_str().as_bytes(), b"\t"])).to
+    }
+
+    /// The slot that a mark is of.
+    pub(super) fn marked_slot(&self, key: &[u8]) -> Option<Name> {
+        let rest = key.strip_prefix(&*self.section(b'q'))?;
+        let (name, _) = std::str::from_utf8(rest).ok()?.split_once('\t')?;
+        Name::from_store(name).ok()
     }
 
     /// All slots.
@@ -134,16 +169,16 @@ impl Keys {
         prefix_range(self.section(b's'))
     }
 
-    /// The slots after this one.
-    pub(super) fn slots_after(&self, name: &Name) -> Range {
-        Range { from: self.slot(name).to, to: self.all_slots().to }
+    /// The slots whose names begin with a text.
+    pub(super) fn slots(&self, prefix: &str) -> Range {
+        prefix_range(self.key(b's', &[prefix.as_bytes()]))
     }
 
     /// Parses a key of a slot.
     pub(super) fn parse(&self, key: &[u8]) -> Option<(Name, KeyKind, Tag)> {
         let rest = key.strip_prefix(&*self.section(b's'))?;
         let tab = rest.iter().position(|byte| *byte == b'\t')?;
-        let name = Name::try_from(std::str::from_utf8(&rest[..tab]).ok()?).ok()?;
+        let name = Name::from_store(std::str::from_utf8(&rest[..tab]).ok()?).ok()?;
         let (letter, tag) = rest[tab + 1..].split_first()?;
         Some((name, KeyKind::of(*letter)?, Tag::parse(std::str::from_utf8(tag).ok()?)?))
     }
@@ -152,13 +187,12 @@ impl Keys {
     pub(super) fn slot_of(&self, key: &[u8]) -> Option<Name> {
         let rest = key.strip_prefix(&*self.section(b's'))?;
         let text = rest.split(|byte| *byte == b'\t').next()?;
-        Name::try_from(std::str::from_utf8(text).ok()?).ok()
+        Name::from_store(std::str::from_utf8(text).ok()?).ok()
     }
 
     pub(super) fn tombstone(&self, id: ClaimId) -> Vec<u8> {
-        let mut key = self.section(b't');
-        key.extend_from_slice(id.to_hex().as_bytes());
-        key
+        let mut digits = [0; TAG_BYTES];
+        self.key(b't', &[Tag::Claim(id).write_to(&mut digits)])
     }
 
     /// The eviction notices of a session.
@@ -184,20 +218,53 @@ impl Keys {
     }
 
     pub(super) fn cell(&self, name: &Name) -> Vec<u8> {
-        [&*self.section(b'c'), name.as_str().as_bytes()].concat()
+        self.key(b'c', &[name.as_str().as_bytes()])
     }
 
-    pub(super) fn all_cells(&self) -> Range {
-        prefix_range(self.section(b'c'))
+    /// The cells whose names begin with a text.
+    pub(super) fn cells(&self, prefix: &str) -> Range {
+        prefix_range(self.key(b'c', &[prefix.as_bytes()]))
+    }
+
+    /// One cell, as a range.
+    pub(super) fn one_cell(&self, name: &Name) -> Range {
+        let from = self.cell(name);
+        Range { to: [&*from, &[0]].concat(), from }
+    }
+
+    /// The fences of the cells in a range.
+    pub(super) fn fences_of(&self, cells: &Range) -> Range {
+        let at = self.root.len();
+        let moved = |key: &[u8]| {
+            let mut key = key.to_vec();
+            key[at] = b'f';
+            key
+        };
+        Range { from: moved(&cells.from), to: moved(&cells.to) }
+    }
+
+    pub(super) fn cell_fence_name(&self, key: &[u8]) -> Option<Name> {
+        let text = key.strip_prefix(&*self.section(b'f'))?;
+        Name::from_store(std::str::from_utf8(text).ok()?).ok()
+    }
+
+    /// What shows that a cell was written by the write with this id.
+    pub(super) fn cell_write(&self, name: &Name, id: WriteId) -> Vec<u8> {
+        let id = format!("\t{:032x}", id.as_u128());
+        self.key(b'o', &[name.as_str().as_bytes(), id.as_bytes()])
+    }
+
+    pub(super) fn versions(&self) -> Vec<u8> {
+        [&*self.root, b"versions"].concat()
     }
 
     pub(super) fn cell_name(&self, key: &[u8]) -> Option<Name> {
         let text = key.strip_prefix(&*self.section(b'c'))?;
-        Name::try_from(std::str::from_utf8(text).ok()?).ok()
+        Name::from_store(std::str::from_utf8(text).ok()?).ok()
     }
 
     pub(super) fn cell_fence(&self, name: &Name) -> Vec<u8> {
-        [&*self.section(b'f'), name.as_str().as_bytes()].concat()
+        self.key(b'f', &[name.as_str().as_bytes()])
     }
 
     pub(super) fn terms(&self) -> Vec<u8> {
@@ -210,11 +277,23 @@ impl Keys {
     }
 
     fn section(&self, letter: u8) -> Vec<u8> {
-        [&*self.root, &[letter, b'\t']].concat()
+        self.key(letter, &[])
     }
 
     fn slot_root(&self, name: &Name) -> Vec<u8> {
-        [&*self.section(b's'), name.as_str().as_bytes(), b"\t"].concat()
+        self.key(b's', &[name.as_str().as_bytes(), b"\t"])
+    }
+
+    /// A key of a section, in one allocation: an uncontended lock makes eight of them.
+    fn key(&self, letter: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let mut key = Vec::with_capacity(self.root.len() + 2 + bytes);
+        key.extend_from_slice(&self.root);
+        key.extend_from_slice(&[letter, b'\t']);
+        for part in parts {
+            key.extend_from_slice(part);
+        }
+        key
     }
 }
 
@@ -249,6 +328,10 @@ mod tests {
                 assert_eq!(keys.slot_of(&key), Some(name("a b/ü")));
             }
         }
+        let mark = keys.mark(&name("a b/ü"), Tag::FIRST);
+        assert_eq!(keys.marked_slot(&mark), Some(name("a b/ü")));
+        assert!(keys.marks("a ").from < mark && mark < keys.marks("a ").to);
+        assert!(mark < keys.behind_marks(&name("a b/ü")) && mark > keys.behind_marks(&name("a")));
         let session = SessionId::new();
         assert_eq!(keys.parse_notice(&keys.notice(session, id)), Some((session, id)));
         assert_eq!(keys.cell_name(&keys.cell(&name("x"))), Some(name("x")));

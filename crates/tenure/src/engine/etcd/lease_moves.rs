@@ -148,6 +148,11 @@ impl Inner {
                 if seen.lease != on {
                     txn.if_unwritten(seen.key.clone(), seen.written);
                     txn.put(seen.key.clone(), found.record_to_rewrite(&seen).encode(), on);
+                    if matches!(seen.kind, KeyKind::Kin | KeyKind::Wait)
+                        && let Some((name, ..)) = self.keys.parse(&seen.key)
+                    {
+                        txn.put(self.keys.mark(&name, seen.tag), Vec::new(), on);
+                    }
                     holds.extend((seen.kind == KeyKind::Hold).then_some(id));
                 }
             }

@@ -19,7 +19,11 @@
 //! - A lease that ends in etcd: the next call on it reports `LeaseGone`, the lease is forgotten,
 //!   and the keys on it are gone too.
 //!
-//! A lease is used only in the raft term in which it was granted; `lease_moves.rs` says why.
+//! The ids of writes to cells are on leases that are never kept alive and replaced half-way: all
+//! keys on one lease end with it, and none has to be deleted by a client that may be gone.
+//!
+//! A lease is used only in the raft term in which it was granted; `lease_moves.rs` says why. One
+//! that is never kept alive needs no such rule: no leader counts it shorter than it was granted.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,6 +44,10 @@ use crate::time::{Clock, Tick};
 /// How much longer a lease is than the claims on it at least, so that not every claim needs a
 /// keep-alive of its own.
 const SPARE: Duration = Duration::from_secs(1);
+
+/// How much longer than it has to a key on a rotating lease lives: a repeat of a request is on its
+/// way for so long at most, and clocks may differ by an eighth.
+const ROTATION_SPARE: Duration = Duration::from_secs(4);
 
 /// From how many leases on the ended ones are removed from the map.
 const SWEEP_FROM: usize = 256;
@@ -63,6 +71,8 @@ pub(super) enum LeaseOwner {
     Claim(ClaimId),
     /// A cell with a time to live.
     Cell(ClaimId),
+    /// The ids of writes to cells.
+    WriteIds,
     /// Tombstones and eviction notices: they outlive the session that they are about.
     Engine,
 }
@@ -278,6 +288,47 @@ impl Leases {
             self.connection.lease_call(|client| async move { client.lease_time_to_live(id).await });
         let left = request.await?;
         Ok(u64::try_from(left).ok().map(Duration::from_secs))
+    }
+
+    /// Returns how long a lease has left at most: the store rounds down to whole seconds. `None` if
+    /// it is gone.
+    pub(super) async fn remaining_at_most(&self, id: i64) -> Result<Option<Duration>, CallError> {
+        #[cfg(feature = "conformance")]
+        if self.lessor.is_some() {
+            return self.remaining(id).await;
+        }
+        Ok(self.remaining(id).await?.map(|left| left + Duration::from_secs(1)))
+    }
+
+    /// Returns a lease on which a key lives for at least `keep`, and for little more than twice
+    /// that. It is never kept alive: when too little is left of it, the next one is granted.
+    pub(super) async fn ensure_rotating(
+        &self,
+        keep: Duration,
+        since: Tick,
+    ) -> Result<Arc<EtcdLease>, CallError> {
+        let (owner, extra) = (LeaseOwner::WriteIds, keep + ROTATION_SPARE * 2);
+        let spec = LeaseSpec { owner, length: keep, extra };
+        let usable = || {
+            let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            let lease = all.get(&spec)?;
+            (lease.remaining(since) >= keep + keep / 8 + ROTATION_SPARE).then(|| Arc::clone(lease))
+        };
+        if let Some(lease) = usable() {
+            return Ok(lease);
+        }
+        let _one = self.granting.lock().await;
+        match usable() {
+            Some(lease) => Ok(lease),
+            None => self.grant(spec).await,
+        }
+    }
+
+    /// Revokes the lease of a cell that was not written. Best effort: otherwise it ends by itself.
+    pub(super) async fn revoke_unused(&self, id: i64) {
+        let revoke =
+            self.connection.lease_call(|client| async move { client.lease_revoke(id).await });
+        let _ = revoke.await;
     }
 
     /// Grants a lease that is never kept alive, for a cell. Returns its id.

@@ -17,6 +17,8 @@
 //! and writes its own hold when its turn has come (`grant`). A process never writes holds for
 //! claims of other processes.
 
+mod cell_watches;
+mod cell_writes;
 mod cells;
 mod claim;
 mod claims;
@@ -59,6 +61,7 @@ mod watches;
 use std::future::Future;
 use std::sync::{Arc, Weak};
 
+use self::cell_watches::CellWatches;
 use self::claims::Claims;
 pub(super) use self::connect::connect;
 use self::connection::ClusterConnection;
@@ -128,6 +131,7 @@ struct Inner {
     waiters: Waiters,
     in_flight: InFlightClaims,
     watches: Watches,
+    cell_watches: CellWatches,
     listeners: Mutex<SessionListeners>,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
@@ -182,7 +186,10 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, claim) = (Arc::clone(&self.inner), Arc::clone(claim));
             let since = inner.clock.now();
-            self.inner.tasks.run_on_caller(async move { inner.claim(&claim, since).await }).await
+            self.inner
+                .tasks
+                .run_on_caller(move || async move { inner.claim(&claim, since).await })
+                .await
         })
     }
 
@@ -200,7 +207,10 @@ impl Engine for EtcdEngine {
         Box::pin(async move {
             let (inner, batch) = (Arc::clone(&self.inner), batch.to_vec());
             let since = inner.clock.now();
-            self.inner.tasks.run_on_caller(async move { inner.release(&batch, since).await }).await
+            self.inner
+                .tasks
+                .run_on_caller(move || async move { inner.release(&batch, since).await })
+                .await
         })
     }
 

@@ -45,6 +45,7 @@ use super::transaction::{LocalClaim, Transaction, as_i64, read_ops, read_range, 
 use super::waiters::{WaitersState, WaitingClaim};
 use super::watches::WatchSpec;
 use crate::contract::{Arrival, Claim, ClaimId, Name, Part, Patience, Queued, Verdict};
+use crate::engine::common::paths;
 use crate::limits;
 use crate::sync::random_bytes;
 
@@ -184,7 +185,10 @@ impl Inner {
                 }
                 QueueEntry::Append => {
                     return match self.append_ticket(&local, name).await? {
-                        Some(verdict) => Ok(verdict),
+                        Some(verdict) => {
+                            paths::take("etcd claim: behind a local waiter");
+                            Ok(verdict)
+                        }
                         None => self.claim_by_ledger(local, None).await,
                     };
                 }
@@ -221,7 +225,7 @@ impl Inner {
         }
         txn.if_created_by(self.keys.claim(name, KeyKind::Wait, tag), arrival);
         let record = ClaimRecord::new(claim, self.clock.wall_micros()).encode();
-        txn.put(self.keys.claim(name, KeyKind::Wait, local.tag), record, local.lease.id);
+        txn.put_ticket(&self.keys, name, KeyKind::Wait, &local, record);
         let tickets = self.keys.kind(name, KeyKind::Wait);
         let (key, range_end) = (tickets.from, tickets.to);
         let count = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
@@ -235,7 +239,8 @@ impl Inner {
             }
         };
         let revision = reply.revision;
-        let mut replies = reply.replies.into_iter().skip(1);
+        // The replies to the writes of the ticket and its mark come first.
+        let mut replies = reply.replies.into_iter().skip(2);
         let deciding = replies.next().map(ResponseOp::into_kvs).unwrap_or_default();
         let tickets = replies.next().map_or(0, |reply| reply.count());
         let mut found = SlotSnapshot::new(revision, self.epoch());

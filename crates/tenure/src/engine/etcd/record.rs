@@ -3,7 +3,7 @@
 //! Fields are separated by a space, so that `etcdctl get --prefix` shows readable text. The first
 //! field is the version of the layout. Malformed text decodes to `None`, never panics.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,19 +78,24 @@ impl ClaimRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
         let claim = &*self.claim;
         let mut text = String::with_capacity(256);
-        let session = or_dash(claim.session.map(SessionId::to_hex));
-        let _ = write!(text, "{LAYOUT} {} {session} ", claim.id.to_hex());
+        let _ = write!(text, "{LAYOUT} {:032x} ", claim.id.as_u128());
+        write_or_dash(&mut text, claim.session.map(SessionId::as_u128));
+        text.push(' ');
         for (at, owner) in claim.lineage.all().enumerate() {
             let comma = if at == 0 { "" } else { "," };
-            let _ = write!(text, "{comma}{}", owner.to_hex());
+            let _ = write!(text, "{comma}{:032x}", owner.as_u128());
         }
         let waits = if claim.patience == Patience::Wait { 'w' } else { 't' };
-        let replaces = or_dash(claim.replaces.map(ClaimId::to_hex));
         let (lease, delay) = (claim.lease.as_micros(), claim.lock_delay.as_micros());
-        let _ = write!(text, " {lease} {delay} {waits} {replaces} {} ", self.since);
-        let arrival = or_dash(self.arrival.map(|arrival| arrival.to_string()));
+        let _ = write!(text, " {lease} {delay} {waits} ");
+        write_or_dash(&mut text, claim.replaces.map(ClaimId::as_u128));
+        let _ = write!(text, " {} ", self.since);
+        match self.arrival {
+            None => text.push('-'),
+            Some(arrival) => _ = write!(text, "{arrival}"),
+        }
         let reserved = u8::from(self.reserved);
-        let _ = write!(text, "{arrival} {} {reserved} ", self.fence.encode());
+        let _ = write!(text, " {} {reserved} ", self.fence);
         match &self.group {
             None => text.push('-'),
             Some(group) => group.encode_into(&mut text),
@@ -145,17 +150,19 @@ impl ClaimRecord {
     }
 }
 
-impl FenceSource {
-    fn encode(self) -> String {
+impl fmt::Display for FenceSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Created(0) => "c".to_owned(),
-            Self::Written(0) => "m".to_owned(),
-            Self::Created(raised) => format!("c{raised}"),
-            Self::Written(raised) => format!("m{raised}"),
-            Self::Known(fence) => fence.to_string(),
+            Self::Created(0) => f.write_str("c"),
+            Self::Written(0) => f.write_str("m"),
+            Self::Created(raised) => write!(f, "c{raised}"),
+            Self::Written(raised) => write!(f, "m{raised}"),
+            Self::Known(fence) => write!(f, "{fence}"),
         }
     }
+}
 
+impl FenceSource {
     fn decode(text: &str) -> Option<Self> {
         let raised = |by: &str| if by.is_empty() { Some(0) } else { by.parse().ok() };
         match (text.strip_prefix('c'), text.strip_prefix('m')) {
@@ -168,7 +175,7 @@ impl FenceSource {
 
 impl FenceGroup {
     fn encode_into(&self, text: &mut String) {
-        let _ = write!(text, "{}:{}:{}", self.key, self.fence.encode(), u8::from(self.spent));
+        let _ = write!(text, "{}:{}:{}", self.key, self.fence, u8::from(self.spent));
         for member in &self.members {
             let _ = write!(text, ":{}", member.to_hex());
         }
@@ -202,8 +209,12 @@ fn encode_about(text: &mut String, about: &About) {
     }
 }
 
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "-".to_owned())
+/// Writes the digits of an id, or `-`.
+fn write_or_dash(text: &mut String, id: Option<u128>) {
+    match id {
+        None => text.push('-'),
+        Some(id) => _ = write!(text, "{id:032x}"),
+    }
 }
 
 /// Parses `-` or a value.
@@ -239,7 +250,7 @@ fn decode_part(text: &str) -> Option<Part> {
     let mut fields = text.splitn(3, ':');
     let shape = fields.next()?;
     let weight: u32 = fields.next()?.parse().ok()?;
-    let name = Name::try_from(&*unescape(fields.next()?)?).ok()?;
+    let name = Name::from_store(&unescape(fields.next()?)?).ok()?;
     match shape {
         "l" if weight == limits::FULL_WEIGHT => Some(Part::write(name)),
         "l" => Some(Part::read(name)),

@@ -34,6 +34,7 @@ use super::leases::{EtcdLease, LeaseOwner, LeaseSpec};
 use super::snapshot::SlotSnapshot;
 use super::transaction::{LedgerDiff, Transaction, read_ops, snapshot_of};
 use crate::contract::{ClaimId, ClaimRef, Error, Name, Release, Released, Verb};
+use crate::engine::common::paths;
 use crate::time::Tick;
 
 impl Inner {
@@ -142,12 +143,18 @@ impl Inner {
             if waited {
                 txn.delete(self.keys.claim(name, KeyKind::Wait, tag));
                 txn.delete(self.keys.claim(name, KeyKind::Kin, tag));
+                txn.delete(self.keys.mark(name, tag));
             }
             if entry.local.delay.is_some() {
                 txn.delete(self.keys.claim(name, KeyKind::Delay, tag));
             }
         }
         let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
+        paths::take(match (reply.succeeded, waited) {
+            (false, _) => "etcd release: in one transaction, refused",
+            (true, false) => "etcd release: of a hold that was created",
+            (true, true) => "etcd release: of a hold that had waited",
+        });
         Ok(reply.succeeded.then_some(Released::Done))
     }
 
@@ -169,6 +176,7 @@ impl Inner {
             let now = self.now();
             let mut ledger = found.ledger(now, 0);
             let diff = LedgerDiff::new(&self.keys, &found, &mut ledger);
+            paths::take("etcd release: by the ledger");
             let released = ledger.release(std::slice::from_ref(release), now).pop();
             let txn = diff.transaction(&mut ledger, None, now.wall_micros)?;
             let released = released.unwrap_or(Released::Gone);
@@ -246,9 +254,10 @@ impl Inner {
         let mut txn = Transaction::default();
         for seen in &own_keys {
             txn.if_unwritten(seen.key.clone(), seen.written);
-            txn.delete(seen.key.clone());
+            txn.delete_found(&self.keys, name, seen);
         }
         let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
+        paths::take("etcd release: of the keys of one claim");
         Ok(reply.succeeded.then_some(Released::Done))
     }
 

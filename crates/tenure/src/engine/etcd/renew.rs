@@ -31,6 +31,7 @@ use super::leases::{EtcdLease, LeaseOwner, LeaseSpec, Leases};
 use super::snapshot::{FoundKey, SlotSnapshot};
 use super::transaction::{LedgerDiff, LocalClaim, read_ops, snapshot_of};
 use crate::contract::{ClaimId, ClaimRef, Error, Loss, Name, Renewed, Verb};
+use crate::engine::common::paths;
 use crate::time::Tick;
 
 /// How many keys are read or deleted in one transaction. etcd's default limit is 128 operations.
@@ -59,6 +60,11 @@ impl Inner {
             let entry = entries.get(&claim.id);
             let lost = entry.is_some_and(|entry| gone.contains(&entry.local.lease.id));
             let plain = found.remove(&claim.id).filter(|_| !lost);
+            paths::take(match &plain {
+                Some(Renewed::Held(_)) => "etcd renew: a hold alone",
+                Some(_) => "etcd renew: waiters of one name",
+                None => "etcd renew: by the ledger",
+            });
             let result = match plain {
                 Some(held) => Ok(held),
                 None => self.renew_one(claim, entry, since).await,

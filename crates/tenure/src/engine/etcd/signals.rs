@@ -12,7 +12,7 @@
 //! read when it was. Listeners are called without any lock held.
 //!
 //! [`WatchRouter`] dispatches the events of the watch stream: by watch id to a session's notices,
-//! or to a waiting claim, whose turn is then checked.
+//! to a waiting claim, whose turn is then checked, or to the watchers of cells.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -105,6 +105,9 @@ pub(super) struct WatchRouter(pub(super) Weak<Inner>);
 impl WatchHandler for WatchRouter {
     fn on_notice(&self, watch: i64, notice: WatchNotice) {
         let Some(inner) = self.0.upgrade() else { return };
+        if inner.on_cell_notice(watch, &notice) {
+            return;
+        }
         let session = inner.listeners().by_watch.get(&watch).copied();
         let tasks = inner.tasks.clone();
         match (session, inner.waiters.of_watch(watch), notice) {

@@ -96,22 +96,26 @@ impl Tasks {
         T: Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let receiver = self.spawn_counted(&self.handle, work);
+        let receiver = self.spawn_counted(&self.handle, move || work);
         async { receiver.await.map_err(engine_ended)? }
     }
 
     /// Runs work on the callers' runtime if the current task is there, else on the engine's thread.
     /// Parts that other claims depend on must be passed to [`run_on_engine`](Self::run_on_engine).
-    pub(super) fn run_on_caller<T, W>(
+    ///
+    /// The work is made inside its task. A future that is moved into a task takes its place twice,
+    /// as what the task was given and as what it awaits, and those of claims are large.
+    pub(super) fn run_on_caller<T, W, M>(
         &self,
-        work: W,
-    ) -> impl Future<Output = Result<T, Error>> + use<T, W>
+        make: M,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, W, M>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
+        M: FnOnce() -> W + Send + 'static,
     {
         let here = self.caller_runtime.handle();
-        let receiver = self.spawn_counted(here.unwrap_or(&self.handle), work);
+        let receiver = self.spawn_counted(here.unwrap_or(&self.handle), make);
         async { receiver.await.map_err(engine_ended)? }
     }
 
@@ -121,21 +125,21 @@ impl Tasks {
         work: Pin<Box<dyn Future<Output = T> + Send>>,
     ) -> Result<T, Error> {
         if self.caller_runtime.is_current() {
-            self.spawn_counted(&self.handle, work).await.map_err(engine_ended)
+            self.spawn_counted(&self.handle, || work).await.map_err(engine_ended)
         } else {
             Ok(work.await)
         }
     }
 
-    fn spawn_counted<T: Send + 'static>(
+    fn spawn_counted<T: Send + 'static, W: Future<Output = T> + Send + 'static>(
         &self,
         handle: &Handle,
-        work: impl Future<Output = T> + Send + 'static,
+        make: impl FnOnce() -> W + Send + 'static,
     ) -> oneshot::Receiver<T> {
         let (sender, receiver) = oneshot::channel();
         let guard = self.guard();
         handle.spawn(async move {
-            let result = work.await;
+            let result = make().await;
             // Counted until the result is sent: from then on the caller is responsible.
             let _ = sender.send(result);
             drop(guard);

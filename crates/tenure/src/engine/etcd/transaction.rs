@@ -32,12 +32,12 @@ use super::fences::Epoch;
 use super::keys::{KeyKind, Keys, Range, Tag};
 use super::leases::EtcdLease;
 use super::record::ClaimRecord;
-use super::snapshot::{HoldState, SlotSnapshot, SnapshotLedger, hold_states};
+use super::snapshot::{FoundKey, HoldState, SlotSnapshot, SnapshotLedger, hold_states};
 use crate::contract::{Claim, ClaimId, Error, ErrorKind, Name};
 use crate::ledger::seam::{Line, Shelf};
 
 /// Most operations of one transaction, etcd's default for `--max-txn-ops`.
-const OPERATIONS: usize = 128;
+pub(super) const OPERATIONS: usize = 128;
 
 /// A claim of this engine, with the leases that its keys are attached to.
 #[derive(Clone, Debug)]
@@ -97,7 +97,28 @@ impl Transaction {
         self.writes.push(RequestOp::delete(key));
     }
 
-    /// Splits off the deletions of tickets and lock delays if there are more writes than etcd takes
+    /// Writes a ticket and its mark.
+    pub(super) fn put_ticket(
+        &mut self,
+        keys: &Keys,
+        name: &Name,
+        kind: KeyKind,
+        local: &LocalClaim,
+        record: Vec<u8>,
+    ) {
+        self.put(keys.claim(name, kind, local.tag), record, local.lease.id);
+        self.put(keys.mark(name, local.tag), Vec::new(), local.lease.id);
+    }
+
+    /// Deletes a key that was found in a slot; with a ticket its mark.
+    pub(super) fn delete_found(&mut self, keys: &Keys, name: &Name, seen: &FoundKey) {
+        self.delete(seen.key.clone());
+        if matches!(seen.kind, KeyKind::Kin | KeyKind::Wait) {
+            self.delete(keys.mark(name, seen.tag));
+        }
+    }
+
+    /// Splits off the deletions of tickets and their marks if there are more writes than etcd takes
     /// in one transaction. They have to be sent first: the holds that are left still hold.
     pub(super) fn split_excess(&mut self, keys: &Keys) -> Option<Self> {
         if self.writes.len() <= OPERATIONS {
@@ -105,7 +126,9 @@ impl Transaction {
         }
         let beside = |op: &RequestOp| {
             let Some(Request::RequestDeleteRange(delete)) = &op.request else { return false };
-            keys.parse(&delete.key).is_some_and(|(_, kind, _)| kind != KeyKind::Hold)
+            let of_ticket = |kind| matches!(kind, KeyKind::Kin | KeyKind::Wait);
+            keys.marked_slot(&delete.key).is_some()
+                || keys.parse(&delete.key).is_some_and(|(_, kind, _)| of_ticket(kind))
         };
         let (first, rest) = std::mem::take(&mut self.writes).into_iter().partition(beside);
         self.writes = rest;
@@ -204,11 +227,10 @@ impl<'a> LedgerDiff<'a> {
                 || !lineage.ancestors().is_empty()
                 || ticket.claim.replaces.is_some();
             let kind = if kin { KeyKind::Kin } else { KeyKind::Wait };
-            let key = self.keys.claim(name, kind, local.tag);
             let mut record = ClaimRecord::new(&ticket.claim, wall);
             let old = ticket.claim.replaces;
             record.reserved = slot.holds.iter().any(|hold| Some(hold.claim.id) == old);
-            txn.put(key, record.encode(), local.lease.id);
+            txn.put_ticket(self.keys, name, kind, local, record.encode());
             if ticket.claim.parts.as_slice().len() > 1 && matches!(local.tag, Tag::Number(_)) {
                 // Another claim may have chosen the same tag.
                 txn.if_quiet(self.keys.slot(name), self.snapshot.revision);
@@ -232,7 +254,7 @@ impl<'a> LedgerDiff<'a> {
         };
         let all = &self.snapshot.slots[name];
         for seen in all.iter().filter(|seen| seen.kind != KeyKind::Delay && !exists(seen.id)) {
-            txn.delete(seen.key.clone());
+            txn.delete_found(self.keys, name, seen);
             match self.snapshot.key_of(name, KeyKind::Hold, seen.id) {
                 None => {
                     txn.if_unwritten(seen.key.clone(), seen.written);

@@ -20,6 +20,7 @@ use crate::contract::{
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
+use crate::limits;
 use crate::process::forks;
 use crate::time::{Clock, SystemClock};
 
@@ -70,8 +71,12 @@ impl MemoryEngine {
     /// An empty store on this clock.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self::with_terms(clock, limits::DEFAULT_MAX_LEASE)
+    }
+
+    fn with_terms(clock: Arc<dyn Clock>, max_lease: Duration) -> Self {
         let inner = Inner {
-            cells: MemoryCells::new(Arc::clone(&clock)),
+            cells: MemoryCells::new(Arc::clone(&clock), max_lease),
             clock,
             ledger: Mutex::new(Ledger::default()),
             listeners: RwLock::default(),
@@ -195,7 +200,7 @@ static NAMED: LazyLock<Mutex<Named>> = LazyLock::new(Mutex::default);
 /// Opens the store that the rest of a `memory:` URL names.
 pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error> {
     if rest.is_empty() {
-        return Ok(Arc::new(MemoryEngine::with_clock(terms.clock)));
+        return Ok(Arc::new(MemoryEngine::with_terms(terms.clock, terms.max_lease)));
     }
     let name = Name::try_from(rest).map_err(|error| error.during(Verb::Connect))?;
     let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +208,7 @@ pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error
     // A forked child has a store of its own: a copy of its parent's would serve neither.
     let key = (forks(), name, terms.namespace);
     let Some((store, stands)) = named.get(&key) else {
-        let engine = MemoryEngine::with_clock(terms.clock);
+        let engine = MemoryEngine::with_terms(terms.clock, terms.max_lease);
         named.insert(key, (Arc::downgrade(&engine.inner), terms.max_lease));
         return Ok(Arc::new(engine));
     };
@@ -213,7 +218,7 @@ pub(super) fn connect(rest: &str, terms: Terms) -> Result<Arc<dyn Engine>, Error
     }
     let engine = match store.upgrade() {
         Some(inner) => MemoryEngine { inner },
-        None => MemoryEngine::with_clock(terms.clock),
+        None => MemoryEngine::with_terms(terms.clock, terms.max_lease),
     };
     named.insert(key, (Arc::downgrade(&engine.inner), terms.max_lease));
     Ok(Arc::new(engine))

@@ -1,44 +1,69 @@
 //! Cells: versioned values in a table of their own.
 //!
-//! A write is one call of `put`, which locks the row, compares what is expected with what is there,
-//! and writes or refuses. A removed cell that was written under a fence leaves a row without a
-//! value, so that a write with a smaller fence is still refused.
+//! A write is one call of `write`, one transaction: it locks the cells of the batch, looks for its
+//! id in their logs, compares conditions with what is there, and writes all parts or none. What it
+//! locks and why that is enough is at the head of `sql/cells.sql`. A removed cell that was written
+//! under a fence, or by a write with an id, leaves a row without a value.
+//!
+//! A watch is a row in the table `watches`, which tells writers to notify, and a subscription of
+//! the listening connection (`listener.rs`, `watches.rs`). Behind a pooler there are no
+//! subscriptions, and a watcher has to look.
 
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
 
 use super::PostgresEngine;
 use super::errors::unexpected_reply;
-use super::statements::Function;
+use super::statements::{Function, NameBounds, Parameters, micros, names, uuid};
 use crate::contract::{
-    Cell, Cells, Error, ErrorKind, Expect, Fence, Name, Pattern, Pending, Put, PutVerdict, Verb,
-    Version,
+    Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, CellWatcher, Cells, Conflict,
+    ConflictCause, Delivery, Error, Expect, Fence, Name, Pattern, Pending, Verb, Version,
+    write_forgotten,
 };
 use crate::limits;
 
 /// Most cells in one reply.
-const MAX_BATCH: i32 = 256;
+const MAX_BATCH: usize = 256;
+/// A reply with this many bytes ends, with more to follow: `cells_after` in `sql/cells.sql`.
+pub(super) const MAX_REPLY: usize = 1024 * 1024;
+/// How often a watcher has to look behind a pooler.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A row of a reply from which the columns are taken by number.
+struct CellRow<'a>(&'a Row);
 
 impl Cells for PostgresEngine {
     fn get<'a>(&'a self, name: &'a Name) -> Pending<'a, Option<Cell>> {
         Box::pin(async move {
-            let found = self.read_cells(name.as_str(), true, 1).await;
-            let found = found.map_err(|error| error.on(name))?;
-            Ok(found.into_iter().next().map(|(_, cell)| cell))
+            let rows = self.query(Verb::Cell, Function::Cell, |ns| {
+                vec![Box::new(ns), Box::new(name.as_str().to_owned())]
+            });
+            let rows = rows.await.map_err(|error| error.on(name))?;
+            let cell = rows.first().map_or(Ok(None), |row| CellRow(row).cell(1));
+            cell.map_err(|error| error.during(Verb::Cell).on(name))
         })
     }
 
-    fn put<'a>(&'a self, put: &'a Put) -> Pending<'a, PutVerdict> {
+    fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict> {
         Box::pin(async move {
-            put.check()?;
-            let value = Some(put.value.clone());
-            self.write_cell(&put.name, put.expect, value, put.time_to_live).await
+            batch.check_limits()?;
+            let first = batch.parts.first().map(|part| &part.name);
+            let keep = self.inner.context.max_lease;
+            let rows =
+                self.query(Verb::Cell, Function::Write, |ns| write_parameters(batch, ns, keep));
+            let verdict = match rows.await {
+                Ok(rows) => self.write_verdict(batch, &rows),
+                Err(error) => Err(error),
+            };
+            verdict.map_err(|error| match first {
+                Some(name) if error.name().is_none() => error.during(Verb::Cell).on(name),
+                _ => error.during(Verb::Cell),
+            })
         })
-    }
-
-    fn remove<'a>(&'a self, name: &'a Name, expect: Expect) -> Pending<'a, PutVerdict> {
-        Box::pin(async move { self.write_cell(name, expect, None, None).await })
     }
 
     fn list<'a>(
@@ -49,104 +74,155 @@ impl Cells for PostgresEngine {
     ) -> Pending<'a, Vec<(Name, Cell)>> {
         Box::pin(async move {
             let limit = limit.clamp(1, limits::PAGE);
-            let mut found = Vec::new();
-            let mut after = after.map_or(String::new(), |name| name.as_str().to_owned());
+            let mut bounds = NameBounds::new(pattern, after);
+            let mut found: Vec<(Name, Cell)> = Vec::new();
             while found.len() < limit {
-                let cells = self.read_cells(&after, false, MAX_BATCH).await?;
+                let most = MAX_BATCH.min(limit - found.len());
+                let cells = self.cells_after(&bounds, most).await?;
                 let Some((last, _)) = cells.last() else { break };
-                last.as_str().clone_into(&mut after);
+                bounds.continue_after(last);
+                let bytes: usize = cells.iter().map(|(_, cell)| cell.value.len()).sum();
+                let is_last = cells.len() < most && bytes < MAX_REPLY;
                 found.extend(cells.into_iter().filter(|(name, _)| pattern.matches(name.as_str())));
+                if is_last {
+                    break;
+                }
             }
-            found.truncate(limit);
             Ok(found)
+        })
+    }
+
+    fn watch<'a>(
+        &'a self,
+        range: &'a CellRange,
+        watcher: Weak<dyn CellWatcher>,
+    ) -> Pending<'a, Delivery> {
+        Box::pin(async move {
+            let Some(listener) = &self.inner.listener else {
+                return Ok(Delivery::Polled(WATCH_INTERVAL));
+            };
+            self.inner.calls.fetch_add(1, Ordering::SeqCst);
+            self.inner.context.router.watchers.insert(range.clone(), watcher);
+            let watched = listener.watch_cells().await;
+            watched.map(|()| Delivery::Pushed).map_err(|error| error.during(Verb::Cell))
         })
     }
 }
 
 impl PostgresEngine {
-    async fn read_cells(
+    async fn cells_after(
         &self,
-        from: &str,
-        only: bool,
-        most: i32,
+        bounds: &NameBounds,
+        most: usize,
     ) -> Result<Vec<(Name, Cell)>, Error> {
+        let most = i32::try_from(most).unwrap_or(i32::MAX);
         let rows = self.query(Verb::Cell, Function::Cells, |ns| {
-            vec![Box::new(ns), Box::new(from.to_owned()), Box::new(only), Box::new(most)]
+            let mut parameters: Parameters = vec![Box::new(ns)];
+            bounds.push_onto(&mut parameters);
+            parameters.push(Box::new(most));
+            parameters
         });
-        let rows = rows.await?;
         let read = |row: &Row| {
-            let name: &str = row.try_get(0).map_err(|error| unexpected_reply().caused_by(error))?;
-            Ok((Name::try_from(name)?, cell(row)?.ok_or_else(unexpected_reply)?))
+            let row = CellRow(row);
+            let name = Name::from_store(row.get(0)?)?;
+            Ok((name, row.cell(1)?.ok_or_else(unexpected_reply)?))
         };
-        rows.iter().map(read).collect()
+        let cells: Result<_, Error> = rows.await?.iter().map(read).collect();
+        cells.map_err(|error| error.during(Verb::Cell))
     }
 
-    async fn write_cell(
-        &self,
-        name: &Name,
-        expect: Expect,
-        value: Option<Vec<u8>>,
-        ttl: Option<Duration>,
-    ) -> Result<PutVerdict, Error> {
-        let (condition, operand) = match expect {
-            Expect::Anything => ("any", 0),
-            Expect::Absent => ("absent", 0),
-            Expect::Version(version) => ("version", version.0),
-            Expect::Fence(fence) => ("fence", fence.get()),
-        };
-        let Some(operand) = i64::try_from(operand).ok().filter(|_| operand < limits::FENCE) else {
-            let what = format!("no fence or version is as large as {operand}");
-            return Err(Error::new(ErrorKind::InvalidOption, what)
-                .during(Verb::Cell)
-                .on(name)
-                .with_help("pass the number exactly as it was handed out"));
-        };
-        // A time too long for the column is stored as no expiry.
-        let ttl = ttl.and_then(|time| i64::try_from(time.as_micros().max(1)).ok());
-        let ttl = ttl.filter(|ttl| *ttl < i64::MAX / 4);
-        let rows = self.query(Verb::Cell, Function::Put, |ns| {
-            vec![
-                Box::new(ns),
-                Box::new(name.as_str().to_owned()),
-                Box::new(condition.to_owned()),
-                Box::new(operand),
-                Box::new(value),
-                Box::new(ttl),
-            ]
-        });
-        let rows = rows.await.map_err(|error| error.on(name))?;
-        verdict(rows.first().ok_or_else(unexpected_reply)?)
+    fn write_verdict(&self, batch: &Batch, rows: &[Row]) -> Result<BatchVerdict, Error> {
+        let rows: Vec<CellRow<'_>> = rows.iter().map(CellRow).collect();
+        let [first, ..] = &rows[..] else { return Err(unexpected_reply()) };
+        match first.get::<&str>(0)? {
+            "d" => {
+                if first.get::<Option<bool>>(6)? == Some(true) {
+                    // Tells the conformance suite that a notification is under way.
+                    self.inner.notifies_done.fetch_add(1, Ordering::SeqCst);
+                }
+                let version = first.number(3)?.ok_or_else(unexpected_reply)?;
+                Ok(BatchVerdict::Done(Version(version)))
+            }
+            "f" => Err(write_forgotten(first.part(batch)?)),
+            _ => {
+                let conflicts = rows.iter().map(|row| row.conflict(batch));
+                Ok(BatchVerdict::Refused(conflicts.collect::<Result<_, _>>()?))
+            }
+        }
     }
 }
 
-fn verdict(row: &Row) -> Result<PutVerdict, Error> {
-    let failed = |error: tokio_postgres::Error| unexpected_reply().caused_by(error);
-    let number = |at: usize| -> Result<u64, Error> {
-        let value: i64 = row.try_get(at).map_err(failed)?;
-        u64::try_from(value).map_err(|_| unexpected_reply())
-    };
-    match row.try_get::<_, &str>(0).map_err(failed)? {
-        "d" => Ok(PutVerdict::Done(Version(number(2)?))),
-        "r" => Ok(PutVerdict::Refused(cell(row)?)),
-        "s" => Ok(PutVerdict::Stale(Fence::new(number(3)?))),
-        _ => Err(unexpected_reply()),
+impl<'a> CellRow<'a> {
+    fn get<T: FromSql<'a>>(&self, column: usize) -> Result<T, Error> {
+        self.0.try_get(column).map_err(|error| unexpected_reply().caused_by(error))
+    }
+
+    fn number(&self, column: usize) -> Result<Option<u64>, Error> {
+        let number: Option<i64> = self.get(column)?;
+        Ok(number.and_then(|number| u64::try_from(number).ok()))
+    }
+
+    /// Parses value, version, fence and remaining time, from this column on; `None` if there is no
+    /// value.
+    fn cell(&self, column: usize) -> Result<Option<Cell>, Error> {
+        let Some(value) = self.get::<Option<Vec<u8>>>(column)? else { return Ok(None) };
+        Ok(Some(Cell {
+            value,
+            version: Version(self.number(column + 1)?.ok_or_else(unexpected_reply)?),
+            fence: self.number(column + 2)?.map(Fence::new),
+            expires_in: self.number(column + 3)?.map(Duration::from_micros),
+        }))
+    }
+
+    /// The name of the part of a batch that a row of `write` is about.
+    fn part<'b>(&self, batch: &'b Batch) -> Result<&'b Name, Error> {
+        let nth = usize::try_from(self.get::<i32>(1)?).unwrap_or_default();
+        let part = batch.parts.get(nth.wrapping_sub(1)).ok_or_else(unexpected_reply)?;
+        Ok(&part.name)
+    }
+
+    fn conflict(&self, batch: &Batch) -> Result<Conflict, Error> {
+        let cause = match self.get::<&str>(0)? {
+            "r" => ConflictCause::Changed(self.cell(2)?),
+            "s" => ConflictCause::Stale(Fence::new(self.number(4)?.ok_or_else(unexpected_reply)?)),
+            _ => return Err(unexpected_reply()),
+        };
+        Ok(Conflict { name: self.part(batch)?.clone(), cause })
     }
 }
 
-/// Parses the cell in the columns after the first; `None` if there is no value.
-fn cell(row: &Row) -> Result<Option<Cell>, Error> {
-    let failed = |error: tokio_postgres::Error| unexpected_reply().caused_by(error);
-    let Some(value) = row.try_get::<_, Option<Vec<u8>>>(1).map_err(failed)? else {
-        return Ok(None);
+/// The parameters of `write`. Parts are parallel arrays.
+fn write_parameters(batch: &Batch, ns: i32, keep: Duration) -> Parameters {
+    let parts = || batch.parts.iter();
+    let condition = |part: &CellPart| match part.expect {
+        Expect::Anything => "any",
+        Expect::Absent => "absent",
+        Expect::Version(_) => "version",
+        Expect::Fence(_) => "fence",
     };
-    let number = |at: usize| -> Result<Option<u64>, Error> {
-        let value: Option<i64> = row.try_get(at).map_err(failed)?;
-        Ok(value.and_then(|value| u64::try_from(value).ok()))
+    // Checked before: below 2^53.
+    let given = |part: &CellPart| i64::try_from(part.expect.operand()).unwrap_or(i64::MAX);
+    let value = |part: &CellPart| match &part.action {
+        CellAction::Put { value, .. } => Some(value.clone()),
+        CellAction::Check | CellAction::Remove => None,
     };
-    Ok(Some(Cell {
-        value,
-        version: Version(number(2)?.ok_or_else(unexpected_reply)?),
-        fence: number(3)?.map(Fence::new),
-        expires_in: number(4)?.map(Duration::from_micros),
-    }))
+    vec![
+        Box::new(ns),
+        Box::new(micros(keep)),
+        Box::new(batch.id.map(|id| uuid(id.as_u128()))),
+        Box::new(micros(batch.age)),
+        Box::new(names(parts().map(|part| &part.name))),
+        Box::new(parts().map(condition).collect::<Vec<_>>()),
+        Box::new(parts().map(given).collect::<Vec<_>>()),
+        Box::new(parts().map(CellPart::writes).collect::<Vec<_>>()),
+        Box::new(parts().map(value).collect::<Vec<_>>()),
+        Box::new(parts().map(time_to_live).collect::<Vec<_>>()),
+    ]
+}
+
+/// The time to live in microseconds. A time too long for the column is stored as no expiry.
+fn time_to_live(part: &CellPart) -> Option<i64> {
+    let CellAction::Put { time_to_live: Some(time), .. } = &part.action else { return None };
+    let micros = i64::try_from(time.as_micros().max(1)).ok()?;
+    Some(micros).filter(|micros| *micros < i64::MAX / 4)
 }

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio_postgres::{AsyncMessage, CancelToken, Client};
 
 use super::connect::ConnectionContext;
-use super::errors::{self, Delivery};
+use super::errors::{self, SendState};
 use super::tls::Tls;
 use super::url::Location;
 use crate::contract::{Error, Namespace, Verb};
@@ -77,7 +77,7 @@ impl fmt::Debug for Connector {
 /// Converts the error of a statement that has no effect beyond its connection.
 #[must_use]
 pub fn to_error(error: &tokio_postgres::Error) -> Error {
-    errors::to_error(error, Delivery::NotSent)
+    errors::to_error(error, SendState::NotSent)
 }
 
 /// The runtime on which connections are driven: the caller's if it has several threads, otherwise a

@@ -28,7 +28,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, Connection, Socket};
 
-use super::errors::{self, Delivery, unexpected_reply};
+use super::errors::{self, SendState, unexpected_reply};
 use super::pipeline::{CallMode, Pipeline};
 use super::schema;
 use super::signals::SignalRouter;
@@ -132,7 +132,7 @@ impl ConnectionContext {
             }
         }
         let wrapped = self.wraps_calls();
-        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Delivery::NotSent);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, SendState::NotSent);
         if !wrapped {
             let settings = self.settings("SET SESSION");
             client.batch_execute(&settings).await.map_err(failed)?;
@@ -181,7 +181,7 @@ impl ConnectionContext {
             return Ok(true);
         }
         let channel = self.router.probe_channel();
-        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Delivery::NotSent);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, SendState::NotSent);
         let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
             [(&channel, Type::TEXT)];
         client.query_typed("SELECT pg_notify($1, '')", &parameters).await.map_err(failed)?;
@@ -239,7 +239,7 @@ impl ConnectionContext {
         let columns = "kind, ns, closed_for, stands, there";
         let text = format!("SELECT {columns} FROM {schema}.connect($1, $2, $3, $4)");
         let lease = i64::try_from(self.max_lease.as_micros()).unwrap_or(i64::MAX);
-        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Delivery::NotSent);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, SendState::NotSent);
         #[cfg(feature = "conformance")]
         if let Some(clock) = &self.clock {
             let set = format!("SET tenure.clock = '{}'", clock.wall_micros());
@@ -288,7 +288,7 @@ fn other_durability(current: &str, stated: &str) -> Error {
 
 /// Returns the process id of the backend that serves this connection at the moment.
 pub(super) async fn backend_pid(client: &Client) -> Result<u32, Error> {
-    let failed = |error: tokio_postgres::Error| errors::to_error(&error, Delivery::NotSent);
+    let failed = |error: tokio_postgres::Error| errors::to_error(&error, SendState::NotSent);
     let rows = client.query_typed("SELECT pg_backend_pid()", &[]).await.map_err(failed)?;
     let pid: i32 = rows.first().map_or(Ok(0), |row| row.try_get(0)).map_err(failed)?;
     Ok(u32::try_from(pid).unwrap_or_default())
@@ -320,7 +320,7 @@ async fn open_host(location: &Location, host: &Config, tls: &Tls) -> Result<Open
         Err(_) => return Err(timed_out(&address(host), probe(host).await, limit)),
     };
     if error.as_db_error().is_some() {
-        return Err(errors::to_error(&error, Delivery::NotSent));
+        return Err(errors::to_error(&error, SendState::NotSent));
     }
     let cause = errors::with_causes(&error);
     // tokio-postgres exposes no error kinds, only texts.

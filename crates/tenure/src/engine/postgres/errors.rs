@@ -16,7 +16,7 @@ const MAX_MESSAGE: usize = 300;
 
 /// Whether a failed statement may have reached the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Delivery {
+pub(super) enum SendState {
     /// It was passed to a connection: the server may have run it.
     Sent,
     /// It was not sent, or has no effect that outlives its connection.
@@ -24,13 +24,13 @@ pub(super) enum Delivery {
 }
 
 /// Converts an error of the client or the server to the public [`Error`].
-pub(super) fn to_error(error: &tokio_postgres::Error, delivery: Delivery) -> Error {
-    let Some(server) = error.as_db_error() else { return broken(error, delivery) };
+pub(super) fn to_error(error: &tokio_postgres::Error, send_state: SendState) -> Error {
+    let Some(server) = error.as_db_error() else { return broken(error, send_state) };
     let code = server.code();
     let (kind, what, next) = classify(code);
     let message: String = server.message().chars().take(MAX_MESSAGE).collect();
     let error = Error::new(kind, format!("{what}: {message} ({})", code.code())).with_help(next);
-    let unknown = delivery == Delivery::Sent && may_have_acted(code, server.parsed_severity());
+    let unknown = send_state == SendState::Sent && may_have_acted(code, server.parsed_severity());
     if unknown { error.effect_unknown() } else { error }
 }
 
@@ -43,7 +43,7 @@ pub(super) fn call_failed(error: Option<&tokio_postgres::Error>) -> Error {
                 .with_help("call again: Tenure continues on a thread of its own")
                 .effect_unknown()
         },
-        |error| to_error(error, Delivery::Sent),
+        |error| to_error(error, SendState::Sent),
     )
 }
 
@@ -86,11 +86,11 @@ pub(super) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     )
 }
 
-fn broken(error: &tokio_postgres::Error, delivery: Delivery) -> Error {
+fn broken(error: &tokio_postgres::Error, send_state: SendState) -> Error {
     let what = format!("the connection broke: {}", with_causes(error));
     let error = Error::new(ErrorKind::Unavailable, what)
         .with_help("call again: Tenure reconnects by itself");
-    if delivery == Delivery::Sent { error.effect_unknown() } else { error }
+    if send_state == SendState::Sent { error.effect_unknown() } else { error }
 }
 
 /// Formats an error with its causes, which tokio-postgres leaves out of its own text.

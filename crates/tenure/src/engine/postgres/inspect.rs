@@ -2,20 +2,26 @@
 //! the relation "waits for".
 //!
 //! One slot and the reachable slots are one call each, and one snapshot. A page is read in several
-//! calls: names in their order, those that match the pattern, and their slots, a batch at a time. A
-//! slot may change between two calls.
+//! calls: names in their order, from the first that can match the pattern, and the slots of those
+//! that do, a few at a time. A slot may change between two calls. No call of a page holds up others
+//! for long: it reads a snapshot, and locks only slots among its few in which a claim has expired.
+//!
+//! The names of contended slots are read from the index of the queues.
 
 use uuid::Uuid;
 
 use super::PostgresEngine;
 use super::errors::unexpected_reply;
 use super::replies::snapshot;
-use super::statements::{Function, names};
+use super::statements::{Function, NameBounds, Parameters, names};
 use crate::contract::{Error, Name, Page, Query, Snapshot, Verb};
 use crate::limits;
 
-/// Most slots that one call inspects.
-const MAX_BATCH: usize = 256;
+/// Most names that one call returns.
+const MAX_NAMES: usize = 256;
+/// Most slots that one call inspects: those with expired claims among them stay locked until the
+/// call ends.
+const MAX_SLOTS: usize = 32;
 
 impl PostgresEngine {
     pub(super) async fn inspect(&self, query: &Query) -> Result<Snapshot, Error> {
@@ -52,38 +58,44 @@ impl PostgresEngine {
     async fn inspect_page(&self, page: &Page) -> Result<Snapshot, Error> {
         let limit = page.limit.clamp(1, limits::PAGE);
         let mut snapshot = Snapshot::default();
-        let mut after = page.after.as_ref().map_or(String::new(), |name| name.as_str().to_owned());
+        let mut bounds = NameBounds::new(&page.pattern, page.after.as_ref());
         loop {
-            let names = self.names_after(&after).await?;
-            let Some(last) = names.last() else { break };
-            last.as_str().clone_into(&mut after);
-            let is_last = names.len() < MAX_BATCH;
+            let names = self.names(&bounds, page.contended).await?;
+            let Some(last) = names.last() else { return Ok(snapshot) };
+            bounds.continue_after(last);
+            let is_last = names.len() < MAX_NAMES;
             let matching: Vec<Name> =
                 names.into_iter().filter(|name| page.pattern.matches(name.as_str())).collect();
-            if !matching.is_empty() {
-                snapshot.slots.extend(self.inspect_slots(&matching).await?.slots);
-            }
-            if snapshot.slots.len() > limit {
-                snapshot.slots.truncate(limit);
-                snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());
-                break;
+            for some in matching.chunks(MAX_SLOTS) {
+                let mut slots = self.inspect_slots(some).await?.slots;
+                // Its last ticket may have expired, or may have been granted since.
+                slots.retain(|slot| !page.contended || !slot.queue.is_empty());
+                snapshot.slots.extend(slots);
+                if snapshot.slots.len() > limit {
+                    snapshot.slots.truncate(limit);
+                    snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());
+                    return Ok(snapshot);
+                }
             }
             if is_last {
-                break;
+                return Ok(snapshot);
             }
         }
-        Ok(snapshot)
     }
 
-    async fn names_after(&self, after: &str) -> Result<Vec<Name>, Error> {
-        let most = i32::try_from(MAX_BATCH).unwrap_or(i32::MAX);
+    async fn names(&self, bounds: &NameBounds, contended: bool) -> Result<Vec<Name>, Error> {
+        let most = i32::try_from(MAX_NAMES).unwrap_or(i32::MAX);
         let rows = self.query(Verb::Inspect, Function::Names, |ns| {
-            vec![Box::new(ns), Box::new(after.to_owned()), Box::new(most)]
+            let mut parameters: Parameters = vec![Box::new(ns)];
+            bounds.push_onto(&mut parameters);
+            parameters.push(Box::new(contended));
+            parameters.push(Box::new(most));
+            parameters
         });
         let rows = rows.await?;
         let name = |row: &tokio_postgres::Row| {
             let text: &str = row.try_get(0).map_err(|error| unexpected_reply().caused_by(error))?;
-            Name::try_from(text)
+            Name::from_store(text)
         };
         rows.iter().map(name).collect()
     }

@@ -5,7 +5,8 @@
 //! breaks, the task reconnects by itself, with exponential backoff and jitter, because no caller
 //! may come: sessions that only wait send nothing but renewals, and those use another connection.
 //! On each new connection all registered sessions are subscribed before the state becomes `Up`;
-//! then the sessions get a resync, since notifications sent meanwhile are lost.
+//! then the sessions get a resync and the watchers of cells a gap, since notifications sent
+//! meanwhile are lost.
 //!
 //! A second task drives the socket and passes notifications to the [`SignalRouter`]. It must not
 //! wait for the first one, which waits for replies on the same socket.
@@ -24,9 +25,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
 use super::connect::{ConnectionContext, backend_pid};
-use super::errors::{self, Delivery};
+use super::errors::{self, SendState};
 use super::signals::channel;
 use super::tls::Encrypted;
+use super::watches::{RegisterError, RegisteredWatches};
 use crate::contract::{Error, ErrorKind, SessionId};
 use crate::engine::common::jitter;
 use crate::limits;
@@ -42,8 +44,16 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 enum ListenRequest {
     Subscribe(SessionId),
     Unsubscribe(SessionId),
+    /// Replies when later changes are notified to all watchers of cells.
+    WatchCells(PendingWatch),
     /// Replies after all notifications that the server has sent before.
     RoundTrip(oneshot::Sender<()>),
+}
+
+/// A request to register the watchers of cells. Counted until it is dropped.
+struct PendingWatch {
+    context: Arc<ConnectionContext>,
+    reply: Option<oneshot::Sender<Result<(), Error>>>,
 }
 
 /// A handle of the listener's task. Dropping it ends the task and closes the connection.
@@ -104,12 +114,46 @@ impl NotificationListener {
         let _ = self.requests.send(ListenRequest::Unsubscribe(session));
     }
 
+    /// Registers the watchers of cells with the server. Returns when all later changes are notified
+    /// to them.
+    ///
+    /// # Errors
+    /// `Unavailable` while the connection is down; otherwise why the server refuses.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time: the task goes on.
+    pub(super) async fn watch_cells(&self) -> Result<(), Error> {
+        let (sender, done) = oneshot::channel();
+        let watch = PendingWatch::new(&self.context, sender);
+        let _ = self.requests.send(ListenRequest::WatchCells(watch));
+        done.await.unwrap_or_else(|_| Err(no_listener()))
+    }
+
     /// Completes after all notifications that the server has sent before were dispatched.
     #[cfg_attr(not(feature = "conformance"), allow(dead_code, reason = "the suite waits for it"))]
     pub(super) fn round_trip(&self) -> oneshot::Receiver<()> {
         let (sender, done) = oneshot::channel();
         let _ = self.requests.send(ListenRequest::RoundTrip(sender));
         done
+    }
+}
+
+impl PendingWatch {
+    fn new(context: &Arc<ConnectionContext>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
+        context.router.count_registration(true);
+        Self { context: Arc::clone(context), reply: Some(reply) }
+    }
+
+    fn reply(mut self, outcome: Result<(), Error>) {
+        if let Some(reply) = self.reply.take() {
+            let _ = reply.send(outcome);
+        }
+    }
+}
+
+impl Drop for PendingWatch {
+    fn drop(&mut self) {
+        self.context.router.count_registration(false);
     }
 }
 
@@ -125,15 +169,17 @@ async fn run(
     let mut failures = 0;
     loop {
         match open(&context).await {
-            Ok((client, closed)) => {
+            Ok(mut listening) => {
                 state.send_replace(ListenerState::Up);
-                match first.take() {
-                    Some(first) => _ = first.send(Ok(())),
+                if let Some(first) = first.take() {
+                    _ = first.send(Ok(()));
+                } else {
                     // Notifications were lost while the connection was down.
-                    None => context.router.resync(),
+                    context.router.resync();
+                    context.router.watchers.gap();
                 }
                 failures = 0;
-                let served = serve(&context, &client, closed, &mut requests, &state).await;
+                let served = serve(&context, &mut listening, &mut requests, &state).await;
                 state.send_replace(ListenerState::Down);
                 if served == Served::HandleDropped {
                     return;
@@ -146,6 +192,7 @@ async fn run(
                     return;
                 }
                 tracing::debug!("reconnect of the listening connection failed: {error}");
+                drop_requests(&mut requests);
             }
         }
         if requests.is_closed() {
@@ -156,9 +203,31 @@ async fn run(
     }
 }
 
-/// Connects and subscribes to the channels of all sessions. The receiver completes when the
-/// connection closes.
-async fn open(context: &Arc<ConnectionContext>) -> Result<(Client, oneshot::Receiver<()>), Error> {
+/// Drops the requests that have come while there is no connection. The next connection subscribes
+/// to all sessions by itself; a caller that wants to watch cells gets an error.
+fn drop_requests(requests: &mut mpsc::UnboundedReceiver<ListenRequest>) {
+    while let Ok(request) = requests.try_recv() {
+        if let ListenRequest::WatchCells(watch) = request {
+            watch.reply(Err(no_listener()));
+        }
+    }
+}
+
+fn no_listener() -> Error {
+    Error::new(ErrorKind::Unavailable, "the listening connection is down")
+        .with_help("try again: Tenure reconnects by itself")
+}
+
+/// An open connection.
+struct Listening {
+    client: Client,
+    /// Completes when the connection closes.
+    closed: oneshot::Receiver<()>,
+    watches: RegisteredWatches,
+}
+
+/// Connects, subscribes to the channels of all sessions and registers the watchers of cells.
+async fn open(context: &Arc<ConnectionContext>) -> Result<Listening, Error> {
     let (client, connection) = context.open().await?;
     let opening = async {
         let (sender, closed) = oneshot::channel();
@@ -175,12 +244,20 @@ async fn open(context: &Arc<ConnectionContext>) -> Result<(Client, oneshot::Rece
             // Safe to quote: a channel has only letters, digits, colons and dashes.
             let _ = write!(text, "LISTEN \"{channel}\";");
         }
-        let failed = |error: tokio_postgres::Error| errors::to_error(&error, Delivery::NotSent);
+        let failed = |error: tokio_postgres::Error| errors::to_error(&error, SendState::NotSent);
         client.batch_execute(&text).await.map_err(failed)?;
         for session in sessions {
             context.router.set_subscribed(session);
         }
-        Ok((client, closed))
+        let mut watches = RegisteredWatches::new();
+        match watches.update(context, &client).await {
+            Ok(()) => {}
+            Err(RegisterError::Refused(error)) => {
+                tracing::warn!("cells are not watched, the server refuses: {error}");
+            }
+            Err(RegisterError::Broken) => return Err(no_listener()),
+        }
+        Ok(Listening { client, closed, watches })
     };
     let timed_out = |_| {
         let what = format!("{} does not answer", context.location);
@@ -213,15 +290,14 @@ enum Served {
 /// Processes requests, and pings the server between them.
 async fn serve(
     context: &ConnectionContext,
-    client: &Client,
-    mut closed: oneshot::Receiver<()>,
+    Listening { client, closed, watches }: &mut Listening,
     requests: &mut mpsc::UnboundedReceiver<ListenRequest>,
     state: &watch::Sender<ListenerState>,
 ) -> Served {
     loop {
         let mut ping = pin!(tokio::time::sleep(PING_INTERVAL));
         let event = poll_fn(|cx| {
-            if Pin::new(&mut closed).poll(cx).is_ready() {
+            if Pin::new(&mut *closed).poll(cx).is_ready() {
                 return Poll::Ready(ListenerEvent::Closed);
             }
             if let Poll::Ready(request) = requests.poll_recv(cx) {
@@ -234,7 +310,20 @@ async fn serve(
         let succeeded = match event {
             ListenerEvent::Closed => return Served::ConnectionBroken,
             ListenerEvent::HandleDropped => return Served::HandleDropped,
-            ListenerEvent::PingDue => in_time(client.check_connection()).await,
+            ListenerEvent::PingDue => {
+                let updated = watches.update(context, client).await;
+                !matches!(updated, Err(RegisterError::Broken))
+                    && in_time(client.check_connection()).await
+            }
+            ListenerEvent::Request(ListenRequest::WatchCells(watch)) => {
+                let updated = watches.update(context, client).await;
+                let succeeded = !matches!(updated, Err(RegisterError::Broken));
+                watch.reply(updated.map_err(|error| match error {
+                    RegisterError::Refused(error) => error,
+                    RegisterError::Broken => no_listener(),
+                }));
+                succeeded
+            }
             ListenerEvent::Request(ListenRequest::Subscribe(session)) => {
                 let text = format!("LISTEN \"{}\"", channel(session));
                 let succeeded = in_time(client.batch_execute(&text)).await;

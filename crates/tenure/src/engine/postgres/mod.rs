@@ -40,6 +40,7 @@ mod statements;
 mod testing;
 mod tls;
 mod url;
+mod watches;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};

@@ -86,7 +86,7 @@ impl ReplyRow {
 
     fn refusal(self) -> Result<Refusal, Error> {
         let name =
-            |name: Option<String>| name.as_deref().and_then(|name| Name::try_from(name).ok());
+            |name: Option<String>| name.as_deref().and_then(|name| Name::from_store(name).ok());
         Ok(match self.kind {
             'h' => {
                 let by = self.texts.chunks(FIELDS).map(holder).collect::<Option<_>>();
@@ -175,7 +175,7 @@ pub(super) fn snapshot(replies: Vec<ReplyRow>) -> Result<Snapshot, Error> {
     for reply in replies {
         match reply.kind {
             'S' => {
-                let name = reply.name.as_deref().and_then(|name| Name::try_from(name).ok());
+                let name = reply.name.as_deref().and_then(|name| Name::from_store(name).ok());
                 let closed = reply.first.map(micros).filter(|closed| !closed.is_zero());
                 snapshot.slots.push(SlotView {
                     name: name.ok_or_else(unexpected_reply)?,

@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::connect::ConnectionContext;
-use super::errors::{self, Delivery};
+use super::errors::{self, SendState};
 use super::url::Location;
 use crate::contract::{Error, ErrorKind, Namespace, Verb};
 use crate::engine::common::runtime::EngineThread;
@@ -120,11 +120,11 @@ pub(super) async fn version(client: &Client, location: &Location) -> Result<i32,
     let text = format!("SELECT coalesce(max(version), 0) FROM {schema}.migrations");
     match client.query_typed(&text, &[]).await {
         Ok(rows) => rows.first().map_or(Ok(0), |row| {
-            row.try_get(0).map_err(|error| errors::to_error(&error, Delivery::Sent))
+            row.try_get(0).map_err(|error| errors::to_error(&error, SendState::Sent))
         }),
         Err(error) => match error.code() {
             Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(0),
-            _ => Err(errors::to_error(&error, Delivery::Sent)),
+            _ => Err(errors::to_error(&error, SendState::Sent)),
         },
     }
 }
@@ -152,7 +152,7 @@ pub(super) async fn apply(client: &Client, location: &Location) -> Result<(), Er
             error.code(),
             Some(&SqlState::INSUFFICIENT_PRIVILEGE | &SqlState::INVALID_SCHEMA_NAME)
         );
-        let error = errors::to_error(&error, Delivery::Sent);
+        let error = errors::to_error(&error, SendState::Sent);
         if !denied {
             return error;
         }
@@ -233,6 +233,9 @@ mod tests {
             format!("ORDER BY c.name, c.number LIMIT {} LOOP", limits::NAMED_HOLDERS),
             format!("least(\"tenure\".clock(), {})", limits::FENCE / 2),
             format!("WHEN p_shape < 0 THEN {} ELSE p_shape", limits::FULL_WEIGHT),
+            format!("AND l.place = c.logged % {}", limits::WRITE_IDS),
+            format!("SELECT p_ns, c.name, (c.logged - 1) % {}, p_id", limits::WRITE_IDS),
+            format!("OR v_bytes >= {};", super::super::cells::MAX_REPLY),
         ] {
             assert!(text.contains(&line), "{line}");
         }

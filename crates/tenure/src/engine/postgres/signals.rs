@@ -9,6 +9,9 @@
 //! find a grant in the reply. After a reconnect, and regularly behind a pooler, where nothing can
 //! be subscribed to, every session gets [`Signal::Resync`] and renews its waiters at once.
 //!
+//! A notification about a cell has the channel `tenure:cells:..` and the cell's name as its text.
+//! It goes to the watchers of this engine. `watches.rs` says which cells are notified.
+//!
 //! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted) or `e CLAIM REASON` (evicted).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,9 +22,13 @@ use uuid::Uuid;
 use super::statements::{Function, Parameters, uuid};
 use super::{Inner, PostgresEngine};
 use crate::contract::{
-    Arrival, ClaimId, Fence, Grant, IdMap, Loss, SessionId, Signal, SignalListener, Verb,
+    Arrival, ClaimId, Fence, Grant, IdMap, Loss, Name, SessionId, Signal, SignalListener, Verb,
 };
+use crate::engine::common::cell_watchers::CellWatchers;
 use crate::sync::random_bytes;
+
+/// What the channels of cells begin with: `cells_channel` in `sql/cells.sql`.
+const CELLS_CHANNEL: &str = "tenure:cells:";
 
 impl PostgresEngine {
     /// Registers a session. Its channel is subscribed to in the background.
@@ -77,11 +84,15 @@ impl Inner {
 /// The sessions of an engine and their listeners. Dispatches signals by session.
 pub(super) struct SignalRouter {
     sessions: RwLock<IdMap<SessionId, Subscription>>,
+    /// The watchers of cells.
+    pub(super) watchers: CellWatchers,
     /// A channel of this engine alone, to find out whether notifications arrive at all.
     probe_channel: String,
     probe_received: AtomicBool,
     /// How many signals were delivered.
     delivered: AtomicU64,
+    /// How many requests to register the watchers of cells are under way.
+    registering: AtomicU64,
 }
 
 /// The listener of a session, and whether its channel is subscribed to.
@@ -94,9 +105,11 @@ impl Default for SignalRouter {
     fn default() -> Self {
         Self {
             sessions: RwLock::default(),
+            watchers: CellWatchers::default(),
             probe_channel: format!("tenure:{}", Uuid::from_bytes(random_bytes())),
             probe_received: AtomicBool::new(false),
             delivered: AtomicU64::new(0),
+            registering: AtomicU64::new(0),
         }
     }
 }
@@ -158,6 +171,22 @@ impl SignalRouter {
         self.probe_received.load(Ordering::SeqCst)
     }
 
+    /// Counts a request to register the watchers of cells, when it begins and when it ends.
+    pub(super) fn count_registration(&self, begins: bool) {
+        if begins {
+            self.registering.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.delivered.fetch_add(1, Ordering::SeqCst);
+            self.registering.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Returns whether a request to register the watchers of cells is under way.
+    #[cfg(feature = "conformance")]
+    pub(super) fn is_registering(&self) -> bool {
+        self.registering.load(Ordering::SeqCst) > 0
+    }
+
     #[cfg(feature = "conformance")]
     pub(super) fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::SeqCst)
@@ -167,6 +196,13 @@ impl SignalRouter {
     pub(super) fn on_notification(&self, channel: &str, text: &str) {
         if channel == self.probe_channel {
             return self.probe_received.store(true, Ordering::SeqCst);
+        }
+        if channel.starts_with(CELLS_CHANNEL) {
+            self.delivered.fetch_add(1, Ordering::SeqCst);
+            if let Ok(name) = Name::from_store(text) {
+                self.watchers.changed(&name);
+            }
+            return;
         }
         let session = channel.strip_prefix("tenure:").and_then(|id| id.parse::<Uuid>().ok());
         if let Some(session) = session {

@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::replies::COLUMNS;
-use crate::contract::{Claim, ClaimRef, Name, OwnerId, Part, Patience, Shape};
+use crate::contract::{Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
 
 /// The parameters of a call, in the order of the function's declaration.
 pub(super) type Parameters = Vec<Box<dyn ToSql + Send + Sync>>;
@@ -54,6 +54,18 @@ const CLAIM: &[Type] = &[
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
 ];
+const WRITE: &[Type] = &[
+    Type::INT4,
+    Type::INT8,
+    Type::UUID,
+    Type::INT8,
+    Type::TEXT_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::INT8_ARRAY,
+    Type::BOOL_ARRAY,
+    Type::BYTEA_ARRAY,
+    Type::INT8_ARRAY,
+];
 
 /// A function of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +83,14 @@ pub(super) enum Function {
     Sweep,
     Notify,
     NotifyLater,
-    Put,
+    Write,
+    Cell,
     Cells,
 }
 
 impl Function {
     /// All functions, in the order of their discriminants: a prepared statement is found by it.
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 16] = [
         Self::ClaimOne,
         Self::Claim,
         Self::Renew,
@@ -91,13 +104,14 @@ impl Function {
         Self::Sweep,
         Self::Notify,
         Self::NotifyLater,
-        Self::Put,
+        Self::Write,
+        Self::Cell,
         Self::Cells,
     ];
 
     /// Returns whether the reply has one or two rows.
     pub(super) fn has_short_reply(self) -> bool {
-        matches!(self, Self::ClaimOne | Self::ReleaseOne | Self::Notify)
+        matches!(self, Self::ClaimOne | Self::ReleaseOne | Self::Notify | Self::Cell)
     }
 
     fn name(self) -> &'static str {
@@ -115,7 +129,8 @@ impl Function {
             Self::Sweep => "sweep",
             Self::Notify => "notify",
             Self::NotifyLater => "notify_later",
-            Self::Put => "put",
+            Self::Write => "write",
+            Self::Cell => "cell",
             Self::Cells => "cells_after",
         }
     }
@@ -155,12 +170,15 @@ impl Function {
             Self::RaiseFences => &[Type::INT8],
             Self::Inspect => &[Type::INT4, Type::BOOL, Type::TEXT_ARRAY],
             Self::Reach => &[Type::INT4, Type::BOOL, Type::UUID, Type::INT4],
-            Self::Names => &[Type::INT4, Type::TEXT, Type::INT4],
+            Self::Names => {
+                &[Type::INT4, Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT4]
+            }
             Self::Sweep => &[Type::INT4, Type::BOOL],
             Self::Notify => &[Type::TEXT_ARRAY, Type::TEXT_ARRAY],
             Self::NotifyLater => &[],
-            Self::Put => &[Type::INT4, Type::TEXT, Type::TEXT, Type::INT8, Type::BYTEA, Type::INT8],
-            Self::Cells => &[Type::INT4, Type::TEXT, Type::BOOL, Type::INT4],
+            Self::Write => WRITE,
+            Self::Cell => &[Type::INT4, Type::TEXT],
+            Self::Cells => &[Type::INT4, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT4],
         }
     }
 
@@ -169,8 +187,8 @@ impl Function {
         let columns = match self {
             Self::Names => "names",
             Self::Notify | Self::NotifyLater => "1",
-            Self::Put => "kind, value, version, fence, expires_in",
-            Self::Cells => "name, value, version, fence, expires_in",
+            Self::Write => "kind, part, value, version, fence, expires_in, watched",
+            Self::Cell | Self::Cells => "name, value, version, fence, expires_in",
             _ => COLUMNS,
         };
         let parameters: Vec<String> =
@@ -241,6 +259,50 @@ where
     ]
 }
 
+/// The names that a page may have, for functions that read pages in the order of names.
+pub(super) struct NameBounds {
+    /// Only names after this one. Empty at the begin.
+    after: String,
+    /// None before this one: what all matches begin with.
+    from: String,
+    /// Only names before this one, if given: the first that does not begin so.
+    before: Option<String>,
+}
+
+impl NameBounds {
+    pub(super) fn new(pattern: &Pattern, after: Option<&Name>) -> Self {
+        let from = pattern.literal_prefix();
+        let before = successor(&from);
+        Self { after: after.map_or(String::new(), |name| name.as_str().to_owned()), from, before }
+    }
+
+    /// The bounds of the next page.
+    pub(super) fn continue_after(&mut self, last: &Name) {
+        last.as_str().clone_into(&mut self.after);
+    }
+
+    /// Appends the three parameters.
+    pub(super) fn push_onto(&self, parameters: &mut Parameters) {
+        parameters.push(Box::new(self.after.clone()));
+        parameters.push(Box::new(self.from.clone()));
+        parameters.push(Box::new(self.before.clone()));
+    }
+}
+
+/// Returns the first text, in the order of bytes, after all that begin with `prefix`; `None` if
+/// there is none. The order of UTF-8 is that of characters.
+fn successor(prefix: &str) -> Option<String> {
+    let mut rest = prefix.to_owned();
+    while let Some(last) = rest.pop() {
+        // The step of a range skips what is no character.
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            rest.push(next);
+            return Some(rest);
+        }
+    }
+    None
+}
+
 pub(super) fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<String> {
     names.map(|name| name.as_str().to_owned()).collect()
 }
@@ -285,8 +347,24 @@ mod tests {
     }
 
     #[test]
+    fn a_page_is_bounded_by_what_its_pattern_begins_with() {
+        let bounds = NameBounds::new(&Pattern::new("a:b*c"), None);
+        assert_eq!((&*bounds.from, bounds.before.as_deref()), ("a:b", Some("a:c")));
+        let cases = [
+            ("", None),
+            ("\u{d7ff}", Some("\u{e000}")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}", None),
+            ("\u{7f}", Some("\u{80}")),
+        ];
+        for (prefix, after) in cases {
+            assert_eq!(successor(prefix).as_deref(), after, "{prefix:?}");
+        }
+    }
+
+    #[test]
     fn values_are_never_part_of_a_statement() {
         let text = Function::Names.text("\"my locks\"");
-        assert_eq!(text, "SELECT names FROM \"my locks\".names($1, $2, $3)");
+        assert_eq!(text, "SELECT names FROM \"my locks\".names($1, $2, $3, $4, $5, $6)");
     }
 }

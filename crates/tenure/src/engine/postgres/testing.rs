@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::connect::ConnectionContext;
-use super::errors::{Delivery, to_error};
+use super::errors::{SendState, to_error};
 use super::listener::NotificationListener;
 use super::replies::COLUMNS;
 use super::url::Location;
@@ -63,6 +63,22 @@ impl PostgresEngine {
         handle.block_on(Self::open(context, own, None))
     }
 
+    /// Returns how often the functions took each path that is marked, in all namespaces.
+    pub(crate) fn paths(&self) -> Result<Vec<(String, u64)>, Error> {
+        let schema = self.inner.context.location.quoted_schema();
+        let text = format!("SELECT path, taken FROM {schema}.paths()");
+        let read = async {
+            let pipeline = self.inner.own_connection.get().await?;
+            let rows = pipeline.query_in_suite(&text, &[]).await;
+            rows.map_err(|error| to_error(&error, SendState::Sent))
+        };
+        let rows = self.inner.own.handle().block_on(read)?;
+        let count = |row: &tokio_postgres::Row| {
+            Some((row.try_get(0).ok()?, u64::try_from(row.try_get::<_, i64>(1).ok()?).ok()?))
+        };
+        Ok(rows.iter().filter_map(count).collect())
+    }
+
     /// Returns a number that grows with each call, reply, notification and signal; `None` while
     /// any is in flight.
     pub(crate) fn activity(&self) -> Option<u64> {
@@ -71,7 +87,7 @@ impl PostgresEngine {
         let calls = inner.calls.load(Ordering::SeqCst);
         let subscribed = inner.listener.is_none() || router.all_subscribed();
         let ended = inner.own_connection.current().map_or(Some(0), |one| one.ended_if_idle())?;
-        let idle = subscribed && notifying == 0;
+        let idle = subscribed && notifying == 0 && !router.is_registering();
         idle.then(|| calls + ended + self.notifies_done() + router.delivered())
     }
 
@@ -115,7 +131,7 @@ impl PostgresEngine {
             let typed: [(&(dyn ToSql + Sync), Type); 2] =
                 [(&pipeline.ns, Type::INT4), (&session, Type::UUID)];
             let rows = pipeline.query_in_suite(&text, &typed).await;
-            let rows = rows.map_err(|error| to_error(&error, Delivery::Sent))?;
+            let rows = rows.map_err(|error| to_error(&error, SendState::Sent))?;
             self.parse_replies(&rows).map(drop)
         };
         self.inner.own.handle().block_on(ending)

@@ -158,6 +158,7 @@ pub(super) struct ClaimText {
     claim: ClaimId,
     session: Option<SessionId>,
     lineage: Lineage,
+    shape: Shape,
     weight: u32,
     pub(super) about: About,
 }
@@ -175,14 +176,15 @@ pub(super) fn parse_claim(text: &str, key: &str) -> Option<ClaimText> {
     let lineage = Lineage::nested(*owners.first()?, &owners[1..]).ok()?;
     // Skip the lock delay and the replaced claim.
     let mut words = words.skip(2);
-    let weight = words.next()?.split(';').find_map(|part| {
-        let (_, rest) = part.split_once(':')?;
+    let (shape, weight) = words.next()?.split(';').find_map(|part| {
+        let (kind, rest) = part.split_once(':')?;
         let (weight, slot) = rest.split_once(':')?;
-        (slot == "." || slot == key || key.is_empty()).then(|| weight.parse().ok())?
+        let found = slot == "." || slot == key || key.is_empty();
+        found.then(|| Some((shape(kind)?, weight.parse().ok()?)))?
     })?;
     let weight = if weight == 0 { limits::FULL_WEIGHT } else { weight };
     let about = read_about(words)?;
-    Some(ClaimText { claim, session, lineage, weight, about })
+    Some(ClaimText { claim, session, lineage, shape, weight, about })
 }
 
 /// Parses what `push_about` wrote.
@@ -218,6 +220,18 @@ pub(super) fn holders<'a>(
     let mut all: Vec<_> = holds.map(holder).collect::<Option<_>>()?;
     all.sort_by_key(|(order, _)| *order);
     Some(all.into_iter().map(|(_, holder)| holder).collect())
+}
+
+/// Parses the key of a lone holder ("FROM FENCE ARRIVAL SINCE - 0 TEXT"). Returns the shape of its
+/// slot, too.
+pub(super) fn lone_holder(text: &str, key: &str, now: u64) -> Option<(HolderView, Shape)> {
+    let mut words = text.splitn(7, ' ');
+    let from: u64 = words.next()?.parse().ok()?;
+    let claim = words.nth(5)?;
+    let lease: u64 = claim.split(' ').nth(1)?.parse().ok()?;
+    let shape = parse_claim(claim, key)?.shape;
+    let (_, holder) = holder(&format!("{} {text}", from.checked_add(lease)?), key, now)?;
+    Some((holder, shape))
 }
 
 /// Parses a hold ("EXPIRES FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"). Returns its sort key,

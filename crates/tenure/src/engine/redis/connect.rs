@@ -19,6 +19,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::batch::Batcher;
+use super::changes::CellChanges;
 use super::client::{
     ConnectionHandler, RequestError, ServerInfo, into_result, list, number, pack, sentinel,
     strange, text,
@@ -26,6 +27,7 @@ use super::client::{
 use super::connection_pair::ConnectionPair;
 use super::errors::script_error;
 use super::keys::RedisKeys;
+use super::names::ScanCache;
 use super::scripts::ScriptOptions;
 use super::signals::PushRouter;
 use super::url::{Address, Location};
@@ -110,14 +112,25 @@ impl RedisEngine {
         );
         let handshake = Arc::new(finish(handshake));
         let listeners = Arc::<PushRouter>::default();
+        let changes = Arc::<CellChanges>::default();
         let batchers = ConnectionPair::open(callers, own.handle(), |subscribes, runtimes| {
-            let handler = ServerHandler::new(&handshake, &listeners, subscribes);
+            let handler = ServerHandler::new(&handshake, &listeners, &changes, subscribes);
             Batcher::open(Arc::clone(&location), Arc::new(handler), &keys, &options, runtimes)
         });
         let (clock, confirmations) = (Arc::clone(&terms.clock), OnceLock::new());
-        let inner =
-            RedisInner { keys, options, handshake, listeners, clock, batchers, confirmations, own };
-        let inner = Arc::new(inner);
+        let inner = Arc::new(RedisInner {
+            keys,
+            options,
+            handshake,
+            listeners,
+            changes,
+            scans: ScanCache::default(),
+            clock,
+            batchers,
+            confirmations,
+            own,
+        });
+        inner.changes.attach(&inner);
         if location.primary().is_some() {
             let (watched, moving) = (Arc::downgrade(&inner), Arc::downgrade(&inner));
             let elsewhere = move |address: &Address| {
@@ -307,6 +320,7 @@ fn replica() -> Error {
 pub(super) struct ServerHandler {
     handshake: Arc<NamespaceHandshake>,
     listeners: Arc<PushRouter>,
+    changes: Arc<CellChanges>,
     /// Exactly one connection of an engine subscribes to the channels of its sessions.
     subscribes: bool,
 }
@@ -315,10 +329,11 @@ impl ServerHandler {
     pub(super) fn new(
         handshake: &Arc<NamespaceHandshake>,
         listeners: &Arc<PushRouter>,
+        changes: &Arc<CellChanges>,
         subscribes: bool,
     ) -> Self {
         let (handshake, listeners) = (Arc::clone(handshake), Arc::clone(listeners));
-        Self { handshake, listeners, subscribes }
+        Self { handshake, listeners, changes: Arc::clone(changes), subscribes }
     }
 }
 
@@ -331,6 +346,7 @@ impl ConnectionHandler for ServerHandler {
         if self.subscribes {
             let sessions = self.listeners.sessions();
             channels.extend(sessions.into_iter().map(|session| keys.channel(session)));
+            channels.extend(self.changes.is_watched().then(|| keys.changes.clone()));
         }
         let mut words: Vec<&[u8]> = vec![b"SUBSCRIBE"];
         words.extend(channels.iter().map(String::as_bytes));
@@ -351,6 +367,7 @@ impl ConnectionHandler for ServerHandler {
     fn ready(&self, first: bool) {
         if !first && self.subscribes {
             self.listeners.resync();
+            self.changes.reconnected();
         }
     }
 
@@ -358,6 +375,9 @@ impl ConnectionHandler for ServerHandler {
 
     fn message(&self, channel: &[u8], payload: &[u8]) {
         self.handshake.options.count_activity();
+        if channel == self.handshake.keys.changes.as_bytes() {
+            return self.changes.message(payload);
+        }
         self.listeners.dispatch(self.handshake.keys.session_of(channel), payload);
     }
 }

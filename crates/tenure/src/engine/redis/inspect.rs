@@ -2,39 +2,73 @@
 //! Also [`StoreAccess`], what inspect, cells and a change of terms need of a store, be it one
 //! server or the nodes of a cluster.
 
+use std::sync::Weak;
+use std::time::Duration;
+
 use redis::Value;
 
 use super::cells::CellRead;
-use super::client::{MultiplexedConnection, RequestError, list, pack, strange, text};
+use super::client::strange;
 use super::errors::to_error;
 use super::keys::RedisKeys;
+use super::names::{NameList, NameSet, ScanCache, indexed, scan, scanned};
 use super::{RedisEngine, replies};
-use crate::contract::{Error, Name, Page, Pending, Query, Snapshot, Verb};
+use crate::contract::{
+    Batch, CellRange, CellWatcher, Delivery, Error, Name, Page, Pending, Query, Snapshot, Verb,
+};
 use crate::limits;
+use crate::time::Tick;
 
 /// Most slots in one call: no other client waits for the store longer than for so many.
-const MAX_BATCH: usize = 128;
-/// How many keys the server visits in one step of a scan.
-const SCAN_COUNT: &[u8] = b"1000";
+const MAX_BATCH: usize = 24;
 
 /// Scripts and scans over a whole store: one server, or the nodes of a cluster.
 pub(super) trait StoreAccess: Send + Sync {
     fn keys(&self) -> &RedisKeys;
 
-    /// Reads slots. Slots that cannot be read are errors of their own.
-    fn inspect_slots<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)>;
+    /// Returns the longest lease of the namespace.
+    fn max_lease(&self) -> Duration;
 
-    /// Reads cells; one result for each.
-    fn read_cells<'a>(&'a self, names: &'a [Name]) -> Pending<'a, Vec<CellRead>>;
+    fn now(&self) -> Tick;
 
-    /// Writes a cell. The items are those of `put.lua`.
-    fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value>;
+    /// Returns the scans whose looks have further pages.
+    fn scans(&self) -> &ScanCache;
+
+    /// Reads slots, found in this set. Slots that cannot be read are errors of their own.
+    fn inspect_slots<'a>(
+        &'a self,
+        names: &'a [Name],
+        set: NameSet,
+    ) -> Pending<'a, (Snapshot, Vec<Error>)>;
+
+    /// Reads cells; one result for each, but at least one and not all if they are large. If a list
+    /// named them, those without a value are removed from its index.
+    fn read_cells<'a>(&'a self, names: &'a [Name], listed: bool) -> Pending<'a, Vec<CellRead>>;
+
+    /// Runs `write.lua` with these items.
+    fn write_cells<'a>(&'a self, batch: &'a Batch, items: &'a [&'a [u8]]) -> Pending<'a, Value>;
+
+    /// Calls the watcher when cells in the range change.
+    fn watch_cells<'a>(
+        &'a self,
+        range: &'a CellRange,
+        watcher: Weak<dyn CellWatcher>,
+    ) -> Pending<'a, Delivery>;
 
     /// Runs `change_terms.lua` with these items.
     fn change_terms<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value>;
 
     /// Returns all keys that match a pattern.
     fn scan<'a>(&'a self, pattern: &'a str) -> Pending<'a, Vec<Vec<u8>>>;
+
+    /// Returns names of a set that begin with `prefix`, in order, from `after` on. If they are not
+    /// the last ones, the next are those after the last name.
+    fn names<'a>(
+        &'a self,
+        set: NameSet,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+    ) -> Pending<'a, NameList>;
 }
 
 impl RedisEngine {
@@ -69,21 +103,50 @@ impl StoreAccess for RedisEngine {
         &self.inner.keys
     }
 
-    fn read_cells<'a>(&'a self, names: &'a [Name]) -> Pending<'a, Vec<CellRead>> {
+    fn max_lease(&self) -> Duration {
+        self.inner.handshake.max_lease
+    }
+
+    fn now(&self) -> Tick {
+        self.inner.clock.now()
+    }
+
+    fn scans(&self) -> &ScanCache {
+        &self.inner.scans
+    }
+
+    fn read_cells<'a>(&'a self, names: &'a [Name], listed: bool) -> Pending<'a, Vec<CellRead>> {
         Box::pin(async move {
             let keys: Vec<String> = names.iter().map(|name| self.inner.keys.cell(name)).collect();
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            let items = names.iter().filter(|_| listed).map(|name| name.as_str().as_bytes());
+            let items: Vec<&[u8]> = items.collect();
             let script = &self.inner.options.scripts().get;
-            let value = self.run(Verb::Cell, script, &keys, &[]).await?;
+            let value = self.run(Verb::Cell, script, &keys, &items).await?;
             let cells = replies::cells(&value)?;
-            if cells.len() == names.len() { Ok(cells) } else { Err(strange(&value)) }
+            let fits = cells.len() <= names.len() && (names.is_empty() || !cells.is_empty());
+            if fits { Ok(cells) } else { Err(strange(&value)) }
         })
     }
 
-    fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value> {
+    fn write_cells<'a>(&'a self, batch: &'a Batch, items: &'a [&'a [u8]]) -> Pending<'a, Value> {
         Box::pin(async move {
-            let script = &self.inner.options.scripts().put;
-            self.run(Verb::Cell, script, &[&self.inner.keys.cell(name)], &items).await
+            let keys = batch.parts.iter().map(|part| self.inner.keys.cell(&part.name));
+            let keys: Vec<String> = keys.collect();
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            self.run(Verb::Cell, &self.inner.options.scripts().write, &keys, items).await
+        })
+    }
+
+    fn watch_cells<'a>(
+        &'a self,
+        range: &'a CellRange,
+        watcher: Weak<dyn CellWatcher>,
+    ) -> Pending<'a, Delivery> {
+        Box::pin(async move {
+            let subscribed = self.inner.changes.watch(&self.inner, range, watcher).await;
+            subscribed.map_err(|error| to_error(error, Verb::Cell))?;
+            Ok(Delivery::Pushed)
         })
     }
 
@@ -94,11 +157,16 @@ impl StoreAccess for RedisEngine {
         })
     }
 
-    fn inspect_slots<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)> {
+    fn inspect_slots<'a>(
+        &'a self,
+        names: &'a [Name],
+        set: NameSet,
+    ) -> Pending<'a, (Snapshot, Vec<Error>)> {
         Box::pin(async move {
             let keys: Vec<String> = names.iter().map(|name| self.inner.keys.slot(name)).collect();
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-            self.inspect_script(&keys, &[b""]).await
+            let from: &[u8] = if set == NameSet::Contended { b"q" } else { b"" };
+            self.inspect_script(&keys, &[from]).await
         })
     }
 
@@ -108,62 +176,62 @@ impl StoreAccess for RedisEngine {
             found.map_err(|error| to_error(error, Verb::Inspect))
         })
     }
+
+    fn names<'a>(
+        &'a self,
+        set: NameSet,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+    ) -> Pending<'a, NameList> {
+        Box::pin(async move {
+            let keys = &self.inner.keys;
+            let (index, verb) = match set {
+                NameSet::Locks => return scanned(self, set, prefix, after).await,
+                NameSet::Contended => (&keys.contended_index, Verb::Inspect),
+                NameSet::Cells => (&keys.cell_index, Verb::Cell),
+            };
+            let names = indexed(self.batcher().connection(), index, prefix, after).await;
+            names.map_err(|error| to_error(error, verb))
+        })
+    }
 }
 
 /// Reads one slot.
 pub(super) async fn slot(store: &impl StoreAccess, name: &Name) -> Result<Snapshot, Error> {
-    let (seen, bad) = store.inspect_slots(std::slice::from_ref(name)).await?;
+    let (seen, bad) = store.inspect_slots(std::slice::from_ref(name), NameSet::Locks).await?;
     bad.into_iter().next().map_or(Ok(seen), |error| Err(error.on(name)))
 }
 
-/// Reads a page. There is no index of names, which every claim would have to update: all keys are
-/// scanned, and the slots of the page are read in batches.
+/// Reads a page: first names (`names.rs`), then their slots in batches, up to one more than fits.
 pub(super) async fn page(store: &impl StoreAccess, page: &Page) -> Result<Snapshot, Error> {
     let limit = page.limit.clamp(1, limits::PAGE);
-    let keys = store.scan(&store.keys().all_locks()).await?;
-    let mut chosen = store.keys().names_of(&keys);
-    chosen.retain(|name| {
-        page.after.as_ref().is_none_or(|after| name > after) && page.pattern.matches(name.as_str())
-    });
+    let set = if page.contended { NameSet::Contended } else { NameSet::Locks };
+    let (prefix, mut after) = (page.pattern.literal_prefix(), page.after.clone());
     let mut snapshot = Snapshot::default();
-    for names in chosen.chunks(MAX_BATCH) {
-        let (seen, bad) = store.inspect_slots(names).await?;
-        snapshot.slots.extend(seen.slots);
-        for error in bad {
-            // One foreign key must not hide all others.
-            tracing::warn!(%error, "slot left out: it cannot be read");
-        }
-        if snapshot.slots.len() > limit {
-            snapshot.slots.truncate(limit);
-            snapshot.more_after = snapshot.slots.last().map(|last| last.name.clone());
-            break;
-        }
-    }
-    Ok(snapshot)
-}
-
-/// Returns all keys of one server that match a pattern.
-pub(super) async fn scan(
-    connection: &MultiplexedConnection,
-    pattern: &str,
-) -> Result<Vec<Vec<u8>>, RequestError> {
-    let mut found = Vec::new();
-    let mut cursor = "0".to_owned();
     loop {
-        let words: [&[u8]; 6] =
-            [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
-        let value = connection.call(&pack(&words)).await?;
-        let Some([next, keys]) = list(&value) else {
-            return Err(RequestError::strange(&value));
-        };
-        for key in list(keys).unwrap_or_default() {
-            if let Value::BulkString(key) = key {
-                found.push(key.clone());
+        let names = store.names(set, &prefix, after.as_ref()).await?;
+        let chosen = names.after(after.as_ref()).iter();
+        let chosen = chosen.filter(|name| page.pattern.matches(name.as_str())).cloned();
+        let chosen: Vec<Name> = chosen.collect();
+        for batch in chosen.chunks(MAX_BATCH) {
+            let (mut seen, bad) = store.inspect_slots(batch, set).await?;
+            seen.slots.retain(|slot| !page.contended || !slot.queue.is_empty());
+            snapshot.slots.extend(seen.slots);
+            for error in bad {
+                // One foreign key must not hide all others.
+                tracing::warn!(%error, "slot left out: it cannot be read");
+            }
+            if snapshot.slots.len() > limit {
+                snapshot.slots.truncate(limit);
+                let last = snapshot.slots[limit - 1].name.clone();
+                names.keep(store, set, &prefix, &last);
+                snapshot.more_after = Some(last);
+                return Ok(snapshot);
             }
         }
-        text(next).ok_or_else(|| RequestError::strange(&value))?.clone_into(&mut cursor);
-        if cursor == "0" {
-            return Ok(found);
+        if names.is_last {
+            return Ok(snapshot);
         }
+        after = names.last().cloned();
     }
 }

@@ -9,6 +9,7 @@ use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, utf8_percent_encode,
 };
 
+use super::names::NameSet;
 use crate::contract::{Name, Namespace, SessionId};
 use crate::engine::common::max_lease;
 
@@ -21,8 +22,15 @@ pub(in crate::engine) struct RedisKeys {
     locks: String,
     /// The prefix of the keys of cells.
     cells: String,
-    /// The prefix of the channels of sessions. Scripts derive it from the name of the top.
+    /// The prefix of the channels of sessions. Scripts derive it from the name of the top, and so
+    /// the keys of indexes and the channel of changes.
     channels: String,
+    /// The index of the names of cells that have a value, by name. Not in a cluster.
+    pub(super) cell_index: String,
+    /// The index of the names of slots that have waiters, by name. Not in a cluster.
+    pub(super) contended_index: String,
+    /// The channel on which the names of changed cells are published. Not in a cluster.
+    pub(super) changes: String,
     /// The key of the largest number given out.
     pub(super) top: String,
     /// The key of the terms that all clients have agreed on.
@@ -38,6 +46,9 @@ impl RedisKeys {
             locks: format!("tenure:{{{space}/"),
             cells: format!("tenure:{{{space}}}:cell:"),
             channels: format!("tenure:{{{space}}}:to:"),
+            cell_index: format!("tenure:{{{space}}}:cells"),
+            contended_index: format!("tenure:{{{space}}}:contended"),
+            changes: format!("tenure:{{{space}}}:changed"),
             top: format!("tenure:{{{space}}}:top"),
             terms: format!("tenure:{{{space}}}:terms"),
             by_name: false,
@@ -80,14 +91,6 @@ impl RedisKeys {
         decode(rest.strip_suffix(b"}")?)
     }
 
-    /// Returns the names of the locks that keys belong to, sorted, each once.
-    pub(super) fn names_of(&self, keys: &[Vec<u8>]) -> Vec<Name> {
-        let mut names: Vec<Name> = keys.iter().filter_map(|key| self.name_of(key)).collect();
-        names.sort();
-        names.dedup();
-        names
-    }
-
     /// Returns the key of a cell.
     pub(super) fn cell(&self, name: &Name) -> String {
         if self.by_name {
@@ -96,23 +99,31 @@ impl RedisKeys {
         format!("{}{}", self.cells, encoded(name.as_str()))
     }
 
-    /// Returns the name of the cell with this key.
-    pub(super) fn cell_name(&self, key: &[u8]) -> Option<Name> {
-        if self.by_name {
-            let rest = key.strip_prefix(self.locks.as_bytes())?;
-            return decode(rest.strip_suffix(b"}:cell")?);
-        }
-        decode(key.strip_prefix(self.cells.as_bytes())?)
-    }
-
     /// Returns a pattern that matches the keys of all locks. Encoded names contain no wildcard.
+    #[cfg(feature = "redlock")]
     pub(in crate::engine) fn all_locks(&self) -> String {
         format!("{}*", self.locks)
     }
 
-    /// Returns a pattern that matches the keys of all cells.
-    pub(super) fn all_cells(&self) -> String {
-        if self.by_name { format!("{}*}}:cell", self.locks) } else { format!("{}*", self.cells) }
+    /// Returns a pattern that matches one key of each name in a set that begins with `prefix`.
+    pub(super) fn scan_pattern(&self, set: NameSet, prefix: &str) -> String {
+        format!("{}{}*{}", self.locks, encoded(prefix), suffix(set))
+    }
+
+    /// Returns the name of a key that [`scan_pattern`](Self::scan_pattern) matches.
+    pub(super) fn scanned_name(&self, set: NameSet, key: &[u8]) -> Option<Name> {
+        let rest = key.strip_prefix(self.locks.as_bytes())?;
+        decode(rest.strip_suffix(suffix(set).as_bytes())?)
+    }
+
+    /// Returns the channel on which the changes of a cell are published, in a cluster.
+    pub(super) fn changes_of(&self, name: &Name) -> String {
+        self.slot(name) + CHANGED
+    }
+
+    /// Parses a channel of `changes_of`.
+    pub(super) fn parse_changes(&self, channel: &[u8]) -> Option<Name> {
+        self.name_of(channel.strip_suffix(CHANGED.as_bytes())?)
     }
 
     /// Returns the channel of a session and a name, in a cluster.
@@ -164,6 +175,19 @@ impl RedisKeys {
     }
 }
 
+/// What the channel of the changes of a cell has behind the slot key of its name, in a cluster.
+const CHANGED: &str = ":changed";
+
+/// What keys have behind the name by which a scan finds a set: every slot has its main key, every
+/// queue its waiters by place, and every cell, in a cluster, its hash.
+fn suffix(set: NameSet) -> &'static str {
+    match set {
+        NameSet::Locks => "}",
+        NameSet::Contended => "}:l",
+        NameSet::Cells => "}:cell",
+    }
+}
+
 /// Percent-encodes everything outside `A-Z a-z 0-9 - _ . ~`.
 pub(super) fn encoded(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, ENCODED)
@@ -171,7 +195,7 @@ pub(super) fn encoded(text: &str) -> PercentEncode<'_> {
 
 fn decode(text: &[u8]) -> Option<Name> {
     let text = percent_decode(text).decode_utf8().ok()?;
-    Name::try_from(&*text).ok()
+    Name::from_store(&text).ok()
 }
 
 #[cfg(test)]
@@ -221,7 +245,15 @@ mod tests {
             assert_eq!(keys.name_of(other.as_bytes()), None);
         }
         assert_eq!(keys.parse_channel(channel.as_bytes()), Some((name.clone(), session)));
-        assert_eq!(keys.cell_name(keys.cell(&name).as_bytes()), Some(name));
+        assert_eq!(keys.parse_changes(channel.as_bytes()), None);
+        let changes = keys.changes_of(&name);
+        assert_eq!(tag(&changes), tag(&slot));
+        assert_eq!(keys.parse_changes(changes.as_bytes()), Some(name.clone()));
+        assert_eq!(keys.parse_channel(changes.as_bytes()), None);
+        let cell = keys.cell(&name);
+        assert_eq!(keys.scanned_name(NameSet::Cells, cell.as_bytes()), Some(name.clone()));
+        assert_eq!(keys.scanned_name(NameSet::Locks, cell.as_bytes()), None);
+        assert_eq!(keys.scanned_name(NameSet::Locks, slot.as_bytes()), Some(name));
         assert_eq!(keys.parse_channel(keys.probe().as_bytes()), None);
     }
 
@@ -251,7 +283,8 @@ mod tests {
             let other = format!("{key}:d:0");
             prop_assert_eq!(tag(&key), tag(&other));
             prop_assert!(key.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';'));
-            prop_assert_eq!(keys.cell_name(keys.cell(&one).as_bytes()), Some(one));
+            let scanned = keys.scanned_name(NameSet::Locks, key.as_bytes());
+            prop_assert_eq!(scanned, Some(one));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! callers ─> claim.rs, release.rs ─> batch.rs ─> client/ ═══ server   front: callers' runtime
 //! keeper ──> renew.rs, release.rs ─────────────> client/ ═══ server   back: engine's thread
 //! sessions <─ signals.rs <────────── pushes <─── client/              RESP3, on one of the two
+//! watchers <─ changes.rs <──────────┘
 //! ```
 //!
 //! An engine has two connections to the server (`connection_pair.rs`). Callers use one that lives
@@ -19,6 +20,7 @@
 
 mod batch;
 mod cells;
+mod changes;
 mod claim;
 pub(in crate::engine) mod client;
 mod cluster;
@@ -30,6 +32,7 @@ pub(in crate::engine) mod errors;
 mod evict;
 mod inspect;
 pub(in crate::engine) mod keys;
+mod names;
 mod release;
 mod renew;
 mod replicas;
@@ -46,6 +49,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use redis::Value;
 
 use self::batch::Batcher;
+use self::changes::CellChanges;
 use self::client::MultiplexedConnection;
 use self::codec::push_reference;
 use self::connect::NamespaceHandshake;
@@ -53,6 +57,7 @@ pub(super) use self::connect::connect;
 use self::connection_pair::ConnectionPair;
 use self::errors::to_error;
 use self::keys::RedisKeys;
+use self::names::ScanCache;
 use self::replicas::Confirmations;
 use self::scripts::{LuaScript, ScriptOptions};
 use self::signals::PushRouter;
@@ -106,6 +111,8 @@ struct RedisInner {
     options: Arc<ScriptOptions>,
     handshake: Arc<NamespaceHandshake>,
     listeners: Arc<PushRouter>,
+    changes: Arc<CellChanges>,
+    scans: ScanCache,
     clock: Arc<dyn Clock>,
     batchers: ConnectionPair<Batcher>,
     /// Opened when first needed: most programs never wait for replicas.

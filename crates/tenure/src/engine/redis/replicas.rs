@@ -42,8 +42,8 @@ impl Replication for RedisEngine {
 impl RedisEngine {
     fn confirmations(&self) -> &Confirmations {
         self.inner.confirmations.get_or_init(|| {
-            let RedisInner { keys, options, handshake, listeners, own, .. } = &*self.inner;
-            let handler = Arc::new(ServerHandler::new(handshake, listeners, false));
+            let RedisInner { keys, options, handshake, listeners, changes, own, .. } = &*self.inner;
+            let handler = Arc::new(ServerHandler::new(handshake, listeners, changes, false));
             let own = own.handle().clone();
             let runtimes = TaskRuntimes { first: own.clone(), fallback: own.clone() };
             let location = Arc::clone(&handshake.location);

@@ -9,12 +9,13 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::{bytes, list, number, strange, text};
-use super::codec::{holders, micros, parse_claim, reason, shape, waiter};
+use super::codec::{holders, lone_holder, micros, parse_claim, reason, shape, waiter};
 use super::errors::script_error;
 use super::keys::RedisKeys;
 use crate::contract::{
-    Arrival, Cell, Error, Evicted, Fence, Fences, Grant, Loss, PutVerdict, Queued, Raised, Refusal,
-    Released, Renewed, SlotView, Snapshot, Verdict, Version,
+    Arrival, Batch, BatchVerdict, Cell, Conflict, ConflictCause, Error, Evicted, Fence, Fences,
+    Grant, Loss, Queued, Raised, Refusal, Released, Renewed, SlotView, Snapshot, Verdict, Version,
+    write_forgotten,
 };
 
 /// Parses the reply to a claim of so many parts.
@@ -139,12 +140,20 @@ pub(super) fn snapshot(value: &Value, keys: &RedisKeys) -> Result<(Snapshot, Vec
         let list = list(value)?;
         let now = number(list.first()?)?;
         let truncated = number(list.get(1)?)? == 1;
-        let (bad, slots): (Vec<_>, Vec<_>) =
-            list.get(2..)?.iter().partition(|slot| slot_error(slot).is_some());
-        let slots = slots.into_iter().map(|slot| slot_view(slot, now, keys));
-        let mut slots: Vec<SlotView> = slots.collect::<Option<_>>()?;
+        let (mut slots, mut bad): (Vec<SlotView>, Vec<Error>) = (Vec::new(), Vec::new());
+        for value in list.get(2..)? {
+            match slot_error(value) {
+                Some(error) => bad.push(error),
+                None => match self::list(value)? {
+                    [key, value] => match lone_slot(text(key)?, text(value), now, keys) {
+                        Some(slot) => slots.push(slot),
+                        None => bad.push(script_error(&format!("TENURE corrupt {}", text(key)?))),
+                    },
+                    _ => slots.push(slot_view(value, now, keys)?),
+                },
+            }
+        }
         slots.sort_by(|a, b| a.name.cmp(&b.name));
-        let bad = bad.into_iter().filter_map(slot_error).collect();
         Some((Snapshot { slots, more_after: None, truncated }, bad))
     };
     read().ok_or_else(|| strange(value))
@@ -156,6 +165,14 @@ fn slot_error(slot: &Value) -> Option<Error> {
         [_, mark, message] if text(mark) == Some("e") => Some(script_error(text(message)?)),
         _ => None,
     }
+}
+
+/// Parses the slot of a lone holder, as it is kept.
+fn lone_slot(key: &str, value: Option<&str>, now: u64, keys: &RedisKeys) -> Option<SlotView> {
+    let (holder, shape) = lone_holder(value?, key, now)?;
+    let name = keys.name_of(key.as_bytes())?;
+    let (holders, queue) = (vec![holder], Vec::new());
+    Some(SlotView { name, shape, holders, queue, closed_for: None })
 }
 
 fn slot_view(value: &Value, now: u64, keys: &RedisKeys) -> Option<SlotView> {
@@ -177,15 +194,31 @@ fn slot_view(value: &Value, now: u64, keys: &RedisKeys) -> Option<SlotView> {
     })
 }
 
-/// Parses the reply of `put.lua`.
-pub(super) fn put(value: &Value) -> Result<PutVerdict, Error> {
+/// Parses the reply of `write.lua`. The inner error is that of a write that is not remembered.
+pub(super) fn written(value: &Value, batch: &Batch) -> Result<Result<BatchVerdict, Error>, Error> {
+    let name = |nth: &Value| {
+        let nth = usize::try_from(number(nth)?).ok()?;
+        Some(&batch.parts.get(nth.checked_sub(1)?)?.name)
+    };
+    let conflict = |value: &Value| {
+        let (nth, rest) = list(value)?.split_first()?;
+        let cause = match (text(rest.first()?)?, &rest[1..]) {
+            ("s", [fence]) => ConflictCause::Stale(Fence::new(number(fence)?)),
+            ("c", []) => ConflictCause::Changed(None),
+            ("c", fields) => ConflictCause::Changed(Some(read_cell(fields)?)),
+            _ => return None,
+        };
+        Some(Conflict { name: name(nth)?.clone(), cause })
+    };
     let read = || {
-        let list = list(value)?;
-        Some(match text(list.first()?)? {
-            "d" => PutVerdict::Done(Version(number(list.get(1)?)?)),
-            "r" if list.len() == 1 => PutVerdict::Refused(None),
-            "r" => PutVerdict::Refused(Some(read_cell(&list[1..])?)),
-            "s" => PutVerdict::Stale(Fence::new(number(list.get(1)?)?)),
+        let (kind, rest) = list(value)?.split_first()?;
+        Some(match (text(kind)?, rest) {
+            ("d", [version]) => Ok(BatchVerdict::Done(Version(number(version)?))),
+            ("f", [nth]) => Err(write_forgotten(name(nth)?)),
+            ("r", [_, ..]) => {
+                let conflicts = rest.iter().map(conflict).collect::<Option<_>>()?;
+                Ok(BatchVerdict::Refused(conflicts))
+            }
             _ => return None,
         })
     };

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::client::pack;
+#[cfg(feature = "conformance")]
+use crate::engine::common::paths;
 use crate::engine::common::texts::{Text, text};
 #[cfg(feature = "conformance")]
 use crate::time::Clock;
@@ -19,6 +21,10 @@ use crate::time::Clock;
 /// In a cluster, how much longer than it is needed the top of a name is kept: it keeps the fences
 /// of the name growing through clock corrections.
 const LINGER: Duration = Duration::from_secs(60 * 60);
+
+/// The hash in which the scripts of the suite count the paths they take.
+#[cfg(feature = "conformance")]
+pub(super) const COUNTERS: &str = "tenure:{suite-paths}";
 
 /// One verb's script.
 #[derive(Clone, Debug)]
@@ -40,7 +46,7 @@ pub(super) struct ScriptSet {
     pub(super) raise_fences: LuaScript,
     pub(super) connect: LuaScript,
     pub(super) change_terms: LuaScript,
-    pub(super) put: LuaScript,
+    pub(super) write: LuaScript,
     pub(super) get: LuaScript,
     pub(super) rights: LuaScript,
     #[cfg(feature = "conformance")]
@@ -59,9 +65,9 @@ const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
 /// The scripts on the store's own clock, for servers that know flags (Redis 7) and for others.
 fn on_store_clock(flags: bool) -> &'static ScriptSet {
     static PLAIN: LazyLock<ScriptSet> =
-        LazyLock::new(|| ScriptSet::new(CLOCK.get(), KEY_CLOCK.get(), false));
+        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), false, push));
     static FLAGS: LazyLock<ScriptSet> =
-        LazyLock::new(|| ScriptSet::new(CLOCK.get(), KEY_CLOCK.get(), true));
+        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), true, push));
     if flags { &FLAGS } else { &PLAIN }
 }
 
@@ -70,15 +76,16 @@ fn on_store_clock(flags: bool) -> &'static ScriptSet {
 fn on_given_clock() -> &'static ScriptSet {
     const GIVEN: &str = include_str!("../../conformance/lua/clock.lua");
     const KEYS: &str = include_str!("../../conformance/lua/keyclock.lua");
-    static SCRIPTS: LazyLock<ScriptSet> = LazyLock::new(|| ScriptSet::new(GIVEN, KEYS, true));
+    static SCRIPTS: LazyLock<ScriptSet> =
+        LazyLock::new(|| ScriptSet::new((GIVEN, KEYS), true, push_counted));
     &SCRIPTS
 }
 
 impl ScriptSet {
-    fn new(clock: &str, key_clock: &str, flags: bool) -> Self {
+    fn new(clocks: (&str, &str), flags: bool, push: fn(&mut String, &str)) -> Self {
         // Release, renew and inspect have to work when the server's memory is full.
         let any = if flags { "#!lua flags=allow-oom\n" } else { "" };
-        let make = |flags: &str, text: &str| LuaScript::new(flags, text, clock, key_clock);
+        let make = |flags: &str, text: &str| LuaScript::new(flags, text, clocks, push);
         Self {
             claim: make("", text!("redis/lua/claim.lua").get()),
             renew: make(any, text!("redis/lua/renew.lua").get()),
@@ -88,7 +95,7 @@ impl ScriptSet {
             raise_fences: make(any, text!("redis/lua/raise_fences.lua").get()),
             connect: make(any, text!("redis/lua/connect.lua").get()),
             change_terms: make(any, text!("redis/lua/change_terms.lua").get()),
-            put: make("", text!("redis/lua/put.lua").get()),
+            write: make("", text!("redis/lua/write.lua").get()),
             get: make(any, text!("redis/lua/get.lua").get()),
             rights: make(any, text!("redis/lua/rights.lua").get()),
             #[cfg(feature = "conformance")]
@@ -101,9 +108,9 @@ impl ScriptSet {
     /// Returns the commands that the scripts of all verbs call.
     pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
         let Self { claim, renew, release, inspect, evict, raise_fences, .. } = self;
-        let Self { connect, put, get, .. } = self;
+        let Self { connect, write, get, .. } = self;
         // Without `change_terms`: few clients run it, and its error names what is missing.
-        let verbs = [claim, renew, release, inspect, evict, raise_fences, connect, put, get];
+        let verbs = [claim, renew, release, inspect, evict, raise_fences, connect, write, get];
         let calls = verbs.into_iter().flat_map(|verb| verb.text.split("call('").skip(1));
         let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
         calls.filter_map(|rest| rest.split('\'').next()).filter(|name| *name != other).collect()
@@ -111,7 +118,13 @@ impl ScriptSet {
 }
 
 impl LuaScript {
-    fn new(flags: &str, verb: &str, clock: &str, key_clock: &str) -> Self {
+    /// `push` appends the lines of a file.
+    fn new(
+        flags: &str,
+        verb: &str,
+        (clock, key_clock): (&str, &str),
+        push: fn(&mut String, &str),
+    ) -> Self {
         let mut text = flags.to_owned();
         for line in verb.lines() {
             match line.trim().strip_prefix("--#include ") {
@@ -244,6 +257,23 @@ fn push(text: &mut String, lines: &str) {
     }
 }
 
+/// As [`push`], with a counter for each path that is marked (`common/paths.rs`). In a cluster the
+/// key of the counters may be on another node, where nothing is counted.
+#[cfg(feature = "conformance")]
+fn push_counted(text: &mut String, lines: &str) {
+    for line in lines.lines() {
+        let Some((path, condition)) = paths::counted(line) else {
+            push(text, line);
+            continue;
+        };
+        let count = format!("redis.pcall('HINCRBY', '{COUNTERS}', '{path}', 1)");
+        match condition {
+            Some(condition) => push(text, &format!("if {condition} then {count} end")),
+            None => push(text, &count),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,13 +292,17 @@ mod tests {
         assert!(slot.contains(&format!("ALL = {},", limits::FULL_WEIGHT)));
         assert!(part_called("head").contains(&format!("< {}", limits::FENCE)));
         assert!(part_called("head").contains(&format!("or {}", limits::FENCE / 2)));
+        let write = text!("redis/lua/write.lua").get();
+        assert!(write.contains(&format!("local RING = {}\n", limits::WRITE_IDS)));
+        let get = text!("redis/lua/get.lua").get();
+        assert!(get.contains(&format!("local MOST = {}\n", limits::CELL_BYTES)));
     }
 
     #[test]
     fn every_part_is_found_and_nothing_is_included_twice_in_vain() {
         for scripts in [on_store_clock(false), on_store_clock(true)] {
             let all = [&scripts.claim, &scripts.renew, &scripts.release, &scripts.inspect];
-            let rest = [&scripts.evict, &scripts.connect, &scripts.put, &scripts.get];
+            let rest = [&scripts.evict, &scripts.connect, &scripts.write, &scripts.get];
             for script in all.into_iter().chain(rest).chain([&scripts.raise_fences]) {
                 assert!(!script.text.contains("#include"), "{}", script.text);
                 assert!(script.text.contains("'TIME'"), "the store's own clock");

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use redis::Value;
 use tokio::sync::oneshot;
 
 use super::RedisEngine;
@@ -11,9 +12,10 @@ use super::client::{ReplyTo, RequestResult, pack};
 use super::cluster::ClusterEngine;
 use super::errors::to_error;
 use super::inspect::StoreAccess;
-use super::scripts::ScriptOptions;
+use super::names::NameSet;
+use super::scripts::{COUNTERS, ScriptOptions};
 use super::url::Location;
-use crate::contract::{Engine, Error, SessionId, Verb};
+use crate::contract::{Engine, Error, ErrorKind, SessionId, Verb};
 use crate::engine::Terms;
 use crate::engine::common::runtime::EngineThread;
 use crate::time::Clock;
@@ -25,6 +27,11 @@ pub(crate) trait Staged: Engine {
 
     /// Sends a ping on each connection; its reply follows everything that is in flight there.
     fn round_trips(&self) -> Vec<oneshot::Receiver<RequestResult>>;
+
+    /// Returns how often the scripts took each path that is marked, in all namespaces.
+    fn paths(&self) -> Result<Vec<(String, u64)>, Error> {
+        Ok(Vec::new())
+    }
 
     /// Ends a session in the store, as if its leases had expired.
     fn end_session(&self, session: SessionId) -> Result<(), Error>;
@@ -56,10 +63,27 @@ impl Staged for RedisEngine {
         vec![reply]
     }
 
+    fn paths(&self) -> Result<Vec<(String, u64)>, Error> {
+        let (caller, reply) = oneshot::channel();
+        let all = pack(&[b"HGETALL", COUNTERS.as_bytes()]);
+        self.inner.batchers.back().connection().send(&all, ReplyTo::One(caller));
+        let unknown = |_| Error::new(ErrorKind::Unavailable, "the counters of paths are unknown");
+        let reply = reply.blocking_recv().map_err(unknown)?;
+        let reply = reply.map_err(|error| to_error(error, Verb::Inspect))?;
+        let Value::Map(pairs) = reply else {
+            return Err(Error::new(ErrorKind::Corrupt, format!("counters of paths: {reply:?}")));
+        };
+        let text = |value: &Value| match value {
+            Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+            _ => None,
+        };
+        Ok(pairs.iter().filter_map(|(k, v)| Some((text(k)?, text(v)?.parse().ok()?))).collect())
+    }
+
     fn end_session(&self, session: SessionId) -> Result<(), Error> {
         let ending = async {
-            let keys = self.scan(&self.inner.keys.all_locks()).await?;
-            let names = self.inner.keys.names_of(&keys);
+            let names = self.names(NameSet::Locks, "", None).await?;
+            let names = names.after(None);
             let slots: Vec<String> = names.iter().map(|name| self.inner.keys.slot(name)).collect();
             let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
             let script = &self.inner.options.scripts().end_session;

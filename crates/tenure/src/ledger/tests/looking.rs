@@ -40,7 +40,8 @@ fn looking_changes_nothing_but_what_time_has_ended() {
 }
 
 fn page(world: &mut World, pattern: &str, after: Option<&str>, limit: usize) -> Snapshot {
-    let page = Page { pattern: Pattern::new(pattern), after: after.map(name), limit };
+    let page =
+        Page { pattern: Pattern::new(pattern), after: after.map(name), limit, ..Page::default() };
     let now = world.now();
     world.ledger.inspect(&Query::Page(page), now)
 }

@@ -14,6 +14,7 @@ use super::codec::{HoldersHead, HoldersRow};
 use super::queue::RowRef;
 use super::slots::RowContext;
 use crate::contract::{ClaimId, Fence, OwnerId};
+use crate::engine::common::paths;
 use crate::ledger::seam::{Hold, Holders, Holds};
 use crate::time::Tick;
 
@@ -65,6 +66,17 @@ impl<'t, 'e> StoredHolders<'t, 'e> {
             many.insert(hold);
         }
         self.form = HoldersForm::Many(many);
+        paths::take("embedded holders: become many");
+    }
+}
+
+impl HoldersForm<'_, '_> {
+    /// Counts the path that either form takes.
+    fn take(&self, few: &'static str, many: &'static str) {
+        paths::take(match self {
+            Self::Few(_) => few,
+            Self::Many(_) => many,
+        });
     }
 }
 
@@ -129,6 +141,7 @@ impl Holders for StoredHolders<'_, '_> {
         if matches!(&self.form, HoldersForm::Few(few) if few.len() >= most) {
             self.lengthen();
         }
+        self.form.take("embedded holders: insert, few", "embedded holders: insert, many");
         match &mut self.form {
             HoldersForm::Few(few) => few.insert(hold),
             HoldersForm::Many(many) => many.insert(&hold),
@@ -136,12 +149,14 @@ impl Holders for StoredHolders<'_, '_> {
     }
 
     fn remove(&mut self, id: ClaimId) -> Option<Hold> {
+        self.form.take("embedded holders: remove, few", "embedded holders: remove, many");
         let removed = match &mut self.form {
             HoldersForm::Few(few) => few.remove(id),
             HoldersForm::Many(many) => many.remove(id),
         };
         if matches!(&self.form, HoldersForm::Many(many) if many.head().len == 0) {
             self.form = HoldersForm::Few(Holds::new(self.additive));
+            paths::take("embedded holders: become few");
         }
         removed
     }
@@ -154,6 +169,7 @@ impl Holders for StoredHolders<'_, '_> {
     }
 
     fn renew(&mut self, id: ClaimId, expires: Tick) -> Option<(Fence, Option<u64>)> {
+        self.form.take("embedded holders: renew, few", "embedded holders: renew, many");
         match &mut self.form {
             HoldersForm::Few(few) => few.renew(id, expires),
             HoldersForm::Many(many) => many.renew(id, expires),
@@ -161,10 +177,14 @@ impl Holders for StoredHolders<'_, '_> {
     }
 
     fn dead(&mut self, now: Tick) -> Option<ClaimId> {
-        match &mut self.form {
+        let dead = match &mut self.form {
             HoldersForm::Few(few) => few.dead(now),
             HoldersForm::Many(many) => many.dead(now),
+        };
+        if dead.is_some() {
+            self.form.take("embedded holders: dead, few", "embedded holders: dead, many");
         }
+        dead
     }
 
     /// Only called for a slot without holders, so no rows are left behind.

@@ -17,6 +17,7 @@ use self::short::ShortQueue;
 use super::codec::QueueHead;
 use super::slots::RowContext;
 use crate::contract::{ClaimId, OwnerId, SessionId};
+use crate::engine::common::paths;
 use crate::ledger::seam::{Line, Ticket};
 use crate::time::Tick;
 
@@ -103,6 +104,17 @@ impl<'t, 'e> StoredQueue<'t, 'e> {
             long.push(ticket.clone(), ticket.kin);
         }
         self.form = QueueForm::Long(long);
+        paths::take("embedded queue: becomes long");
+    }
+}
+
+impl QueueForm<'_, '_> {
+    /// Counts the path that either form takes.
+    fn take(&self, short: &'static str, long: &'static str) {
+        paths::take(match self {
+            Self::Short(_) => short,
+            Self::Long(_) => long,
+        });
     }
 }
 
@@ -181,23 +193,31 @@ impl Line for StoredQueue<'_, '_> {
         if matches!(&self.form, QueueForm::Short(short) if short.len() >= most) {
             self.lengthen();
         }
+        self.form.take("embedded queue: push, short", "embedded queue: push, long");
         either!(&mut self.form, queue => queue.push(ticket, kin));
     }
 
     fn remove(&mut self, id: ClaimId) -> Option<Ticket> {
+        self.form.take("embedded queue: remove, short", "embedded queue: remove, long");
         let removed = either!(&mut self.form, queue => queue.remove(id));
         if matches!(&self.form, QueueForm::Long(long) if long.head().len == 0) {
+            paths::take("embedded queue: becomes short");
             self.form = QueueForm::Short(ShortQueue::new(self.context.txn));
         }
         removed
     }
 
     fn renew(&mut self, id: ClaimId, expires: Tick) {
+        self.form.take("embedded queue: renew, short", "embedded queue: renew, long");
         either!(&mut self.form, queue => queue.renew(id, expires));
     }
 
     fn dead(&self, now: Tick) -> Option<ClaimId> {
-        either!(&self.form, queue => queue.dead(now))
+        let dead = either!(&self.form, queue => queue.dead(now));
+        if dead.is_some() {
+            self.form.take("embedded queue: dead, short", "embedded queue: dead, long");
+        }
+        dead
     }
 
     fn owner_holds(&mut self, owner: OwnerId, holds: bool) {

@@ -111,6 +111,8 @@ fn transactions_have_etcds_numbers() {
     });
     let written = Some(TargetUnion::ModRevision(1));
     check(&Compare { target_union: written, ..Compare::default() }, "mod_revision", 6, VARINT);
+    let value = Some(TargetUnion::Value(text()));
+    check(&Compare { target_union: value, ..Compare::default() }, "value", 7, BYTES);
     fields!(TxnRequest {
         compare: vec![Compare::default()] => 1 BYTES,
         success: vec![RequestOp::default()] => 2 BYTES,

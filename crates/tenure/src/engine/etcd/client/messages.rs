@@ -174,18 +174,20 @@ pub struct Compare {
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
-    #[prost(oneof = "TargetUnion", tags = "5, 6")]
+    #[prost(oneof = "TargetUnion", tags = "5, 6, 7")]
     pub target_union: Option<TargetUnion>,
     #[prost(bytes = "vec", tag = "64")]
     pub range_end: Vec<u8>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Oneof)]
+#[derive(Clone, PartialEq, Eq, Oneof)]
 pub enum TargetUnion {
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
     ModRevision(i64),
+    #[prost(bytes = "vec", tag = "7")]
+    Value(Vec<u8>),
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

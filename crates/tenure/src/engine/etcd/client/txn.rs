@@ -28,6 +28,21 @@ impl Compare {
         }
     }
 
+    /// Compares the bytes of a value. False if the key does not exist.
+    pub fn value(
+        key: impl Into<Vec<u8>>,
+        result: CompareResult,
+        value: impl Into<Vec<u8>>,
+    ) -> Self {
+        Self {
+            result: result.into(),
+            target: CompareTarget::Value.into(),
+            key: key.into(),
+            target_union: Some(TargetUnion::Value(value.into())),
+            range_end: Vec::new(),
+        }
+    }
+
     /// Compares every key from the key up to, and without, `end`. True if there is none.
     #[must_use]
     pub fn with_range(mut self, end: Vec<u8>) -> Self {
@@ -92,6 +107,16 @@ impl ResponseOp {
         match &self.response {
             Some(Response::ResponseRange(range)) => usize::try_from(range.count).unwrap_or(0),
             _ => 0,
+        }
+    }
+
+    /// Whether the operation has changed the store.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        match &self.response {
+            Some(Response::ResponsePut(_)) => true,
+            Some(Response::ResponseDeleteRange(delete)) => delete.deleted > 0,
+            _ => false,
         }
     }
 

@@ -401,9 +401,11 @@ BEGIN
           WHERE t.ns = p_ns AND t.id = p_id AND t.until > v_now);
       a.item := 1;
       IF FOUND THEN
+        --#path postgres claim: one free slot
         a.kind := 'g';
         a.fences := ARRAY[a.arrival];
       ELSE
+        --#path postgres claim: one free slot, withdrawn before
         a.kind := 'w';
         DELETE FROM @S.slots WHERE ns = p_ns AND name = p_name;
       END IF;
@@ -411,6 +413,7 @@ BEGIN
       RETURN;
     END IF;
   END IF;
+  --#path postgres claim: one slot, by the rules
   RETURN QUERY SELECT * FROM @S.claim(p_ns, p_async, ARRAY[p_id], ARRAY[1], ARRAY[p_name],
     ARRAY[p_shape], ARRAY[p_weight], ARRAY[p_lease], ARRAY[p_delay], ARRAY[p_waits],
     ARRAY[p_replaces], ARRAY[p_session], ARRAY[p_lineage::text], ARRAY[p_host], ARRAY[p_pid],

@@ -89,15 +89,31 @@ LANGUAGE sql STABLE AS $$
   SELECT DISTINCT f.name FROM found f WHERE f.name IS NOT NULL ORDER BY 1
 $$;
 
--- Returns a page of the names in use, in order.
-CREATE FUNCTION @S.names(p_ns int, p_after text, p_limit int) RETURNS SETOF text LANGUAGE sql STABLE
-AS $$
-  SELECT s.name FROM @S.slots s WHERE s.ns = p_ns AND s.name > p_after COLLATE "C"
-  ORDER BY s.name LIMIT p_limit
-$$;
+-- Returns a page of the names in use after a name, from p_from and below p_before (if given), in order; with
+-- p_contended only those that have tickets. These are found by the index of the queues, one step of it for
+-- each name, whatever the length of its queue: nothing has to be written for it when a queue begins or ends.
+CREATE FUNCTION @S.names(p_ns int, p_after text, p_from text, p_before text, p_contended bool,
+  p_limit int) RETURNS SETOF text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_name text := p_after;
+BEGIN
+  IF NOT p_contended THEN
+    RETURN QUERY SELECT n.name FROM (SELECT s.name FROM @S.slots s WHERE s.ns = p_ns
+        AND s.name > p_after COLLATE "C" AND s.name >= p_from COLLATE "C"
+        ORDER BY s.name LIMIT p_limit) n
+      WHERE p_before IS NULL OR n.name < p_before COLLATE "C";
+    RETURN;
+  END IF;
+  FOR i IN 1 .. p_limit LOOP
+    SELECT c.name INTO v_name FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held
+      AND c.name > v_name COLLATE "C" AND c.name >= p_from COLLATE "C" ORDER BY c.name LIMIT 1;
+    EXIT WHEN NOT FOUND OR v_name >= p_before COLLATE "C";
+    RETURN NEXT v_name;
+  END LOOP;
+END $$;
 
--- Deletes rows that no call would touch again: expired tombstones and cells, and slots whose claims have
--- all expired. Skips slots that another transaction has locked.
+-- Deletes rows that no call would touch again: expired tombstones, cells that are needed no more, watches of
+-- clients that are gone, and slots whose claims have all expired. Skips what another transaction has locked.
 CREATE FUNCTION @S.sweep(p_ns int, p_async bool) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -105,12 +121,14 @@ DECLARE
   v_names text[];
 BEGIN
   DELETE FROM @S.tombs t WHERE t.ns = p_ns AND t.until <= v_now;
-  DELETE FROM @S.cells c WHERE c.ns = p_ns AND c.expires <= v_now AND c.fence IS NULL;
   v_names := ARRAY(SELECT s.name FROM @S.slots s WHERE s.ns = p_ns
     AND (s.calm <= v_now OR (s.holders = 0 AND s.waiting = 0 AND s.closed <= v_now))
     ORDER BY s.name LIMIT 500 FOR UPDATE SKIP LOCKED);
-  IF v_names = '{}' THEN RETURN; END IF;
-  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async, v_names);
-  DELETE FROM @S.slots s WHERE s.ns = p_ns AND s.name = ANY (v_names) AND s.holders = 0
-    AND s.waiting = 0 AND s.closed <= v_now;
+  IF v_names <> '{}' THEN
+    RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async, v_names);
+    DELETE FROM @S.slots s WHERE s.ns = p_ns AND s.name = ANY (v_names) AND s.holders = 0
+      AND s.waiting = 0 AND s.closed <= v_now;
+  END IF;
+  PERFORM @S.sweep_watches(p_ns, NULL);
+  PERFORM @S.sweep_cells(p_ns, v_now, 500);
 END $$;

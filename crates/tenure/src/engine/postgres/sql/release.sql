@@ -92,6 +92,7 @@ BEGIN
   DELETE FROM @S.claims WHERE ns = p_ns AND name = p_name AND id = p_id
     AND held IS NOT DISTINCT FROM true;
   IF NOT FOUND THEN RETURN; END IF;
+  --#path postgres release: handed off
   t.fence := @S.mint();
   UPDATE @S.claims SET held = true, fence = t.fence, number = t.fence, since = v_now
     WHERE ns = p_ns AND name = p_name AND id = t.id;
@@ -146,18 +147,22 @@ BEGIN
     DELETE FROM @S.claims c WHERE c.ns = p_ns AND c.name = p_name AND c.id = p_id
       AND EXISTS (SELECT FROM slot);
     IF FOUND THEN
+      --#path postgres release: a lone holder
       a.item := 1;
       a.kind := 'd';
       RETURN NEXT a;
       RETURN;
     END IF;
+    --#path postgres release: a lone holder, expired if @S.lone_expired(p_ns, ARRAY[p_name], ARRAY[p_id])
     BEGIN
       RETURN QUERY SELECT * FROM @S.hand_off(p_ns, p_async, p_id, p_name, p_later);
       IF FOUND THEN RETURN; END IF;
     EXCEPTION WHEN SQLSTATE 'TN000' THEN
       -- Other slots are concerned: release locks them.
+      --#path postgres release: more slots
     END;
   END IF;
+  --#path postgres release: one slot, by the rules
   RETURN QUERY SELECT * FROM @S.release(p_ns, p_async, ARRAY[p_id], ARRAY[1], ARRAY[p_name],
     ARRAY[p_lease], ARRAY[p_uncertain]);
 END $$;

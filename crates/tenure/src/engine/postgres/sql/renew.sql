@@ -70,12 +70,16 @@ BEGIN
       WHERE c.ns = p_ns AND c.name = u.name AND c.id = u.id AND c.expires > v_now
       RETURNING u.nth::int, c.arrival, ARRAY[c.fence]
     LOOP
+      --#path postgres renew: a lone holder
       a.kind := 'g';
       v_done := v_done || a.item;
       RETURN NEXT a;
     END LOOP;
     IF cardinality(v_done) = cardinality(p_ids) THEN RETURN; END IF;
   END IF;
+  --#path postgres renew: a lone holder, expired if @S.lone_expired(p_ns, p_names, p_ids)
+  --#path postgres renew: a lone holder, for a shorter time if @S.lone_outlasts(p_ns, p_names, p_ids, p_leases)
+  --#path postgres renew: by the rules
   FOR v_name IN SELECT DISTINCT n COLLATE "C" FROM unnest(p_names) n ORDER BY 1 LOOP
     PERFORM @S.touch(p_ns, v_name, v_now);
   END LOOP;

@@ -1,4 +1,4 @@
--- Tables: slots, claims (holders and waiters), tombstones, cells, and the terms of namespaces.
+-- Tables: slots, claims (holders and waiters), tombstones, cells, their watches, and the terms of namespaces.
 --
 -- @S stands for the schema. Times are microseconds of the server's wall clock. Locking: a transaction that
 -- changes a claim has locked the row of its slot; rows of slots are locked in the order of their names, so
@@ -111,7 +111,7 @@ CREATE TABLE @S.tombs (
 );
 CREATE INDEX tombs_until ON @S.tombs (ns, until);
 
--- Cells. A row without a value keeps the fence of a removed cell.
+-- Cells. A row without a value keeps the fence of a removed cell, or the log of its writes.
 CREATE TABLE @S.cells (
   ns int NOT NULL,
   name text COLLATE "C" NOT NULL,
@@ -119,7 +119,38 @@ CREATE TABLE @S.cells (
   version bigint NOT NULL,
   fence bigint,
   expires bigint,
+  -- The number of writes with an id so far, the time of the last, and the time of the youngest that the log
+  -- has no room for any more.
+  logged bigint NOT NULL DEFAULT 0,
+  logged_at bigint,
+  dropped bigint,
+  -- When the row is needed no more; NULL if it has a fence or a value without an end. Such a row keeps this
+  -- column through all its writes, so that they stay out of the index below (HOT).
+  ends bigint,
   PRIMARY KEY (ns, name)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX cells_ends ON @S.cells (ns, ends) WHERE ends IS NOT NULL;
+
+-- The ids of the last 128 writes with an id to each cell, as a ring: in a row of the cell they would be
+-- rewritten, 4 KiB and more, with each of them.
+CREATE TABLE @S.cell_log (
+  ns int NOT NULL,
+  name text COLLATE "C" NOT NULL,
+  place int NOT NULL,
+  id uuid NOT NULL,
+  version bigint NOT NULL,
+  at bigint NOT NULL,
+  PRIMARY KEY (ns, name, place)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Which cells are watched, or which beginnings of names, and by which client. Empty after a crash, which
+-- ends all connections: clients that watch register again.
+CREATE UNLOGGED TABLE @S.watches (
+  ns int NOT NULL,
+  prefix bool NOT NULL,
+  name text COLLATE "C" NOT NULL,
+  watcher uuid NOT NULL,
+  PRIMARY KEY (ns, prefix, name, watcher)
 );
 
 -- One reply row of a verb, or one signal for a session. The head of each verb's file says which columns have

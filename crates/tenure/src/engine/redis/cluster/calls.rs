@@ -19,7 +19,7 @@ use crate::engine::redis::client::{PendingReply, RequestError, RequestResult, pa
 use crate::engine::redis::scripts::{LuaScript, pack_script};
 
 /// How many times a call that had no effect is repeated: elsewhere, or with the text of its script.
-const MAX_RETRIES: usize = 4;
+pub(super) const MAX_RETRIES: usize = 4;
 
 /// A script to run over keys of one slot.
 pub(super) struct SlotRequest {

@@ -10,6 +10,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::calls::SlotRequest;
+use super::changes::ClusterChanges;
 use super::slots::{SlotMap, slot_of};
 use super::subscriptions::{MAX_CHANNELS, Subscriptions};
 use super::topology::{self, RefreshScope};
@@ -20,6 +21,7 @@ use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::engine::redis::connect::NamespaceHandshake;
 use crate::engine::redis::errors::to_error;
 use crate::engine::redis::keys::RedisKeys;
+use crate::engine::redis::names::ScanCache;
 use crate::engine::redis::scripts::{LuaScript, ScriptOptions};
 use crate::engine::redis::terms;
 use crate::engine::redis::url::Location;
@@ -91,6 +93,8 @@ impl ClusterEngine {
             listeners: Arc::default(),
             clock: Arc::clone(&terms.clock),
             subscriptions: Subscriptions::new(MAX_CHANNELS),
+            changes: ClusterChanges::new(),
+            scans: ScanCache::default(),
             map: RwLock::new(SlotMap::empty()),
             nodes: Mutex::default(),
             unstable: Mutex::default(),

@@ -1,22 +1,32 @@
 //! The inspect verb in a cluster.
 //!
 //! A page, and the slots reachable from an owner, are read in two passes, first the names and then
-//! each of them at its own node: the result is not one instant of the whole cluster.
+//! each of them at its own node: the result is not one instant of the whole cluster. Names come
+//! from one scan of every node, also those of contended slots and of cells: an index would have to
+//! be in the hash slot of each name.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Weak;
+use std::time::Duration;
 
 use redis::Value;
 
 use super::ClusterEngine;
 use super::calls::SlotRequest;
-use crate::contract::{Cell, Error, Name, OwnerId, Page, Pending, Query, SlotView, Snapshot, Verb};
+use super::only_part;
+use crate::contract::{
+    Batch, Cell, CellRange, CellWatcher, Delivery, Error, Name, OwnerId, Page, Pending, Query,
+    SlotView, Snapshot, Verb,
+};
 use crate::engine::redis::cells::CellRead;
 use crate::engine::redis::client::strange;
 use crate::engine::redis::errors::to_error;
-use crate::engine::redis::inspect::{StoreAccess, page, scan, slot};
+use crate::engine::redis::inspect::{StoreAccess, page, slot};
 use crate::engine::redis::keys::RedisKeys;
+use crate::engine::redis::names::{NameList, NameSet, ScanCache, scan, scanned};
 use crate::engine::redis::replies;
 use crate::limits;
+use crate::time::Tick;
 
 impl ClusterEngine {
     /// Answers a query.
@@ -33,8 +43,8 @@ impl ClusterEngine {
         let mut slots = Vec::new();
         let mut after = None;
         loop {
-            let seen = page(self, &Page { after, ..Page::default() }).await?;
-            slots.extend(seen.slots.into_iter().filter(|slot| !slot.queue.is_empty()));
+            let seen = page(self, &Page { after, contended: true, ..Page::default() }).await?;
+            slots.extend(seen.slots);
             after = seen.more_after;
             if after.is_none() {
                 return Ok(slots);
@@ -76,7 +86,23 @@ impl StoreAccess for ClusterEngine {
         &self.inner.keys
     }
 
-    fn inspect_slots<'a>(&'a self, names: &'a [Name]) -> Pending<'a, (Snapshot, Vec<Error>)> {
+    fn max_lease(&self) -> Duration {
+        self.inner.handshake.max_lease
+    }
+
+    fn now(&self) -> Tick {
+        self.inner.clock.now()
+    }
+
+    fn scans(&self) -> &ScanCache {
+        &self.inner.scans
+    }
+
+    fn inspect_slots<'a>(
+        &'a self,
+        names: &'a [Name],
+        _: NameSet,
+    ) -> Pending<'a, (Snapshot, Vec<Error>)> {
         Box::pin(async move {
             let script = &self.inner.options.scripts().inspect;
             let requests = names.iter().map(|name| Ok(self.inner.request(name, script, &[b""])));
@@ -90,7 +116,7 @@ impl StoreAccess for ClusterEngine {
         })
     }
 
-    fn read_cells<'a>(&'a self, names: &'a [Name]) -> Pending<'a, Vec<CellRead>> {
+    fn read_cells<'a>(&'a self, names: &'a [Name], _: bool) -> Pending<'a, Vec<CellRead>> {
         Box::pin(async move {
             let script = &self.inner.options.scripts().get;
             let request = |name: &Name| {
@@ -105,13 +131,34 @@ impl StoreAccess for ClusterEngine {
         })
     }
 
-    fn write_cell<'a>(&'a self, name: &'a Name, items: [&'a [u8]; 6]) -> Pending<'a, Value> {
+    fn write_cells<'a>(&'a self, batch: &'a Batch, items: &'a [&'a [u8]]) -> Pending<'a, Value> {
         Box::pin(async move {
+            let name = &only_part(&batch.parts)?.name;
             let key = self.inner.keys.cell(name);
-            let request = self.inner.request(name, &self.inner.options.scripts().put, &items);
+            let request = self.inner.request(name, &self.inner.options.scripts().write, items);
             let value = self.inner.run(SlotRequest { key, ..request }).await;
             value.map_err(|error| to_error(error, Verb::Cell))
         })
+    }
+
+    fn watch_cells<'a>(
+        &'a self,
+        range: &'a CellRange,
+        watcher: Weak<dyn CellWatcher>,
+    ) -> Pending<'a, Delivery> {
+        Box::pin(async move {
+            let watched = self.inner.watch(range, watcher).await;
+            watched.map_err(|error| to_error(error, Verb::Cell))
+        })
+    }
+
+    fn names<'a>(
+        &'a self,
+        set: NameSet,
+        prefix: &'a str,
+        after: Option<&'a Name>,
+    ) -> Pending<'a, NameList> {
+        Box::pin(scanned(self, set, prefix, after))
     }
 
     fn change_terms<'a>(&'a self, items: [&'a [u8]; 3]) -> Pending<'a, Value> {

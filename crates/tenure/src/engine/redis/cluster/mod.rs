@@ -4,6 +4,7 @@
 //! callers ─> claim.rs, ... ─> calls.rs ─> node.rs ═══ node    slots.rs: which node keeps a slot
 //!                                ▲          │     ═══ node    topology.rs: refreshes that map
 //! sessions <── signals.rs <──────┴── pushes ┘                 one channel per session and name
+//! watchers <── changes.rs <──────────┘                        and one per watched cell
 //! ```
 //!
 //! Everything of a name is in one hash slot: its keys, the top from which its fences grow, the
@@ -12,6 +13,7 @@
 //! follows the redirection, or the map is refreshed and the call is repeated (`calls.rs`).
 
 mod calls;
+mod changes;
 mod claim;
 mod connect;
 mod doctor;
@@ -38,6 +40,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use self::calls::SlotRequest;
+use self::changes::ClusterChanges;
 pub(super) use self::connect::connect;
 use self::node::ClusterNode;
 use self::slots::{NodeAddress, SLOTS, SlotMap};
@@ -46,12 +49,13 @@ use self::views::Membership;
 use super::connect::NamespaceHandshake;
 use super::errors::to_error;
 use super::keys::RedisKeys;
+use super::names::ScanCache;
 use super::scripts::ScriptOptions;
 use super::signals::PushRouter;
 use crate::contract::{
     Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
-    Name, Partitions, Parts, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released, Renewed,
+    Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
 };
 use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::time::Clock;
@@ -81,6 +85,8 @@ struct ClusterInner {
     listeners: Arc<PushRouter>,
     clock: Arc<dyn Clock>,
     subscriptions: Subscriptions,
+    changes: ClusterChanges,
+    scans: ScanCache,
     map: RwLock<SlotMap>,
     nodes: Mutex<HashMap<NodeAddress, Arc<ClusterNode>>>,
     /// Slots on which calls failed although their nodes reply: they are being moved.
@@ -128,10 +134,15 @@ impl ClusterEngine {
 
 /// Returns the name of a claim on one name.
 fn only(parts: &Parts) -> Result<&Name, Error> {
-    match parts.as_slice() {
-        [part] => Ok(part.name()),
+    only_part(parts.as_slice()).map(Part::name)
+}
+
+/// Returns the part of a claim or of a write that concerns one name.
+fn only_part<T>(parts: &[T]) -> Result<&T, Error> {
+    match parts {
+        [part] => Ok(part),
         _ => Err(Error::new(ErrorKind::Unsupported, "a cluster takes one name at a time")
-            .with_help("claim the names one by one, sorted")),
+            .with_help("claim or write the names one by one, sorted")),
     }
 }
 

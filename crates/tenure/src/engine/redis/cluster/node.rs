@@ -135,6 +135,7 @@ impl ConnectionHandler for NodeHandler {
         let Some(engine) = self.engine.upgrade().filter(|_| self.subscribes) else { return };
         if !first {
             engine.subscriptions.forget(&self.address);
+            engine.changes.subscriptions.forget(&self.address);
         }
         engine.node_ready();
     }
@@ -147,17 +148,20 @@ impl ConnectionHandler for NodeHandler {
 
     fn message(&self, channel: &[u8], payload: &[u8]) {
         self.handshake.options.count_activity();
+        if let Some(name) = self.handshake.keys.parse_changes(channel) {
+            if let Some(engine) = self.engine.upgrade() {
+                engine.cell_changed(&name);
+            }
+            return;
+        }
         let to = self.handshake.keys.parse_channel(channel);
         self.listeners.dispatch(to.map(|(_, session)| session), payload);
     }
 
     fn unsubscribed(&self, channel: &[u8]) {
-        let (Some(engine), Some((name, session))) =
-            (self.engine.upgrade(), self.handshake.keys.parse_channel(channel))
-        else {
-            return;
-        };
-        if engine.subscriptions.failed(&(session, name), &self.address) {
+        let Some(engine) = self.engine.upgrade() else { return };
+        let Some(channel) = engine.parse_channel(channel) else { return };
+        if engine.table_of(&channel).failed(&channel, &self.address) {
             engine.request_refresh();
         }
     }

@@ -16,8 +16,17 @@ use crate::contract::{Name, SessionId};
 /// Most channels at a time.
 pub(super) const MAX_CHANNELS: usize = 4_096;
 
-/// The channel of a session and a name.
-pub(super) type Channel = (SessionId, Name);
+/// What a channel of a name is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Subscriber {
+    /// The signals of a session.
+    Session(SessionId),
+    /// The changes of the cell.
+    Changes,
+}
+
+/// A channel of a name.
+pub(super) type Channel = (Subscriber, Name);
 
 /// The subscriptions of an engine.
 #[derive(Debug)]
@@ -135,10 +144,18 @@ impl Subscriptions {
         let theirs: Vec<Channel> = table
             .entries
             .keys()
-            .filter(|(session, _)| sessions.contains(session))
+            .filter(|(subscriber, _)| match subscriber {
+                Subscriber::Session(session) => sessions.contains(session),
+                Subscriber::Changes => false,
+            })
             .cloned()
             .collect();
         theirs.into_iter().filter_map(|channel| table.take(&channel)).collect()
+    }
+
+    /// Removes a channel. Returns it with its node.
+    pub(super) fn remove(&self, channel: &Channel) -> Option<(Channel, NodeAddress)> {
+        self.table().take(channel)
     }
 
     fn table(&self) -> MutexGuard<'_, SubscriptionTable> {
@@ -168,7 +185,7 @@ mod tests {
     }
 
     fn channel(session: SessionId, name: &str) -> Channel {
-        (session, Name::try_from(name).unwrap())
+        (Subscriber::Session(session), Name::try_from(name).unwrap())
     }
 
     const NOTHING: SubscribePlan =
@@ -196,7 +213,12 @@ mod tests {
         assert_eq!(subscriptions.take_missing(|_| Some(address(3))), [(a.clone(), address(3))]);
         assert_eq!(subscriptions.take_missing(|_| Some(address(3))), []);
         assert_eq!(subscriptions.end(&[SessionId::new()]), []);
-        assert_eq!(subscriptions.end(&[session]), [(a, address(3))]);
+        assert_eq!(subscriptions.end(&[session]), [(a.clone(), address(3))]);
+        let changes: Channel = (Subscriber::Changes, a.1);
+        subscriptions.plan(&changes, &address(4));
+        assert_eq!(subscriptions.end(&[session]), []);
+        assert_eq!(subscriptions.remove(&changes), Some((changes.clone(), address(4))));
+        assert_eq!(subscriptions.remove(&changes), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::engine::Terms;
 use crate::engine::common::runtime::EngineThread;
 use crate::engine::redis::client::{ReplyTo, RequestResult, pack};
 use crate::engine::redis::inspect::StoreAccess;
+use crate::engine::redis::names::NameSet;
 use crate::engine::redis::scripts::ScriptOptions;
 use crate::engine::redis::testing::Staged;
 use crate::engine::redis::url::Location;
@@ -47,8 +48,8 @@ impl Staged for ClusterEngine {
 
     fn end_session(&self, session: SessionId) -> Result<(), Error> {
         let ending = async {
-            let keys = self.scan(&self.inner.keys.all_locks()).await?;
-            let names = self.inner.keys.names_of(&keys);
+            let names = self.names(NameSet::Locks, "", None).await?;
+            let names = names.after(None);
             let session = session.to_hex();
             let script = &self.inner.options.scripts().end_session;
             let request = |name| Ok(self.inner.request(name, script, &[session.as_bytes()]));

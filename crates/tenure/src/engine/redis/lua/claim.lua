@@ -25,9 +25,12 @@ if string.sub(ARGV[1], 1, 1) ~= '.' and now_text < '4503599627370496' then
   if not was or (#was == 16 and was < now_text) then
     if redis.call('SET', KEYS[2], now_text .. ' ' .. now_text .. ' ' .. now_text .. ' ' .. now_text ..
       ' - 0 ' .. ARGV[3], 'NX', 'PX', ARGV[2]) then
+      --#path redis claim: one free slot
       return now_text
     end
+    --#path redis claim: one slot, taken
   else
+    --#path redis claim: one slot, the top is ahead of the clock
     redis.call('SET', KEYS[1], was)
   end
 end
@@ -67,6 +70,7 @@ else
     end
     if free then
       -- Every slot is free: write one key per slot.
+      --#path redis claim: a free set if parts > 1
       free = call('SET', KEYS[k], begin .. text, 'NX', 'PX', px)
     end
     count = count + 1
@@ -97,6 +101,7 @@ if granted then
 end
 --#include slot
 --#include rules
+--#path redis claim: by the rules
 
 -- Returns true if a part of a claim can be granted at once. As `is_free` of ledger/claim.rs.
 function F.is_free(claim, part)

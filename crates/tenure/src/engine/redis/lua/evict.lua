@@ -13,6 +13,7 @@ local claims = {}
 
 function F.evict()
   F.touch(S)
+  --#path redis evict: a lone holder if S.lone and S.lone.fence == fence
   local ids = S.full and call('ZRANGE', S.x, 0, -1) or { S.lone and S.lone.claim.id }
   for _, id in ipairs(ids) do
     local hold = F.hold_of(S, id)

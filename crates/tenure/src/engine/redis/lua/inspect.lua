@@ -1,11 +1,31 @@
 -- inspect: reads slots. Changes nothing but what has expired already.
 --
 -- KEYS   the top, then the slots to read
--- ARGV   see head.lua; then "", or an owner: then all slots that can be reached from it are read,
---        up to ARGV[3] of them
--- out    now, 1 if more could be reached, then for each slot {slot, shape, for how much
---        longer it is closed, {hold..}, {waiter, expiry, "1" if ahead ..}}, or {slot, "e", message}
+-- ARGV   see head.lua; then "", or "q" if the index of contended slots listed them, or an owner: then all
+--        slots that can be reached from it are read, up to ARGV[3] of them
+-- out    now, 1 if more could be reached, then for each slot {slot, value} if it has a lone holder
+--        (slot.lua), {slot, shape, for how much longer it is closed, {hold..}, {waiter, expiry, "1" if
+--        ahead ..}}, or {slot, "e", message}
+--
+-- Short path: the slot of a lone holder is returned as it is kept. Long path: the rules.
 --#include clock
+local answer, later = { tonumber(now_text), 0 }, {}
+if ARGV[2] == '' then
+  -- MGET returns nil for a key of another type: the long path reports it.
+  local values = redis.call('MGET', unpack(KEYS))
+  for i = 2, #KEYS do
+    local value = values[i] or ''
+    local from, lease = tonumber(string.sub(value, 1, 16)), tonumber(string.sub(value, 76, 86))
+    if from and lease and string.sub(value, 69, 72) == '- 0 ' and from + lease > answer[1] then
+      answer[#answer + 1] = { KEYS[i], value }
+    else
+      later[#later + 1] = KEYS[i]
+    end
+  end
+  if #later == 0 then return answer end
+elseif ARGV[2] == 'q' then
+  for i = 2, #KEYS do later[#later + 1] = KEYS[i] end
+end
 --#include head
 --#include slot
 --#include rules
@@ -19,7 +39,7 @@ function F.view(S)
     local rows = call('ZRANGE', S.x, 0, -1, 'WITHSCORES')
     for i = 1, #rows, 2 do
       local hold = all['h' .. rows[i]]
-            if hold then
+      if hold then
         holds[#holds + 1] = F.number(rows[i + 1]) .. ' ' .. hold
       end
     end
@@ -68,21 +88,25 @@ function F.reach(owner, most)
   return found, 0
 end
 
-local answer, list = { now, 0 }, {}
-if ARGV[2] ~= '' then
+local list = {}
+if #ARGV[2] > 1 then
   list, answer[2] = F.reach(ARGV[2], tonumber(ARGV[3]))
 else
-  for i = 2, #KEYS do
+  for _, key in ipairs(later) do
     -- A foreign key is an error of that slot alone.
-    local fine, S = pcall(F.open, KEYS[i])
+    local fine, S = pcall(F.open, key)
     if fine then
       list[#list + 1] = S
     else
       local why = type(S) == 'table' and S.err or tostring(S)
-      answer[#answer + 1] = { KEYS[i], 'e', why }
+      answer[#answer + 1] = { key, 'e', why }
     end
   end
-  for _, S in ipairs(list) do pcall(F.touch, S) end
+  for _, S in ipairs(list) do
+    -- It is in the index: F.put_away removes it from there if it has no queue.
+    if ARGV[2] == 'q' then S.queued = true end
+    pcall(F.touch, S)
+  end
 end
 F.put_away()
 for _, S in ipairs(list) do

@@ -8,6 +8,7 @@
 --#include keyclock
 if string.sub(ARGV[1], 1, 1) ~= '.' and alone(redis.call('GET', KEYS[2]), ARGV[2]) then
   -- Short path: one lone holder. No waiter exists, so that nothing has to be granted.
+  --#path redis release: a lone holder
   redis.call('DEL', KEYS[2])
   return 1
 end
@@ -28,12 +29,15 @@ for n = 2, #ARGV do
   end
   k = last + 1
 end
+--#path redis release: a set of lone holders if #gone > 1
 if #gone > 0 then redis.call('DEL', unpack(gone)) end
 if not later then return 1 end
+--#path redis release: a lone holder, expired if values[2] and string.sub(values[2], 69, 119) == ARGV[2] and not alone(values[2], ARGV[2])
 --#include clock
 --#include head
 --#include slot
 --#include rules
+--#path redis release: by the rules
 
 function F.release(item, from, count)
   local lease, id, uncertain = match(item, '^%- 0 %d+ (%d+) (%x+)(.*)$')

@@ -22,11 +22,14 @@ for n = 2, #ARGV do
       and string.sub(value, 1, 16) + lease > now then
       lone[i + 1] = value
     else
+      --#path redis renew: a lone holder, expired if type(value) == 'string' and string.sub(value, 69, 119) == item
       lone = nil
     end
     i = i + 1
   end
   if lone then
+    --#path redis renew: a lone holder
+    --#path redis renew: a set of lone holders if parts > 1
     local answer, px = { 'g', tonumber(string.sub(lone[1], 35, 50)) }, math.ceil(lease / 1000)
     for i = 0, parts - 1 do
       local value = lone[i + 1]
@@ -44,6 +47,7 @@ if not later then return answers end
 --#include head
 --#include slot
 --#include rules
+--#path redis renew: by the rules
 
 function F.renew(id, from, count, lease)
   local parts = {}

@@ -177,6 +177,7 @@ end
 -- Drops every hold and ticket that has expired. None expires before S.calm.
 function F.expire(S)
   if S.lone then
+    --#path redis expiry: a lone holder if S.lone.expires <= now
     if S.lone.expires <= now then F.end_hold(S, S.lone.claim.id, S.lone.expires) end
     return
   end
@@ -188,6 +189,7 @@ function F.expire(S)
   end
   if S.holders > 0 then
     local dead = call('ZRANGEBYSCORE', S.x, '-inf', now_text, 'WITHSCORES')
+    --#path redis expiry: holders if #dead > 0
     for i = 1, #dead, 2 do
       if not F.end_hold(S, dead[i], tonumber(dead[i + 1])) then call('ZREM', S.x, dead[i]) end
     end
@@ -195,6 +197,7 @@ function F.expire(S)
   if S.waiting > 0 then
     for _, id in ipairs(call('ZRANGEBYSCORE', S.y, '-inf', now_text)) do
       local ticket = F.ticket_of(S, id)
+      --#path redis expiry: waiters
       if ticket then F.remove_ticket(S, ticket) else call('ZREM', S.y, id) end
     end
   end

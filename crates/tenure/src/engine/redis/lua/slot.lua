@@ -44,6 +44,8 @@ local F = {
   SUMS = { 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm', 'delay', 'replacing', 'more' },
   -- The prefix of the sessions' channels, and of the sets of slots that an owner waits for.
   channels = sub(KEYS[1], 1, -4) .. 'to:', waits = sub(KEYS[1], 1, -4) .. 'waits:',
+  -- The index of contended slots: a sorted set of their names, all scores 0. Not in a cluster.
+  contended = sub(KEYS[1], 1, -4) .. 'contended', locks = sub(KEYS[1], 1, -6) .. '/',
 }
 
 function F.corrupt(key) error('TENURE corrupt ' .. key, 0) end
@@ -165,6 +167,7 @@ function F.open(key, id, owner)
       if S.reentrant then S.o[hold.claim.owner] = { { hold.weight, hold.claim.id } } end
     end
   end
+  S.queued = S.waiting > 0
   F.slots[key] = S
   F.opened[#F.opened + 1] = S
   return S
@@ -211,6 +214,7 @@ function F.unfold(S)
   call('SET', S.key, '+')
   local hold = S.lone
   if not hold then return end
+  --#path redis slot: a lone holder gets company
   S.lone = nil
   local id = hold.claim.id
   call('HSET', S.s, 'h' .. id, F.hold_text(hold))
@@ -433,9 +437,27 @@ function F.forget(S)
   for _, field in ipairs(F.SUMS) do S[field] = 0 end
 end
 
+-- A queue has begun or ended: adds the slot to the index of contended slots, which lives at least `left`
+-- milliseconds longer, or removes it. An index that cannot be written costs looks, not claims. A slot whose
+-- keys have expired leaves its name there, until it is looked at or met here by chance.
+function F.list_queue(S, left)
+  if linger > 0 then return end
+  local decode = function(hex) return string.char(tonumber(hex, 16)) end
+  local name = string.gsub(sub(S.key, #F.locks + 1, -2), '%%(%x%x)', decode)
+  if S.waiting == 0 then return redis.pcall('ZREM', F.contended, name) end
+  if type(redis.pcall('ZADD', F.contended, 0, name)) == 'table' then return end
+  if call('PTTL', F.contended) < left then call('PEXPIRE', F.contended, left) end
+  local encode = function(c) return fmt('%%%02X', string.byte(c)) end
+  for _, other in ipairs(call('ZRANDMEMBER', F.contended, 2)) do
+    local key = F.locks .. string.gsub(other, '[^%w%-_.~]', encode) .. '}'
+    if call('EXISTS', key) == 0 then call('ZREM', F.contended, other) end
+  end
+end
+
 -- Writes the opened slots back, and deletes those that are idle.
 function F.put_away()
   for _, S in ipairs(F.opened) do
+    if S.queued and S.waiting == 0 then F.list_queue(S) end
     if S.full and F.vacant(S) and S.closed <= now then
       F.forget(S)
     elseif S.full then
@@ -454,6 +476,7 @@ function F.put_away()
       for _, key in ipairs({ S.key, S.s, S.x, S.y, S.l, S.k }) do
         if all or S.fresh[key] then call('PEXPIRE', key, left) end
       end
+      if S.waiting > 0 and (all or not S.queued) then F.list_queue(S, left) end
     end
   end
 end

@@ -1,0 +1,158 @@
+//! An engine whose calls are reported to witnesses, with verb, time and outcome. A session without
+//! a witness uses its engine directly, so that nothing is measured and nothing is paid.
+//!
+//! A call that is dropped before its reply is reported too: the report is made by a drop guard.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use super::witness::{CallOutcome, StoreCall, Witness};
+use crate::contract::{
+    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Claim, ClaimRef, Delivery, Engine,
+    Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query, Release, Released, Renewed,
+    SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+};
+use crate::time::{Clock, Tick};
+
+/// An engine behind a stopwatch.
+pub(super) struct MeasuredEngine {
+    inner: Arc<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    witnesses: Vec<Arc<dyn Witness>>,
+}
+
+impl MeasuredEngine {
+    /// Puts a stopwatch before the engine if there is a witness to report to.
+    pub(super) fn wrap(
+        inner: Arc<dyn Engine>,
+        clock: &Arc<dyn Clock>,
+        witnesses: &[Arc<dyn Witness>],
+    ) -> Arc<dyn Engine> {
+        if witnesses.is_empty() {
+            return inner;
+        }
+        Arc::new(Self { inner, clock: Arc::clone(clock), witnesses: witnesses.to_vec() })
+    }
+
+    fn measure<'a, T: Send + 'a>(
+        &'a self,
+        verb: Verb,
+        items: usize,
+        call: Pending<'a, T>,
+    ) -> Pending<'a, T> {
+        Box::pin(async move {
+            let mut report = CallReport {
+                engine: self,
+                verb,
+                items,
+                began: self.clock.now(),
+                outcome: CallOutcome::Abandoned,
+            };
+            let reply = call.await;
+            report.outcome = outcome(&reply);
+            reply
+        })
+    }
+
+    fn cells(&self) -> &dyn Cells {
+        self.inner.cells().expect("offered only if the engine has cells")
+    }
+}
+
+fn outcome<T>(reply: &Result<T, Error>) -> CallOutcome {
+    match reply {
+        Ok(_) => CallOutcome::Replied,
+        Err(error) => CallOutcome::Failed(error.kind()),
+    }
+}
+
+/// Reports a call when it ends or is dropped.
+struct CallReport<'a> {
+    engine: &'a MeasuredEngine,
+    verb: Verb,
+    items: usize,
+    began: Tick,
+    outcome: CallOutcome,
+}
+
+impl Drop for CallReport<'_> {
+    fn drop(&mut self) {
+        let took = self.engine.clock.now().since(self.began);
+        let Self { verb, items, outcome, .. } = *self;
+        let call = StoreCall { verb, items, took, outcome };
+        self.engine.witnesses.iter().for_each(|witness| witness.on_call(&call));
+    }
+}
+
+impl Engine for MeasuredEngine {
+    fn promises(&self) -> &Promises {
+        self.inner.promises()
+    }
+
+    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
+        self.measure(Verb::Claim, 1, self.inner.claim(claim))
+    }
+
+    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
+        self.measure(Verb::Renew, batch.len(), self.inner.renew(batch))
+    }
+
+    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
+        self.measure(Verb::Release, batch.len(), self.inner.release(batch))
+    }
+
+    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
+        self.measure(Verb::Inspect, 1, self.inner.inspect(query))
+    }
+
+    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
+        self.measure(Verb::Evict, 1, self.inner.evict(eviction))
+    }
+
+    fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
+        self.inner.listen(session, listener);
+    }
+
+    optional_objects! { self:
+        cells => self.inner.cells().map(|_| self as &dyn Cells),
+        fence_floor => self.inner.fence_floor(),
+        replication => self.inner.replication(),
+        partitions => self.inner.partitions(),
+        diagnostics => self.inner.diagnostics(),
+        ownership_proof => self.inner.ownership_proof(),
+        local => self.inner.local(),
+    }
+}
+
+impl Cells for MeasuredEngine {
+    fn get<'a>(&'a self, name: &'a Name) -> Pending<'a, Option<Cell>> {
+        self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).get(name))
+    }
+
+    fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict> {
+        self.measure(Verb::Cell, batch.parts.len(), MeasuredEngine::cells(self).write(batch))
+    }
+
+    fn list<'a>(
+        &'a self,
+        pattern: &'a Pattern,
+        after: Option<&'a Name>,
+        limit: usize,
+    ) -> Pending<'a, Vec<(Name, Cell)>> {
+        self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).list(pattern, after, limit))
+    }
+
+    fn watch<'a>(
+        &'a self,
+        range: &'a CellRange,
+        watcher: Weak<dyn CellWatcher>,
+    ) -> Pending<'a, Delivery> {
+        self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).watch(range, watcher))
+    }
+}
+
+impl fmt::Debug for MeasuredEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
