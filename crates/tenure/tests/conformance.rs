@@ -33,13 +33,27 @@ const MAKERS: &[Maker] = &[
     ("singles", || Arc::new(singles::SinglesHarness)),
 ];
 
-/// The harnesses of the tests that a filter leaves. A filter `redis::...` names one engine, and
-/// then the servers of the others are not started.
-fn harnesses(filter: Option<&str>) -> Vec<Arc<dyn Harness>> {
-    let named = filter.and_then(|filter| filter.split_once("::")).map(|(engine, _)| engine);
-    let named = named.filter(|named| MAKERS.iter().any(|(engine, _)| engine == named));
-    let wanted = MAKERS.iter().filter(|(engine, _)| named.is_none_or(|named| named == *engine));
-    wanted.map(|(_, make)| make()).collect()
+/// The harnesses of the tests that filters leave. Filters `redis::...` name one engine, and then
+/// the servers of the others are not started.
+fn harnesses(filters: &[String]) -> Vec<Arc<dyn Harness>> {
+    let engine_of = |filter: &String| {
+        let (named, _) = filter.split_once("::")?;
+        MAKERS.iter().map(|(engine, _)| *engine).find(|engine| *engine == named)
+    };
+    let named: Option<Vec<&str>> = filters.iter().map(engine_of).collect();
+    let named = named.filter(|named| !named.is_empty());
+    let is_wanted = |engine: &str| named.as_ref().is_none_or(|named| named.contains(&engine));
+    MAKERS.iter().filter(|(engine, _)| is_wanted(engine)).map(|(_, make)| make()).collect()
+}
+
+/// The filters of the command line. As one argument takes one filter only, commas are between them.
+fn filters(arguments: &mut Arguments) -> Vec<String> {
+    let filters: Vec<String> =
+        arguments.filter.iter().flat_map(|filter| filter.split(',').map(str::to_owned)).collect();
+    if filters.len() > 1 {
+        arguments.filter = None;
+    }
+    filters
 }
 
 /// Three servers for the whole process.
@@ -52,8 +66,9 @@ fn quorum() -> String {
 fn main() {
     // Panics are outcomes here; their stories belong into the report alone.
     std::panic::set_hook(Box::new(|_| {}));
-    let arguments = Arguments::from_args();
-    let harnesses = harnesses(arguments.filter.as_deref());
+    let mut arguments = Arguments::from_args();
+    let filters = filters(&mut arguments);
+    let harnesses = harnesses(&filters);
     let mut trials = vec![
         Trial::test("suite::every_engine_of_this_build_is_judged", every_engine_is_judged),
         Trial::test("suite::every_promise_is_cited", every_promise_is_cited),
@@ -87,6 +102,12 @@ fn main() {
         }
     }
     println!("{} scenarios, {} cases, {left_out} not promised", all().len(), trials.len() - fixed);
+    if filters.len() > 1 {
+        let is_meant = |name: &str, filter: &String| {
+            if arguments.exact { name == filter } else { name.contains(filter.as_str()) }
+        };
+        trials.retain(|trial| filters.iter().any(|filter| is_meant(trial.name(), filter)));
+    }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -197,7 +218,7 @@ fn programs_agree(harness: &dyn Harness) -> Result<(), Failed> {
 /// The matrix of scenarios and engines is complete: every engine has a harness that speaks for it,
 /// and every scenario has a standing with it.
 fn every_engine_is_judged() -> Result<(), Failed> {
-    let harnesses = harnesses(None);
+    let harnesses = harnesses(&[]);
     if let Some((at, _)) =
         MAKERS.iter().zip(&harnesses).find(|((engine, _), made)| made.promises().engine != *engine)
     {

@@ -1,11 +1,12 @@
-//! Random programs against every engine of this build and the ledger; and those that once found a
-//! bug, for ever.
+//! Random programs against every engine of this build and the ledger; and kept ones: those that
+//! once found a bug, for ever, and those that take every path of every engine
+//! (`conformance/paths.rs`), which fail by the name of a path that is not taken.
 
 use std::path::Path;
 
 use tenure::conformance::{
     EmbeddedHarness, EtcdHarness, Harness, MemoryHarness, PostgresHarness, RedisHarness,
-    differential,
+    differential, paths,
 };
 
 /// How many programs a run plays.
@@ -28,7 +29,12 @@ macro_rules! engine {
             }
 
             #[test]
-            fn programs_that_once_found_a_bug_agree() {
+            fn a_few_random_programs_agree() {
+                few_programs(&$harness);
+            }
+
+            #[test]
+            fn kept_programs_agree_and_take_every_path() {
                 kept_programs(&$harness);
             }
         }
@@ -58,6 +64,13 @@ fn random_programs(harness: &dyn Harness) {
     }
 }
 
+/// A few of those that a long run plays by night: what is wrong everywhere shows at once.
+fn few_programs(harness: &dyn Harness) {
+    if let Err(failure) = differential::run(harness, 10_000..10_007, 60) {
+        panic!("{}: {failure}", harness.promises().engine);
+    }
+}
+
 fn kept_programs(harness: &dyn Harness) {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     let mut count = 0;
@@ -69,4 +82,8 @@ fn kept_programs(harness: &dyn Harness) {
         count += 1;
     }
     assert!(count > 0, "kept programs live in {}", kept.display());
+    match paths::check(harness) {
+        Ok(taken) => taken.iter().for_each(|(path, count)| println!("{count} times: {path}")),
+        Err(missed) => panic!("{missed}"),
+    }
 }

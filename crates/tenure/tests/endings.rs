@@ -250,7 +250,7 @@ fn what_ends_counts_as_on_its_way_back_from_the_first_moment() {
             |_, tenure| drop(now(tenure.mutex("a").unwrap().lock()).unwrap()),
         ),
         (
-            |event| matches!(event, Event::Withdrawn),
+            |event| matches!(event, Event::Withdrawn { .. }),
             |world, tenure| {
                 let _holder = now(world.tenure().mutex("a").unwrap().lock()).unwrap();
                 drop(waiting(tenure));

@@ -2,9 +2,16 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
 use common::{World, now, poll_once, secs};
-use tenure::contract::{Engine, Version};
-use tenure::{Expect, Fence, Name, Owner, Page, Pattern, Put, PutVerdict, Query};
+use tenure::contract::{Batch, Claim, Engine, Part, Parts, Refusal, Version};
+use tenure::time::Tick;
+use tenure::{
+    CallOutcome, Cell, CellChange, CellRange, ErrorKind, Event, Expect, Fence, Name, Owner, Page,
+    Pattern, Put, PutVerdict, Query, StoreCall, Tenure, Verb, Witness,
+};
 
 fn name(text: &str) -> Name {
     text.parse().unwrap()
@@ -42,7 +49,7 @@ fn pages_go_through_all_names_that_match() {
     let lock = |name: &str| now(tenure.mutex(name).unwrap().lock()).unwrap();
     let _guards: Vec<_> = names.iter().map(|name| lock(name)).collect();
     let _other = lock("other");
-    let mut page = Page { pattern: Pattern::new("account:*"), after: None, limit: 10 };
+    let mut page = Page { pattern: Pattern::new("account:*"), limit: 10, ..Page::default() };
     let mut seen = Vec::new();
     loop {
         let snapshot = now(tenure.inspect(&Query::Page(page.clone()))).unwrap();
@@ -81,7 +88,7 @@ fn reach_shows_everything_an_owner_waits_for_over_several_slots() {
 fn cells_compare_and_set_expire_and_refuse_stale_fences() {
     let world = World::new();
     let cells = world.store.cells().unwrap();
-    let put = |put: Put| now(cells.put(&put)).unwrap();
+    let put = |put: Put| now(cells.write(&Batch::from(&put))).unwrap().into_single();
     let cell = || now(cells.get(&name("leader"))).unwrap();
     let Ok(PutVerdict::Done(first)) = Ok::<_, ()>(put(Put::new(name("leader"), "one"))) else {
         panic!("written")
@@ -95,7 +102,7 @@ fn cells_compare_and_set_expire_and_refuse_stale_fences() {
     assert!(matches!(put(fenced(7, "seven")), PutVerdict::Done(_)));
     assert_eq!(put(fenced(6, "six")), PutVerdict::Stale(Fence::new(7)));
     assert!(matches!(put(fenced(7, "seven again")), PutVerdict::Done(_)));
-    now(cells.remove(&name("leader"), Expect::Anything)).unwrap();
+    now(cells.write(&Batch::new().remove(name("leader"), Expect::Anything))).unwrap();
     assert_eq!(cell(), None);
     assert_eq!(put(fenced(6, "six")), PutVerdict::Stale(Fence::new(7)), "removal forgets no fence");
     assert!(matches!(put(fenced(8, "eight").time_to_live(secs(5))), PutVerdict::Done(_)));
@@ -111,7 +118,7 @@ fn cells_are_listed_by_pattern_and_bad_values_are_refused() {
     let world = World::new();
     let cells = world.store.cells().unwrap();
     for n in 0..5 {
-        now(cells.put(&Put::new(name(&format!("k{n}")), vec![n]))).unwrap();
+        now(cells.write(&Batch::from(&Put::new(name(&format!("k{n}")), vec![n])))).unwrap();
     }
     let list = |after: Option<&Name>, limit| {
         let pattern = Pattern::new("k*");
@@ -121,8 +128,164 @@ fn cells_are_listed_by_pattern_and_bad_values_are_refused() {
     assert_eq!(list(None, 3), ["k0", "k1", "k2"]);
     assert_eq!(list(Some(&name("k2")), 3), ["k3", "k4"]);
     let large = Put::new(name("k"), vec![0; 256 * 1024 + 1]);
-    let error = now(cells.put(&large)).unwrap_err();
+    let error = now(cells.write(&Batch::from(&large))).unwrap_err();
     assert!(error.to_string().contains("at most 262144 bytes"), "{error}");
     let zero = Put::new(name("k"), "x").time_to_live(std::time::Duration::ZERO);
-    assert!(now(cells.put(&zero)).unwrap_err().to_string().contains("forget the value at once"));
+    assert!(
+        now(cells.write(&Batch::from(&zero)))
+            .unwrap_err()
+            .to_string()
+            .contains("forget the value at once")
+    );
+}
+
+/// Writes down calls, and the ends of claims that were not granted.
+#[derive(Debug, Default)]
+struct Notes {
+    calls: Mutex<Vec<(Verb, usize, CallOutcome)>>,
+    ends: Mutex<Vec<String>>,
+}
+
+impl Notes {
+    fn inspects(&self) -> usize {
+        self.calls.lock().unwrap().iter().filter(|call| call.0 == Verb::Inspect).count()
+    }
+}
+
+impl Witness for Notes {
+    fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
+        let end = match event {
+            Event::Refused { why: Refusal::Held { .. } } => "refused: held".to_owned(),
+            Event::Refused { why } => format!("refused: {why:?}"),
+            Event::Withdrawn { why } => format!("withdrawn: {why:?}"),
+            _ => return,
+        };
+        self.ends.lock().unwrap().push(end);
+    }
+
+    fn on_call(&self, call: &StoreCall) {
+        self.calls.lock().unwrap().push((call.verb, call.items, call.outcome));
+    }
+}
+
+fn noted(world: &World) -> (Tenure, Arc<Notes>) {
+    let notes = Arc::new(Notes::default());
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let builder = builder.witness(Arc::clone(&notes) as _);
+    (builder.open(Arc::clone(&world.engine) as _).unwrap(), notes)
+}
+
+#[test]
+fn a_witness_is_told_every_call_to_the_store_with_its_outcome() {
+    let world = World::new();
+    let (tenure, notes) = noted(&world);
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    now(tenure.inspect(&Query::Slot(name("a")))).unwrap();
+    now(tenure.cells().put(&Put::new(name("k"), "v"))).unwrap();
+    now(guard.release()).unwrap();
+    let taken = std::mem::take(&mut *notes.calls.lock().unwrap());
+    let replied = |verb| (verb, 1, CallOutcome::Replied);
+    assert_eq!(taken, [Verb::Claim, Verb::Inspect, Verb::Cell, Verb::Release].map(replied));
+    // What is taken again by the same owner makes no call.
+    let owner = Owner::new();
+    let lock = || tenure.mutex("a").unwrap().owner(&owner).lock();
+    let _held = (now(lock()).unwrap(), now(lock()).unwrap());
+    assert_eq!(*notes.calls.lock().unwrap(), [replied(Verb::Claim)]);
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    notes.calls.lock().unwrap().clear();
+    let mut tried = Box::pin(tenure.mutex("b").unwrap().try_lock());
+    assert!(poll_once(tried.as_mut()).is_none(), "it pauses before it tries again");
+    let failed = (Verb::Claim, 1, CallOutcome::Failed(ErrorKind::Unavailable));
+    assert_eq!(*notes.calls.lock().unwrap(), [failed]);
+}
+
+#[test]
+fn a_witness_is_told_why_a_claim_came_to_nothing() {
+    let world = World::new();
+    let (tenure, notes) = noted(&world);
+    let mutex = tenure.mutex("a").unwrap();
+    let guard = now(mutex.lock()).unwrap();
+    assert!(now(mutex.try_lock()).unwrap().is_none());
+    let mut dropped = Box::pin(mutex.lock());
+    assert!(poll_once(dropped.as_mut()).is_none());
+    drop(dropped);
+    let mut limited = Box::pin(mutex.clone().timeout(secs(5)).lock());
+    assert!(poll_once(limited.as_mut()).is_none());
+    world.advance(secs(6));
+    assert_eq!(now(limited).unwrap_err().kind(), ErrorKind::TimedOut);
+    let mut closed = Box::pin(mutex.lock());
+    assert!(poll_once(closed.as_mut()).is_none());
+    let mut closing = Box::pin(tenure.close());
+    let _ = poll_once(closing.as_mut());
+    assert_eq!(now(closed).unwrap_err().kind(), ErrorKind::Closed);
+    drop(guard);
+    let expected =
+        ["refused: held", "withdrawn: Dropped", "withdrawn: TimedOut", "withdrawn: Ended"];
+    assert_eq!(*notes.ends.lock().unwrap(), expected);
+}
+
+#[test]
+fn many_viewers_share_the_looks_of_a_sampler() {
+    let world = World::new();
+    let (tenure, notes) = noted(&world);
+    let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    let sampler = tenure.sampler(Pattern::all(), secs(1));
+    let seen: Vec<u64> = (0..5).map(|_| now(sampler.clone().next(0)).unwrap().number).collect();
+    assert_eq!((seen, notes.inspects()), (vec![1; 5], 1), "the first one looks for all");
+    let mut viewers: Vec<_> = (0..5).map(|_| Box::pin(sampler.next(1))).collect();
+    assert!(viewers.iter_mut().all(|viewer| poll_once(viewer.as_mut()).is_none()));
+    now(guard.release()).unwrap();
+    world.advance(secs(1));
+    for viewer in viewers {
+        let sample = now(viewer).unwrap();
+        assert_eq!((sample.number, sample.slots.len()), (2, 0));
+    }
+    assert_eq!(notes.inspects(), 2);
+    // A viewer that leaves in the middle of a look leaves it to the next one.
+    world.advance(secs(1));
+    world.engine.suspend.store(true, Ordering::SeqCst);
+    let mut leaves = Box::pin(sampler.next(2));
+    assert!(poll_once(leaves.as_mut()).is_none());
+    drop(leaves);
+    world.engine.suspend.store(false, Ordering::SeqCst);
+    assert_eq!(now(sampler.next(2)).unwrap().number, 3);
+}
+
+#[test]
+fn what_tenure_keeps_for_itself_is_listed_only_on_demand() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let own = Name::from_store("\u{1}election:a").unwrap();
+    let claim = World::detached_claim("a", secs(30));
+    let parts = Parts::one(Part::write(own.clone()));
+    let claim = Arc::new(Claim { parts, ..Claim::clone(&claim) });
+    now(world.store.claim(&claim)).unwrap();
+    let batch = Batch::from(&Put::new(own.clone(), "host-7"));
+    now(world.store.cells().unwrap().write(&batch)).unwrap();
+    let _guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
+    now(tenure.cells().put(&Put::new(name("a"), "v"))).unwrap();
+
+    let slots = |reserved: bool| {
+        let page = Page { reserved, ..Page::default() };
+        let seen = now(tenure.inspect(&Query::Page(page))).unwrap();
+        seen.slots.iter().map(|slot| slot.name.shown().into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (slots(false), slots(true)),
+        (vec!["a".into()], vec!["@election:a".into(), "a".into()])
+    );
+    let cells = tenure.cells();
+    let all = Pattern::all();
+    let shown = |cells: Vec<(Name, Cell)>| {
+        cells.iter().map(|(name, _)| name.shown().into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(now(cells.list(&all, None, 10)).unwrap()), ["a"]);
+    assert_eq!(shown(now(cells.list_all(&all, None, 10)).unwrap()), ["@election:a", "a"]);
+    // Nor does a watch of everything show them.
+    let mut watch = now(cells.watch(CellRange::prefix("").unwrap())).unwrap();
+    let first = now(watch.next()).unwrap();
+    assert!(matches!(first, CellChange::Put(seen, _) if seen == name("a")));
+    now(world.store.cells().unwrap().write(&batch)).unwrap();
+    let mut next = Box::pin(watch.next());
+    assert!(poll_once(next.as_mut()).is_none());
 }

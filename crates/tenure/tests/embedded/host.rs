@@ -159,6 +159,11 @@ impl Worker {
         }
     }
 
+    /// The lines that were said and not heard yet, of a process that is gone.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.lines.iter().collect()
+    }
+
     #[track_caller]
     pub(crate) fn ask(&mut self, line: &str, word: &str) -> String {
         self.say(line);

@@ -1,12 +1,15 @@
 //! The embedded engine between real processes: this binary starts itself again as the other ones.
 #![cfg(all(feature = "embedded", target_os = "linux"))]
 
+mod cells;
 mod damage;
+mod durability;
 mod dying;
 mod forking;
 mod history;
 mod host;
 mod letters;
+mod looking;
 mod place;
 mod space;
 mod stopping;

@@ -15,6 +15,7 @@ use tenure::engine::embedded::{EmbeddedEngine, Location};
 use tenure::time::Tick;
 use tenure::{Error, Event, Fence, Mutex, MutexGuard, Put, PutVerdict, Tenure, Witness};
 
+use crate::cells;
 use crate::forking;
 use crate::host::terms;
 use crate::space;
@@ -119,6 +120,9 @@ impl Worker {
                 self.leave();
                 say("left");
             }
+            ["create" | "increment" | "put-many" | "put-sizes" | "die-in-commit" | "watch", ..] => {
+                cells::obey(self, words)?;
+            }
             ref more => self.obey_more(more),
         }
         Ok(())
@@ -189,7 +193,7 @@ impl Worker {
         &self.session.as_ref().expect("connected").0
     }
 
-    fn engine(&self) -> &EmbeddedEngine {
+    pub(crate) fn engine(&self) -> &EmbeddedEngine {
         &self.session.as_ref().expect("connected").1
     }
 

@@ -4,6 +4,8 @@
 
 mod abandoned;
 mod access;
+mod cells;
+mod contended;
 mod crowds;
 mod endings;
 mod heap;

@@ -1,10 +1,13 @@
 //! Connections that break, servers that restart or crash, and what their locks come to.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use servers::Postgres;
 use tenure::block_on;
-use tenure::{ErrorKind, Tenure};
+use tenure::conformance::audit::{Recorder, Rules, judge};
+use tenure::time::SystemClock;
+use tenure::{ErrorKind, Tenure, Witness};
 
 use crate::host::{AHEAD, Waiter, assert_empty, give_back, micros, session};
 
@@ -131,4 +134,42 @@ fn a_lock_and_a_connect_with_a_limit_wait_through_a_restart() {
     block_on(locking.join().unwrap().unwrap().release()).unwrap();
     let other = connecting.join().unwrap().unwrap();
     block_on(block_on(other.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
+}
+
+/// Commits that no client waits for are lost by a crash: here the grant of a holder that goes on,
+/// and the place of a waiter. The grace that follows is as long as any lease, so that the waiter
+/// comes in when the holder knows of its loss, and fences leap ahead.
+#[test]
+fn a_crash_that_loses_a_grant_makes_no_second_holder_where_a_grace_follows() {
+    let server = Postgres::start();
+    let (lease, url) = (Duration::from_secs(5), format!("{}?durability=grace", server.url()));
+    let recorder = Recorder::new(Arc::new(SystemClock));
+    let connect = || {
+        let builder = Tenure::builder().lease(lease).max_lease(lease);
+        let builder = builder.witness(Arc::clone(&recorder) as Arc<dyn Witness>);
+        block_on(builder.call_limit(Duration::from_secs(10)).connect(&url)).unwrap()
+    };
+    let (holder, other) = (connect(), connect());
+    server.done("CHECKPOINT");
+    server.stop_wal_writer();
+    let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
+    let (fence, waiter) = (guard.fence().unwrap(), Waiter::behind(&other, "a", 0));
+    server.lose_power();
+    server.restart();
+    let kept = format!("SELECT count(*) FROM tenure.claims WHERE held AND fence = {fence}");
+    assert_eq!(server.done(&kept).trim(), "0", "the grant is lost");
+    while recorder.used(&guard) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let next = waiter.served();
+    assert!(next.fence().unwrap() > fence);
+    assert!(recorder.used(&next));
+    block_on(next.release()).unwrap();
+    for tenure in [holder, other] {
+        block_on(tenure.close());
+    }
+    let wake_within = Duration::from_secs(30);
+    let rules = Rules { queue: true, wake_within, lossy: true, at_rest: true };
+    let verdicts = judge(&recorder.history(), &rules);
+    assert!(verdicts.violations.is_empty(), "{verdicts}");
 }

@@ -2,6 +2,11 @@
 //! it, on the real clock.
 #![cfg(feature = "postgres")]
 
+mod cells;
+#[path = "../common/traffic.rs"]
+mod clients;
+mod clocks;
+mod contended;
 mod crashes;
 mod crowds;
 mod disk;
@@ -12,5 +17,7 @@ mod page;
 mod pooler;
 mod rows;
 mod space;
+mod stand;
 mod standby;
 mod traffic;
+mod watches;

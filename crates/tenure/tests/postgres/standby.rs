@@ -4,6 +4,7 @@ use servers::{Postgres, eventually};
 use tenure::block_on;
 use tenure::{ErrorKind, Tenure};
 
+use crate::clients::Traffic;
 use crate::host::{AHEAD, micros, session};
 
 #[test]
@@ -46,4 +47,21 @@ fn a_standby_is_refused_and_found_once_it_is_promoted() {
     let before = last();
     block_on(session(&second.url()).close());
     assert_eq!(last(), before, "the promotion is known");
+}
+
+/// A standby hears of a commit after the client does, so that a promotion may lose the latest ones.
+/// What that permits and what not: see `common/traffic.rs`.
+#[tokio::test(flavor = "multi_thread")]
+async fn traffic_goes_on_through_a_promotion_and_no_fence_is_given_twice() {
+    let first = Postgres::start();
+    let second = first.standby();
+    second.wait_until_caught_up(&first);
+    let (one, two) = (first.port(), second.port());
+    let url = format!("postgres://postgres@127.0.0.1:{one},127.0.0.1:{two}/postgres");
+    let mut traffic = Traffic::start(&url, &["a", "b"]).await;
+    traffic.everybody_is_served("the start");
+    first.kill();
+    second.promote();
+    traffic.in_calm("a promotion");
+    traffic.finish().await;
 }

@@ -8,7 +8,7 @@ use tenure::block_on;
 use tenure::conformance::{Applicability, Case, RedisHarness, ScenarioGroup, cases};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
-use tenure::{Namespace, Query, Tenure};
+use tenure::{CellRange, Name, Namespace, Put, Query, Tenure, WriteId};
 
 const PAGE: &str = include_str!("../../../../docs/redis.md");
 
@@ -69,6 +69,11 @@ fn rare_ways(redis: &Redis, user: &str) {
     );
     redis.cmd(&["SCRIPT", "FLUSH"]).unwrap();
     guard.blocking_release().unwrap();
+    // A write that is known by its id, and a watch of it.
+    let name: Name = "a".parse().unwrap();
+    let mut watch = tenure.cells().blocking_watch(CellRange::One(name.clone())).unwrap();
+    tenure.cells().blocking_put(&Put::new(name, "1").id(WriteId::new())).unwrap();
+    watch.blocking_next().unwrap();
     tenure.blocking_close();
     // Sessions that come and go on one engine.
     let terms = Terms {

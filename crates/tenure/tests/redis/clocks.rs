@@ -1,12 +1,13 @@
 //! The server's clock steps. Leases may end early or stand longer; fences of a name never go back.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use servers::{Direction, Redis};
+use servers::{Direction, Proxy, Redis, SetWhenDropped};
 use tenure::block_on;
 use tenure::{Loss, Tenure};
 
-use crate::host::{Book, done};
+use crate::host::{Book, PATIENCE, done};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const LEASE: Duration = Duration::from_secs(3);
@@ -115,6 +116,39 @@ fn after_a_step_back_the_lock_of_a_dead_holder_stands_until_somebody_evicts_it()
     let next = waiter.served();
     assert!(next.fence().unwrap() > fence);
     block_on(next.release()).unwrap();
+}
+
+/// The clock of the server runs faster than that of its clients, by less than the drift that is
+/// promised: a holder that the server no longer hears of must know of its loss before the server
+/// lets anybody else in. Slower clocks only keep others waiting.
+#[test]
+fn a_clock_that_runs_fast_lets_nobody_in_before_the_holder_knows_of_its_loss() {
+    let (redis, book, over) =
+        (Redis::builder().clock().start(), Book::new(), AtomicBool::new(false));
+    let proxy = Proxy::to(("127.0.0.1", redis.port()));
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    std::thread::scope(|scope| {
+        scope.spawn(|| redis.slew_clock(8, Direction::Forward, &over));
+        let _over = SetWhenDropped(&over);
+        let (holder, other) = (book.session(&url, LEASE), book.session(&redis.url(), LEASE));
+        for round in 0..2 {
+            let guard = block_on(holder.mutex("a").unwrap().timeout(PATIENCE).lock()).unwrap();
+            let (fence, waiter) = (guard.fence().unwrap(), book.waiter(&other, "a"));
+            proxy.black_hole(true);
+            while book.recorder.used(&guard) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let next = waiter.served();
+            assert!(next.fence().unwrap() > fence, "round {round}");
+            assert!(book.recorder.used(&next));
+            proxy.heal_dropping();
+            block_on(next.release()).unwrap();
+        }
+        for tenure in [holder, other] {
+            block_on(tenure.close());
+        }
+    });
+    book.assert_sound("a fast clock");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 mod access;
 mod cells;
 mod clocks;
+mod contended;
 mod damage;
 mod doors;
 mod forgetting;
@@ -20,3 +21,4 @@ mod silence;
 mod terms;
 mod traffic;
 mod ttl;
+mod watching;

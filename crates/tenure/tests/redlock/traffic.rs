@@ -76,6 +76,8 @@ fn round(tenure: &Tenure, book: &Book, dice: &mut Dice) -> Result<(), Error> {
 enum Clocks {
     Sound,
     Jump,
+    /// They run fast or slow, each in its way, by less than the drift that is promised.
+    Slewed,
 }
 
 /// Makes one node bad for a moment.
@@ -132,6 +134,13 @@ fn run(seed: u64, rounds: u64, clocks: Clocks) {
         (0..SESSIONS).map(|_| block_on(builder().connect(&url)).unwrap()).collect();
     let over = Arc::new(AtomicBool::new(false));
     std::thread::scope(|scope| {
+        if clocks == Clocks::Slewed {
+            let ways = [(8, Direction::Forward), (4, Direction::Back), (2, Direction::Forward)];
+            for (server, (percent, there)) in nodes.servers.iter().zip(ways.into_iter().cycle()) {
+                let over = &over;
+                scope.spawn(move || server.slew_clock(percent, there, over));
+            }
+        }
         let tormentor = scope.spawn(|| {
             let mut dice = Dice(seed + 1);
             while !over.load(Ordering::SeqCst) {
@@ -157,19 +166,20 @@ fn run(seed: u64, rounds: u64, clocks: Clocks) {
     }
     let context = format!("seed {seed}, clocks {clocks:?}");
     match clocks {
-        Clocks::Sound => book.assert_sound(&context),
+        Clocks::Sound | Clocks::Slewed => book.assert_sound(&context),
         Clocks::Jump => book.assert_fenced(&context),
     }
 }
 
 #[test]
-fn every_promise_holds_while_nodes_fail_and_clocks_jump() {
+fn every_promise_holds_while_nodes_fail_and_clocks_jump_or_run_apart() {
     let nightly = std::env::var("TENURE_TEST_SCALE").as_deref() == Ok("nightly");
-    // They wait more than they work, so two go at once.
+    // They wait more than they work, so three go at once.
     for pair in 0..if nightly { 10 } else { 1 } {
         std::thread::scope(|scope| {
             scope.spawn(move || run(5_000 + 20 * pair, 50, Clocks::Sound));
             scope.spawn(move || run(5_010 + 20 * pair, 50, Clocks::Jump));
+            scope.spawn(move || run(5_015 + 20 * pair, 25, Clocks::Slewed));
         });
     }
 }
