@@ -8,13 +8,16 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tenure::contract::{SlotView, WaiterView};
-use tenure::{Error, ErrorKind, HolderView, LockSet, LockSetGuard, Name, Owner, Query, Tenure};
+use tenure::{
+    Election, Error, ErrorKind, HolderView, LeaderGuard, LockSet, LockSetGuard, Name, Owner, Query,
+    Tenure,
+};
 
 use crate::failure::{self, Failure};
 use crate::interrupts::{Interrupts, Waited};
 use crate::settings::Settings;
 use crate::waiting_line::WaitingLine;
-use crate::wanted::{Patience, Wanted};
+use crate::wanted::{Kind, Patience, Wanted};
 
 /// A lock that is asked for in a session.
 #[derive(Debug)]
@@ -37,7 +40,23 @@ impl Asking<'_> {
         &self,
         interrupts: &Interrupts<'_>,
     ) -> Result<Result<LockSetGuard, u8>, Failure> {
-        let asked = ask(self.tenure, self.all()?, self.wanted.patience);
+        self.wait(interrupts, ask(self.tenure, self.all()?, self.wanted.patience))
+    }
+
+    /// Waits until this candidate leads. If something interrupts the wait, the answer is an exit
+    /// code.
+    pub(crate) fn campaign(
+        &self,
+        interrupts: &Interrupts<'_>,
+    ) -> Result<Result<LeaderGuard, u8>, Failure> {
+        self.wait(interrupts, self.election()?.campaign(self.wanted.value.as_str()))
+    }
+
+    fn wait<G>(
+        &self,
+        interrupts: &Interrupts<'_>,
+        asked: impl Future<Output = Result<G, Error>>,
+    ) -> Result<Result<G, u8>, Failure> {
         let mut asked = pin!(asked);
         let mut line = WaitingLine::new(self.wanted.name(), self.settings);
         let mut look: Option<Look> = None;
@@ -88,19 +107,45 @@ impl Asking<'_> {
         if let Some(most) = self.backstop {
             all = all.max_hold(most);
         }
-        Ok(match patience {
-            Patience::Limit(limit) => {
-                let left = limit.saturating_sub(self.began.elapsed());
-                all.timeout(left.max(Duration::from_millis(1)))
-            }
-            Patience::Forever | Patience::Try => all.no_timeout(),
+        Ok(match self.time_left(*patience) {
+            Some(left) => all.timeout(left),
+            None => all.no_timeout(),
         })
+    }
+
+    fn election(&self) -> Result<Election, Error> {
+        let Wanted { lease, lock_delay, label, patience, .. } = self.wanted;
+        let mut election = self.tenure.election(self.wanted.name())?;
+        election = election.lease(*lease).lock_delay(*lock_delay);
+        if let Some(label) = label {
+            election = election.label(label);
+        }
+        if let Some(most) = self.backstop {
+            election = election.max_hold(most);
+        }
+        Ok(match self.time_left(*patience) {
+            Some(left) => election.timeout(left),
+            None => election.no_timeout(),
+        })
+    }
+
+    /// What is left of the wait limit, if there is one.
+    fn time_left(&self, patience: Patience) -> Option<Duration> {
+        match patience {
+            Patience::Limit(limit) => {
+                Some(limit.saturating_sub(self.began.elapsed()).max(Duration::from_millis(1)))
+            }
+            Patience::Forever | Patience::Try => None,
+        }
     }
 
     /// Looks at the line we stand in.
     fn look(&self) -> Look {
         let tenure = self.tenure.clone();
-        let names = self.wanted.parts().map(|parts| parts.names().cloned().collect());
+        let names = match self.wanted.kind {
+            Kind::Leader => self.election().map(|election| vec![election.slot().clone()]),
+            _ => self.wanted.parts().map(|parts| parts.names().cloned().collect()),
+        };
         let names: Vec<Name> = names.unwrap_or_default();
         Box::pin(async move {
             let me = tenure.session_id();

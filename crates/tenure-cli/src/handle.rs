@@ -1,11 +1,12 @@
 //! The handle of a detached claim, as text that a script can keep. Knows letters, not stores.
 //!
 //! ```text
-//! t1.CLAIM.OWNER.LEASE_MS.NAMESPACE.PART[.PART ...]     PART: m-NAME  r-NAME  w-NAME  s3-NAME
+//! t1.CLAIM.OWNER.LEASE_MS.NAMESPACE.PART[.PART ...]     PART: r-NAME  w-NAME  s3-NAME  s3x2-NAME
 //! ```
 //!
-//! Ids are 32 hexadecimal digits; names are percent-encoded, so that no shell and no terminal can
-//! stumble over a handle. It is the right to renew and release the claim.
+//! `s3x2` are two of three permits; `s3` is one of them. Ids are 32 hexadecimal digits; names are
+//! percent-encoded, so that no shell and no terminal can stumble over a handle. It is the right to
+//! renew and release the claim.
 
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ impl Handle {
             let kind = match part.shape() {
                 Shape::Lock if part.is_shared() => "r".to_owned(),
                 Shape::Lock => "w".to_owned(),
-                Shape::Semaphore(permits) => format!("s{permits}"),
+                Shape::Semaphore(permits) if part.weight() == 1 => format!("s{permits}"),
+                Shape::Semaphore(permits) => format!("s{permits}x{}", part.weight()),
             };
             format!("{kind}-{}", encode(part.name().as_str()))
         }));
@@ -81,7 +83,11 @@ fn part(word: &str) -> Option<Part> {
     Some(match kind {
         "r" => Part::read(name),
         "w" => Part::write(name),
-        _ => Part::permits(name, 1, kind.strip_prefix('s')?.parse().ok()?).ok()?,
+        _ => {
+            let permits = kind.strip_prefix('s')?;
+            let (of, weight) = permits.split_once('x').unwrap_or((permits, "1"));
+            Part::permits(name, weight.parse().ok()?, of.parse().ok()?).ok()?
+        }
     })
 }
 
@@ -122,6 +128,7 @@ mod tests {
             Part::read(name("naïve 名前.%-/\"'$")),
             Part::write(name("w")),
             Part::permits(name("encoders"), 1, 3).unwrap(),
+            Part::permits(name("gpus"), 2, 8).unwrap(),
         ];
         let parts = Parts::set(parts).unwrap();
         let lease = Duration::from_millis(1_500);

@@ -66,7 +66,8 @@ impl WaitingLine {
 /// The sentence.
 fn describe(name: &str, slot: Option<&SlotView>, is_me: impl Fn(&WaiterView) -> bool) -> String {
     let Some(slot) = slot else { return format!("waiting for {name}") };
-    let mut words = vec![format!("waiting for {}", slot.name)];
+    let shown = slot.name.user_part();
+    let mut words = vec![format!("waiting for {shown}")];
     if let Some(holder) = slot.holders.first() {
         let About { host, pid, label, .. } = &holder.about;
         words.push(format!(": held by {host}:{pid}"));

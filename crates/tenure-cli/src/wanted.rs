@@ -24,6 +24,8 @@ pub(crate) struct Wanted {
     pub(crate) label: Option<String>,
     /// The exit code if it is not obtained.
     pub(crate) conflict: u8,
+    /// What a leader publishes.
+    pub(crate) value: String,
 }
 
 /// As what the names are taken.
@@ -32,6 +34,8 @@ pub(crate) enum Kind {
     Shared,
     Exclusive,
     Permit(u32),
+    /// The leadership of an election.
+    Leader,
 }
 
 /// How long to wait.
@@ -77,10 +81,21 @@ impl Wanted {
             max_hold: max_hold.or(preset.and_then(tenure::Preset::get_max_hold)),
             label: args.label.clone(),
             conflict: args.conflict_exit_code,
+            value: String::new(),
         };
         // Mistakes are found before anything is started.
         wanted.parts()?;
         Ok(wanted)
+    }
+
+    /// The leadership of the election of that name.
+    pub(crate) fn leadership(mut self, value: Option<&String>) -> Result<Self, Failure> {
+        if self.patience == Patience::Try {
+            return Err(Failure::usage("--elect waits: leave --wait out, or say how long"));
+        }
+        self.kind = Kind::Leader;
+        self.value = value.cloned().unwrap_or_default();
+        Ok(self)
     }
 
     /// The name that was named first.
@@ -94,7 +109,7 @@ impl Wanted {
             let name = Name::try_from(name.as_str())?;
             match self.kind {
                 Kind::Shared => Ok(Part::read(name)),
-                Kind::Exclusive => Ok(Part::write(name)),
+                Kind::Exclusive | Kind::Leader => Ok(Part::write(name)),
                 Kind::Permit(slots) => Part::permits(name, 1, slots),
             }
         };
@@ -109,6 +124,7 @@ impl Kind {
             Self::Shared => "shared",
             Self::Exclusive => "exclusive",
             Self::Permit(_) => "permit",
+            Self::Leader => "leader",
         }
     }
 }

@@ -95,7 +95,10 @@ fn check(command: &str) -> Result<(), String> {
 /// Whether there is such a command, with such options.
 fn known(args: &[&str]) -> Result<(), String> {
     let name = args.first().ok_or("no command")?;
-    let help = Command::new(env!("CARGO_BIN_EXE_tenure")).args([name, "--help"]).output();
+    // A command of a family, such as `cells put`, has a help of its own.
+    let family = *name == "cells";
+    let words = args.iter().take(1 + usize::from(family)).chain(&["--help"]);
+    let help = Command::new(env!("CARGO_BIN_EXE_tenure")).args(words).output();
     let help = help.map_err(|error| error.to_string())?;
     if !help.status.success() {
         return Err(format!("there is no `tenure {name}`"));

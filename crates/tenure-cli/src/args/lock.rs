@@ -63,6 +63,15 @@ pub(crate) struct LockArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
+    /// NAME is an election: run the command whenever this candidate leads, until tenure is stopped
+    #[arg(long, conflicts_with_all = ["shared", "exclusive", "slots", "also", "no_wait"])]
+    pub(crate) elect: bool,
+    /// With --elect: end when the command ends, or when the leadership is lost
+    #[arg(long, requires = "elect")]
+    pub(crate) once: bool,
+    /// With --elect: what `tenure leader` and observers see of this leader
+    #[arg(long, value_name = "TEXT", requires = "elect")]
+    pub(crate) value: Option<String>,
     /// Stop the command after this long and exit with 124
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,

@@ -18,6 +18,9 @@ pub(crate) struct LsArgs {
     /// Only locks with waiters
     #[arg(long)]
     pub(crate) waiting: bool,
+    /// Also what tenure keeps for itself, such as the slots of elections
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Only locks of this kind
     #[arg(long, value_enum)]
     pub(crate) kind: Option<KindArg>,
@@ -51,6 +54,16 @@ pub(crate) enum SortArg {
 pub(crate) struct ShowArgs {
     /// The lock
     pub(crate) name: String,
+}
+
+/// `tenure leader`.
+#[derive(Args, Debug)]
+pub(crate) struct LeaderArgs {
+    /// The election
+    pub(crate) name: String,
+    /// Print every change, until a signal comes
+    #[arg(long)]
+    pub(crate) watch: bool,
 }
 
 /// `tenure wait`.

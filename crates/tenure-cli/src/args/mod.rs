@@ -1,5 +1,6 @@
 //! The words of every command, and their help. Knows words, not what they do.
 
+mod cells;
 mod lock;
 mod looking;
 mod shared;
@@ -7,10 +8,14 @@ mod values;
 
 use clap::{Parser, Subcommand};
 
+pub(crate) use self::cells::{
+    CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellWatchArgs, CellsArgs,
+    CellsCommand,
+};
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{
-    ForceReleaseArgs, KindArg, LsArgs, ManArgs, MigrateArgs, RaiseFencesArgs, SessionsArgs,
-    ShowArgs, SortArg, WaitArgs, WatchArgs,
+    ForceReleaseArgs, KindArg, LeaderArgs, LsArgs, ManArgs, MigrateArgs, RaiseFencesArgs,
+    SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
 };
 pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
 
@@ -64,7 +69,8 @@ Examples:
   tenure run config --shared -- ./read-config       many readers ...
   tenure run config --exclusive -- ./write-config   ... or one writer
   tenure run account:1 --also account:2 -- ./transfer
-  tenure run reports -c 'make reports | tee log'    through /bin/sh",
+  tenure run reports -c 'make reports | tee log'    through /bin/sh
+  tenure run --elect scheduler -- ./scheduler       whenever it leads, one on all hosts",
         after_help = "\
 Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) the lock was not obtained
 and the command never ran; 69 the store cannot be reached; 123 the lock was lost and the command
@@ -73,7 +79,11 @@ was stopped; 124 --max-hold passed; 125 tenure itself failed; 126 the command ca
 
 The command finds TENURE_NAME, TENURE_FENCE, TENURE_MODE, TENURE_NAMESPACE, TENURE_LEASE_ID,
 TENURE_LEASE_MS, TENURE_HELD and TENURE_OWNER in its environment. A `tenure run` inside it may
-enter what the outer one holds."
+enter what the outer one holds.
+
+With --elect the command starts when this candidate is elected, and finds the term in TENURE_TERM.
+It is stopped before another candidate can lead. Then, or when it ends by itself, the candidate
+waits for its next turn: until INT, TERM or QUIT stops tenure, or for one turn with --once."
     )]
     Run(RunArgs),
     /// Hold a lock until a signal comes: no command, no end of its own
@@ -143,6 +153,19 @@ Examples:
         before_help = "Examples:\n  tenure show deploy\n  tenure show deploy --json"
     )]
     Show(ShowArgs),
+    /// Print who leads an election. Exit code 1 if there is no leader
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure leader scheduler
+  tenure leader scheduler --json
+  tenure leader scheduler --watch         every change, as it happens",
+        after_help = "\
+Exit codes: 0 there is a leader; 1 there is none, or none that has published its value yet; 69 the
+store cannot be reached. With --watch the store tells of changes; nothing polls."
+    )]
+    Leader(LeaderArgs),
     /// Print what happens, as it happens
     #[command(
         help_template = HELP,
@@ -166,6 +189,24 @@ Examples:
   tenure sessions --json"
     )]
     Sessions(SessionsArgs),
+    /// Read, write, list and watch cells: versioned values beside the locks
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure cells put config:mail on
+  tenure cells get config:mail
+  tenure cells put leader host-7 --if-absent --ttl 30s
+  tenure cells ls 'config:*'
+  tenure cells watch --prefix config:",
+        after_help = "\
+A cell and a lock of one name are two things. Exit code 1 means no: no such cell, or a condition
+that does not hold.",
+        subcommand_required = true,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Cells(CellsArgs),
     /// Release by force exactly one grant; its holder learns the reason
     #[command(
         help_template = HELP,

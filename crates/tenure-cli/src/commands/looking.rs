@@ -17,8 +17,9 @@ pub(super) fn ls(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let pattern = args.pattern.as_deref();
-    let mut slots = settings.session(|tenure| Ok(all(tenure, pattern)?))?.slots;
+    let pattern = args.pattern.as_deref().map_or_else(Pattern::all, Pattern::new);
+    let page = Page { pattern, contended: args.waiting, reserved: args.all, ..Page::default() };
+    let mut slots = settings.session(|tenure| Ok(all(tenure, page)?))?.slots;
     slots.retain(|slot| wanted(args, slot));
     match args.sort {
         SortArg::Name => {}
@@ -46,7 +47,7 @@ fn wanted(args: &LsArgs, slot: &SlotView) -> bool {
         };
         kind_of(slot.shape) == word
     });
-    kind && (!args.held || !slot.holders.is_empty()) && (!args.waiting || !slot.queue.is_empty())
+    kind && (!args.held || !slot.holders.is_empty())
 }
 
 /// `tenure show`.
@@ -121,7 +122,7 @@ pub(super) fn sessions(
     form: OutputArg,
     out: &mut impl Write,
 ) -> Result<u8, Failure> {
-    let seen = settings.session(|tenure| Ok(all(tenure, None)?))?;
+    let seen = settings.session(|tenure| Ok(all(tenure, Page::default())?))?;
     let mut rows: Vec<SessionRow> = seen.sessions().iter().map(SessionRow::new).collect();
     if let Some(id) = &args.id {
         rows.retain(|row| row.session.as_ref().is_some_and(|session| session.starts_with(id)));
@@ -135,17 +136,14 @@ pub(super) fn sessions(
 }
 
 /// Everything that matches, page after page.
-pub(super) fn all(tenure: &Tenure, pattern: Option<&str>) -> Result<Snapshot, Error> {
-    let pattern = pattern.map_or_else(Pattern::all, Pattern::new);
+fn all(tenure: &Tenure, mut page: Page) -> Result<Snapshot, Error> {
     let mut whole = Snapshot::default();
-    let mut after = None;
     loop {
-        let page = Page { pattern: pattern.clone(), after, ..Page::default() };
-        let seen = tenure::block_on(tenure.inspect(&Query::Page(page)))?;
+        let seen = tenure::block_on(tenure.inspect(&Query::Page(page.clone())))?;
         whole.slots.extend(seen.slots);
         whole.truncated |= seen.truncated;
-        after = seen.more_after;
-        if after.is_none() {
+        page.after = seen.more_after;
+        if page.after.is_none() {
             return Ok(whole);
         }
     }

@@ -2,10 +2,12 @@
 //! is told.
 
 mod acquire;
+mod cells;
 mod doctor;
 mod force_release;
 mod handles;
 mod hold;
+mod leader;
 mod looking;
 mod migrate;
 mod paper;
@@ -57,10 +59,12 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
         Command::Renew(args) => handles::renew(settings, &args.handle, shared, out),
         Command::Release(args) => handles::release(settings, &args.handle, shared, out),
         Command::Wait(args) => waiting::run(&settings, args),
+        Command::Cells(args) => cells::run(&settings, args, form, out),
         Command::Presets => presets::show(&config, form, out),
         Command::Ls(args) => looking::ls(&settings, args, form, out),
         Command::Show(args) => looking::show(&settings, args, form, out),
         Command::Sessions(args) => looking::sessions(&settings, args, form, out),
+        Command::Leader(args) => leader::run(&settings, args, form, out),
         Command::Watch(args) => watch::run(&settings, args, form, out),
         Command::Migrate(args) => migrate::run(&settings, args, out),
         Command::RaiseFences(args) => raise_fences::run(&settings, args, form, out),

@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
-use tenure::Tenure;
+use tenure::contract::short;
+use tenure::{Pattern, Sample, Tenure};
 
-use super::looking::all;
 use crate::args::{OutputArg, WatchArgs};
 use crate::failure::Failure;
 use crate::output::{self, About, LockRow, STRONG};
@@ -58,9 +58,14 @@ fn events(
 ) -> Result<u8, Failure> {
     let people = form != OutputArg::Json && form != OutputArg::Ndjson && io::stdout().is_terminal();
     let end = args.long.map(|long| Instant::now() + long);
-    let mut before: Option<Look> = None;
+    let pattern = args.pattern.as_deref().map_or_else(Pattern::all, Pattern::new);
+    let sampler = tenure.sampler(pattern, args.interval);
+    let (mut before, mut number, mut slow): (Option<Look>, u64, bool) = (None, 0, false);
     loop {
-        let now = look(all(tenure, args.pattern.as_deref())?.slots.iter().map(LockRow::new));
+        let sample = sampler.blocking_next(number)?;
+        number = sample.number;
+        slow = tell_pace(&sample, args, slow);
+        let now = look(sample.slots.iter().map(LockRow::new));
         let at = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         for event in changes(before.as_ref(), &now, &at) {
             if people || form == OutputArg::Plain {
@@ -75,8 +80,23 @@ fn events(
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(0);
         }
-        std::thread::sleep(left.unwrap_or(args.interval).min(args.interval));
+        if let Some(left) = left.filter(|left| *left < sample.next_in) {
+            std::thread::sleep(left);
+            return Ok(0);
+        }
     }
+}
+
+/// Says once that the looks are further apart than was asked for, and once that they are not.
+fn tell_pace(sample: &Sample, args: &WatchArgs, slow: bool) -> bool {
+    let now = sample.next_in > args.interval || sample.age > args.interval;
+    let pace = short(sample.next_in.max(sample.age));
+    match (slow, now) {
+        (false, true) => eprintln!("tenure: looking every {pace} only: the store is slow"),
+        (true, false) => eprintln!("tenure: looking every {} again", short(args.interval)),
+        _ => {}
+    }
+    now
 }
 
 fn look(locks: impl Iterator<Item = LockRow>) -> Look {

@@ -1,5 +1,6 @@
 //! How answers are shown: columns for people, tabs or JSON for programs. Knows forms, not answers.
 
+mod cells;
 mod views;
 
 use std::io::{self, Write};
@@ -8,6 +9,7 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
+pub(crate) use self::cells::{CellEvent, CellRow, hex};
 pub(crate) use self::views::{About, HolderRow, LockRow, SessionRow, kind_of, millis};
 use crate::args::OutputArg;
 

@@ -86,7 +86,7 @@ impl LockRow {
         let shape = slot.shape;
         let waiters = slot.queue.iter().enumerate();
         Self {
-            name: slot.name.to_string(),
+            name: slot.name.shown().into_owned(),
             kind: kind_of(shape),
             permits,
             holders: slot.holders.iter().map(|holder| HolderRow::new(shape, holder)).collect(),
@@ -179,7 +179,8 @@ impl About {
 
 impl SessionRow {
     pub(crate) fn new(view: &SessionView) -> Self {
-        let names = |names: &[tenure::Name]| names.iter().map(ToString::to_string).collect();
+        let names =
+            |names: &[tenure::Name]| names.iter().map(|name| name.shown().into_owned()).collect();
         Self {
             session: view.session.map(|session| session.to_string()),
             host: view.host.clone(),

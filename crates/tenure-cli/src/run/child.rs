@@ -15,6 +15,7 @@ use tenure::{Error, LockStatus, Owner};
 use super::front::environment;
 use super::words::Request;
 use crate::failure::{self, Failure};
+use crate::wanted::Kind;
 
 /// Names what the command's ancestors and the command hold, one a line.
 const HELD: &str = "TENURE_HELD";
@@ -92,16 +93,17 @@ pub(super) fn words(
     let wanted = &request.wanted;
     let mut names: Vec<String> =
         std::env::var(HELD).unwrap_or_default().lines().map(Into::into).collect();
-    for name in held.names() {
+    // An election is not a lock that a nested command could take.
+    for name in held.names().filter(|name| !name.is_reserved()) {
         if !names.iter().any(|other| other == name.as_str()) {
             names.push(name.to_string());
         }
     }
     let mut fences = Vec::new();
     for name in held.names() {
-        fences.push(format!("{} {name}", held.fence_of(name.as_str())?));
+        fences.push(format!("{} {}", held.fence_of(name.as_str())?, name.user_part()));
     }
-    Ok(vec![
+    let mut words = vec![
         ("TENURE_NAME", wanted.name().to_owned()),
         ("TENURE_NAMESPACE", request.settings.namespace.clone()),
         ("TENURE_FENCE", held.fence()?.to_string()),
@@ -112,7 +114,11 @@ pub(super) fn words(
         ("TENURE_LEASE_MS", wanted.lease.as_millis().to_string()),
         (HELD, names.join("\n")),
         ("TENURE_OWNER", owner.to_env_value()),
-    ])
+    ];
+    if wanted.kind == Kind::Leader {
+        words.push(("TENURE_TERM", held.fence()?.to_string()));
+    }
+    Ok(words)
 }
 
 /// The exit code of a command that ended so.

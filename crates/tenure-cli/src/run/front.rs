@@ -117,7 +117,11 @@ impl Front {
             // While the command runs it decides itself whether it stops, and the guardian tells.
             Signal::SIGTSTP if running && self.on_terminal => {}
             Signal::SIGTSTP if !running => stop(),
-            _ if by_kernel && running && self.on_terminal => {}
+            _ if by_kernel && running && self.on_terminal => {
+                if ends_run(signal) {
+                    let _ = self.line.send(&ToGuardian::Last);
+                }
+            }
             _ => {
                 let _ = self.line.send(&ToGuardian::Signal(signal as i32));
             }
@@ -128,7 +132,7 @@ impl Front {
     fn told(&mut self, message: ToFront) -> Option<u8> {
         match message {
             ToFront::Granted { liveness } => {
-                self.running = true;
+                (self.running, self.ending) = (true, false);
                 match liveness.as_deref().map(share_liveness).transpose() {
                     Ok(file) => self.liveness = file.flatten(),
                     Err(error) => {
@@ -142,6 +146,7 @@ impl Front {
             ToFront::Stopped if self.on_terminal => stop(),
             ToFront::Stopped => {}
             ToFront::Ending => self.ending = true,
+            ToFront::Waiting => self.running = false,
             ToFront::Exit(code) => return Some(code),
         }
         None
@@ -179,6 +184,11 @@ impl Front {
         eprintln!("tenure: the guardian ended before the command could start");
         failure::OWN
     }
+}
+
+/// Whether a signal to the command also means that no other shall follow.
+pub(super) fn ends_run(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT)
 }
 
 /// Kills all that is below us and returns when it is gone.

@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use nix::sys::prctl::{set_child_subreaper, set_name};
 use nix::sys::signal::Signal;
-use tenure::{LockSetGuard, Owner, Tenure};
+use tenure::{LockSetGuard, LockStatus, Owner, Tenure};
 
 use super::child;
-use super::supervise::Supervisor;
+use super::supervise::{Ended, Supervisor};
 use super::words::{self, Line, Request, ToFront, ToGuardian};
 use crate::asking::{Asking, trouble};
 use crate::ending::{Ending, Session};
@@ -20,6 +20,7 @@ use crate::failure::{self, Failure};
 use crate::interrupts::{Interrupts, Other, Said, ends_wait};
 use crate::reactor::Reactor;
 use crate::signals::Signals;
+use crate::wanted::Kind;
 
 /// How the guardian is called: nothing that looks for `tenure` by its name finds it too.
 pub(crate) const ARGV0: &str = "tenure-guardian";
@@ -76,10 +77,18 @@ fn let_go_of_output() -> io::Result<()> {
     Ok(())
 }
 
-struct Guardian<'a> {
-    front: &'a Front,
+pub(super) struct Guardian<'a> {
+    pub(super) front: &'a Front,
     reactor: &'a Reactor,
-    request: &'a Request,
+    pub(super) request: &'a Request,
+}
+
+/// The command, and the session in which its lock is held.
+pub(super) struct Job<'a> {
+    command: &'a [OsString],
+    stdin: &'a OwnedFd,
+    tenure: &'a Tenure,
+    owner: &'a Owner,
 }
 
 impl Guardian<'_> {
@@ -96,11 +105,15 @@ impl Guardian<'_> {
         };
         let tenure = session.tenure();
         let mut ending = Ending::new(&interrupts, settings.close_timeout);
-        let obtained = self.obtain(tenure, &owner, began, &interrupts);
-        let done = obtained.and_then(|obtained| match obtained {
-            Ok(guard) => self.hold(command, stdin, tenure, &owner, guard, &mut ending),
-            Err(code) => Ok(code),
-        });
+        let job = Job { command, stdin, tenure, owner: &owner };
+        let done = if self.request.wanted.kind == Kind::Leader {
+            self.lead(&job, began, &interrupts)
+        } else {
+            self.asking(&job, began).obtain(&interrupts).and_then(|obtained| match obtained {
+                Ok(guard) => self.hold(&job, guard, &mut ending),
+                Err(code) => Ok(code),
+            })
+        };
         // The lock is free; what is left to tidy up need not keep the caller waiting, nor a reader
         // of its output.
         let code = finish(self.front, done.map_err(|failure| self.as_of_run(failure)));
@@ -114,19 +127,13 @@ impl Guardian<'_> {
         failure.conflict(wanted.conflict, settings.quiet).of_run()
     }
 
-    /// Waits for the lock. Without it, the answer is an exit code.
-    fn obtain(
-        &self,
-        tenure: &Tenure,
-        owner: &Owner,
-        began: Instant,
-        interrupts: &Interrupts<'_>,
-    ) -> Result<Result<LockSetGuard, u8>, Failure> {
+    pub(super) fn asking<'b>(&'b self, job: &'b Job<'_>, began: Instant) -> Asking<'b> {
         let Request { settings, wanted, rules, .. } = self.request;
+        let Job { tenure, owner, .. } = *job;
         // The session ends what was not ended before, so much later than we do that what is left of
         // the lease does not look short meanwhile.
         let backstop = wanted.max_hold.map(|most| most + rules.kill_after + wanted.lease);
-        Asking { tenure, settings, wanted, owner, began, backstop }.obtain(interrupts)
+        Asking { tenure, settings, wanted, owner, began, backstop }
     }
 
     /// Whether the front ends what the guardian waits for.
@@ -138,6 +145,8 @@ impl Guardian<'_> {
                 code.map_or(Said::Nothing, Said::End)
             }
             Some(ToGuardian::GiveUp(code)) => Said::End(code),
+            // The terminal has sent the signal to a command that had ended.
+            Some(ToGuardian::Last) => Said::End(failure::SIGNAL + Signal::SIGINT as u8),
             Some(ToGuardian::Go | ToGuardian::Request(_)) => Said::Nothing,
         })
     }
@@ -145,35 +154,32 @@ impl Guardian<'_> {
     /// The lock is ours: runs the command under it.
     fn hold(
         &self,
-        command: &[OsString],
-        stdin: &OwnedFd,
-        tenure: &Tenure,
-        owner: &Owner,
+        job: &Job<'_>,
         guard: LockSetGuard,
         ending: &mut Ending<'_>,
     ) -> Result<u8, Failure> {
-        let held = guard.status();
-        let code = match self.may_start(tenure)? {
-            Some(code) => Ok(code),
-            None => {
-                child::words(self.request, &held, owner).map_err(Failure::from).and_then(|words| {
-                    let pid = child::start(command, self.request, stdin, &words)?;
-                    let (front, reactor) = (self.front, self.reactor);
-                    Supervisor::new(front, reactor, self.request, held, pid).stay()
-                })
-            }
-        };
+        let ended = self.run_under(job, guard.status());
         // What was lost cannot be given back, and the loss was reported.
         if guard.check().is_ok() {
             if self.request.group.is_some() {
                 // From here on Ctrl-C is for us: there is no command left that could get it.
                 let _ = self.front.send(&ToFront::Ending);
             }
-            if let Err(failure) = ending.give_back(tenure, &self.request.wanted, guard) {
+            if let Err(failure) = ending.give_back(job.tenure, &self.request.wanted, guard) {
                 failure.tell();
             }
         }
-        code
+        ended.map(|ended| ended.code)
+    }
+
+    /// Runs the command while the lock is held.
+    pub(super) fn run_under(&self, job: &Job<'_>, held: LockStatus) -> Result<Ended, Failure> {
+        if let Some(code) = self.may_start(job.tenure)? {
+            return Ok(Ended { code, is_last: true });
+        }
+        let words = child::words(self.request, &held, job.owner)?;
+        let pid = child::start(job.command, self.request, job.stdin, &words)?;
+        Supervisor::new(self.front, self.reactor, self.request, held, pid).stay()
     }
 
     /// Tells the front of the grant and waits until it is ready. An exit code if it is not.
@@ -196,7 +202,7 @@ impl Guardian<'_> {
                     }
                 }
                 Some(ToGuardian::GiveUp(code)) => return Ok(Some(code)),
-                Some(ToGuardian::Request(_)) => {}
+                Some(ToGuardian::Request(_) | ToGuardian::Last) => {}
                 None => return Ok(Some(failure::OWN)),
             }
         }

@@ -13,6 +13,7 @@
 //! that nothing below it can escape by moving to another group or session.
 
 mod child;
+mod elect;
 mod front;
 mod guardian;
 mod margins;
@@ -34,6 +35,9 @@ use crate::wanted::Wanted;
 pub(crate) fn run(shared: &Shared, args: &RunArgs) -> Result<u8, Failure> {
     let (settings, config) = Settings::new(shared).map_err(Failure::of_run)?;
     let mut wanted = Wanted::new(&args.lock, args.max_hold, &config).map_err(Failure::of_run)?;
+    if args.elect {
+        wanted = wanted.leadership(args.value.as_ref()).map_err(Failure::of_run)?;
+    }
     let settings = settings.asking_replicas(&args.lock).map_err(Failure::of_run)?;
     let settings = settings.waiting(wanted.patience);
     let command = match &args.shell {
@@ -47,6 +51,7 @@ pub(crate) fn run(shared: &Shared, args: &RunArgs) -> Result<u8, Failure> {
         kill_after: args.kill_after,
         lost_exit_code: args.lost_exit_code,
         hold_group: args.hold_group,
+        once: args.once || !args.elect,
     };
     front::run(settings, wanted, rules, &command).map_err(Failure::of_run)
 }

@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 use tenure::{LockStatus, contract::Loss};
 
 use super::child::exit_code;
+use super::front::ends_run;
 use super::guardian::Front;
 use super::margins::Margins;
 use super::tree::{self, Reaped};
@@ -42,9 +43,20 @@ pub(super) struct Supervisor<'a> {
     cause: Option<Cause>,
     /// The other end of the channel is closed.
     front_gone: bool,
+    /// A signal asked us to end with the command.
+    last: bool,
     /// The session has told us that the lock is gone.
     lost: bool,
     loss_told: bool,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    /// The exit code.
+    pub(super) code: u8,
+    /// No other command shall follow.
+    pub(super) is_last: bool,
 }
 
 /// How far the end has come.
@@ -90,18 +102,20 @@ impl<'a> Supervisor<'a> {
             stage: Stage::Running,
             cause: None,
             front_gone: false,
+            last: false,
             lost: false,
             loss_told: false,
         }
     }
 
-    /// Stays until the command, and what must end with it, is over. The answer is the exit code.
-    pub(super) fn stay(mut self) -> Result<u8, Failure> {
+    /// Stays until the command, and what must end with it, is over.
+    pub(super) fn stay(mut self) -> Result<Ended, Failure> {
         let mut lost = Some(self.held.lost());
         loop {
             self.reap();
             if self.is_over() {
-                return Ok(self.code());
+                let is_last = self.last || self.cause == Some(Cause::FrontGone);
+                return Ok(Ended { code: self.code(), is_last });
             }
             let until = self.due();
             let fd = (!self.front_gone).then(|| self.front.as_fd());
@@ -277,14 +291,16 @@ impl<'a> Supervisor<'a> {
                 }
             }
             Some(ToGuardian::GiveUp(_)) => self.end(Cause::FrontGone, false),
+            Some(ToGuardian::Last) => self.last = true,
             Some(ToGuardian::Go | ToGuardian::Request(_)) => {}
         }
     }
 
     /// Hands a signal to those it is meant for: what ends or suspends, to the whole tree; what
     /// programs give a meaning of their own, to the command alone.
-    fn pass_on(&self, signal: Signal) {
+    fn pass_on(&mut self, signal: Signal) {
         use Signal as S;
+        self.last |= ends_run(signal);
         match signal {
             S::SIGCHLD | S::SIGTTIN | S::SIGTTOU => {}
             S::SIGTERM | S::SIGINT | S::SIGHUP | S::SIGQUIT => self.signal_tree(signal),

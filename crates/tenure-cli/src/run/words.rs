@@ -44,6 +44,8 @@ pub(crate) struct Rules {
     pub(crate) kill_after: Duration,
     pub(crate) lost_exit_code: u8,
     pub(crate) hold_group: bool,
+    /// Ends with the command. Otherwise a candidate waits for its next turn.
+    pub(crate) once: bool,
 }
 
 /// What the front says to the guardian.
@@ -57,6 +59,8 @@ pub(crate) enum ToGuardian {
     GiveUp(u8),
     /// A signal to pass on.
     Signal(i32),
+    /// A signal that reached the command from the terminal asks us to end with it.
+    Last,
 }
 
 /// What the guardian says to the front.
@@ -68,6 +72,8 @@ pub(crate) enum ToFront {
     Stopped,
     /// The command has ended, and the lock is being given back.
     Ending,
+    /// The term is over, and the candidate waits for its next turn.
+    Waiting,
     /// All is over.
     Exit(u8),
 }
