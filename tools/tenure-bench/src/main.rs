@@ -25,9 +25,12 @@ use crate::run::{Bench, Run, Store};
 #[command(
     help_template = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}",
     before_help = "Examples:\n  \
+        tenure-bench cells\n  \
         tenure-bench command\n  \
+        tenure-bench election\n  \
         tenure-bench embedded\n  \
         tenure-bench etcd\n  \
+        tenure-bench looking\n  \
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
         tenure-bench memory --quick --json\n  \
@@ -43,12 +46,18 @@ struct Arguments {
 /// What is measured.
 #[derive(Debug, Subcommand)]
 enum Engine {
+    /// Cells on every engine with a store of its own
+    Cells(Options),
     /// The command `tenure run`, beside `flock`
     Command(Options),
+    /// Elections: fail-over and observers, on every engine that has values
+    Election(Options),
     /// The embedded engine, in directories of its own
     Embedded(Options),
     /// The etcd engine on a cluster of its own, beside two transactions written by hand
     Etcd(Options),
+    /// What looking at locks costs the store and the locks
+    Looking(Options),
     /// The memory engine, in this process
     Memory(Options),
     /// The PostgreSQL engine on servers of its own, beside what is written by hand
@@ -79,7 +88,10 @@ struct Options {
 fn main() -> ExitCode {
     let Arguments { engine } = Arguments::parse();
     let done = match engine {
+        Engine::Cells(options) => measure(&options, Store::Remote, benches::cells::benches()),
+        Engine::Looking(options) => measure(&options, Store::Remote, benches::looking::benches()),
         Engine::Command(options) => measure(&options, Store::Local, benches::command::benches()),
+        Engine::Election(options) => measure(&options, Store::Local, benches::election::benches()),
         Engine::Embedded(options) => measure(&options, Store::Local, engines::embedded::benches()),
         Engine::Etcd(options) => measure(&options, Store::Remote, engines::etcd::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),

@@ -1,12 +1,15 @@
 //! The benchmarks. They know the contract and the primitives, not which engine they measure.
 
 mod bare;
+pub(crate) mod cells;
 pub(crate) mod command;
 mod counting;
 pub(crate) mod crowd;
+pub(crate) mod election;
 pub(crate) mod etcd;
 pub(crate) mod handoff;
 pub(crate) mod held;
+pub(crate) mod looking;
 pub(crate) mod pair;
 pub(crate) mod postgres;
 pub(crate) mod processes;
@@ -15,4 +18,5 @@ pub(crate) mod redis;
 pub(crate) mod redlock;
 pub(crate) mod reentry;
 mod relay;
+mod stores;
 mod taker;

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use tempfile::TempDir;
-use tenure::{Error, ErrorKind, Tenure};
+use tenure::{Error, ErrorKind, Put, Tenure};
 
 use super::bare::Bare;
+use super::election;
 use crate::engines::embedded::failed;
 use crate::figure::Figure;
 use crate::run::Run;
@@ -34,6 +35,10 @@ pub(crate) enum Worker {
     Bare { directory: String, number: u32, times: u32, hold: u64 },
     /// Takes a lock and keeps it
     Holds { url: String },
+    /// Leads an election, with a lease of so many milliseconds
+    Leads { url: String, lease: u64 },
+    /// Writes a cell of its own, so many times
+    Puts { url: String, number: u32, times: u32 },
 }
 
 impl Worker {
@@ -54,6 +59,22 @@ impl Worker {
                 let bare = Bare::open(Path::new(directory), *number)?;
                 ready();
                 (0..*times).try_for_each(|_| bare.pair(|| keep(*hold)))
+            }
+            Self::Leads { url, lease } => {
+                let election = Tenure::blocking_connect(url)?.election(election::NAME)?;
+                let election = election.lease(Duration::from_millis(*lease));
+                let _leader = election.blocking_campaign("first")?;
+                ready();
+                Ok(())
+            }
+            Self::Puts { url, number, times } => {
+                let tenure = Tenure::blocking_connect(url)?;
+                let put = Put::new(format!("process:{number}").parse()?, [7; 64]);
+                ready();
+                for _ in 0..*times {
+                    tenure.cells().blocking_put(&put)?;
+                }
+                Ok(())
             }
             Self::Holds { url } => {
                 let tenure = Tenure::blocking_connect(url)?;
@@ -113,8 +134,19 @@ fn beside_bare(run: &Run, directory: &TempDir, times: u32, hold: u64) -> Result<
 
 /// How often a second the lock changes hands.
 fn rate(times: u32, arguments: impl Fn(u32) -> Vec<String>) -> Result<f64, Error> {
+    throughput(WORKERS, times, arguments)
+}
+
+/// Starts so many workers, each of which does something so many times; how often a second it is
+/// done by all of them.
+pub(crate) fn throughput(
+    workers: u32,
+    times: u32,
+    arguments: impl Fn(u32) -> Vec<String>,
+) -> Result<f64, Error> {
+    let count = workers;
     let mut workers = Vec::new();
-    for number in 0..WORKERS {
+    for number in 0..count {
         workers.push(Process::start(&arguments(number))?);
     }
     let start = Instant::now();
@@ -124,7 +156,7 @@ fn rate(times: u32, arguments: impl Fn(u32) -> Vec<String>) -> Result<f64, Error
     for worker in &mut workers {
         worker.ends_well()?;
     }
-    Ok(f64::from(WORKERS * times) / start.elapsed().as_secs_f64())
+    Ok(f64::from(count * times) / start.elapsed().as_secs_f64())
 }
 
 /// Milliseconds from `kill -9` of the holder to the next holder running.
@@ -155,13 +187,13 @@ pub(crate) fn takeover(run: &Run, directory: &TempDir) -> Result<Vec<Figure>, Er
 }
 
 /// A worker in a process of its own.
-struct Process {
+pub(super) struct Process {
     child: Child,
 }
 
 impl Process {
     /// Starts a worker and waits until it is ready.
-    fn start(arguments: &[String]) -> Result<Self, Error> {
+    pub(super) fn start(arguments: &[String]) -> Result<Self, Error> {
         let program =
             std::env::current_exe().map_err(|error| failed("cannot find myself", error))?;
         let child = Command::new(program)
@@ -189,7 +221,7 @@ impl Process {
         if ended.success() { Ok(()) } else { Err(broken("a worker failed")) }
     }
 
-    fn kill(&mut self) -> Result<(), Error> {
+    pub(super) fn kill(&mut self) -> Result<(), Error> {
         self.child.kill().map_err(|error| failed("cannot kill a worker", error))
     }
 }
@@ -201,6 +233,6 @@ impl Drop for Process {
     }
 }
 
-fn broken(what: &'static str) -> Error {
+pub(super) fn broken(what: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, what)
 }
