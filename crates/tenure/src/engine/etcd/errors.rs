@@ -38,6 +38,12 @@ impl CallError {
     /// Classifies a failure of the client.
     pub(super) fn from_rpc(failure: &RpcError) -> Self {
         let message = shorten(&failure.message);
+        if failure.closed_early {
+            // A server of another kind does so too: its first bytes, which are no HTTP/2 frame, may
+            // end the connection before the request is sent, and then nothing says why.
+            let what = "the server closed the connection at once, or does not speak etcd's protocol";
+            return Self::NotConnected(format!("{what} (gRPC): {message}"));
+        }
         if failure.unsent {
             return Self::NotConnected(message);
         }
@@ -193,7 +199,7 @@ mod tests {
     use crate::contract::Effect;
 
     fn failure(code: Code, message: &str, unsent: bool) -> RpcError {
-        RpcError { code, message: message.to_owned(), unsent }
+        RpcError { code, message: message.to_owned(), unsent, closed_early: false }
     }
 
     #[test]
@@ -214,6 +220,19 @@ mod tests {
         let error = broken.into_error();
         assert!(error.to_string().contains("reset"));
         assert_eq!(error.effect(), Effect::Unknown);
+    }
+
+    /// A server of another kind that speaks first may end the connection before the request is
+    /// sent. The error said that etcd may have acted, and nothing of the protocol.
+    #[test]
+    fn a_connection_that_was_closed_before_the_request_had_no_effect() {
+        let text = "operation was canceled: connection closed";
+        let canceled = RpcError { closed_early: true, ..failure(Code::Cancelled, text, true) };
+        let closed = CallError::from_rpc(&canceled);
+        assert!(closed.should_switch_member());
+        let error = closed.into_error();
+        assert!(error.is_transient() && error.to_string().contains("does not speak etcd's"));
+        assert_eq!(error.effect(), Effect::None);
     }
 
     #[test]

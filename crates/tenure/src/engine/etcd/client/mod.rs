@@ -398,16 +398,20 @@ pub struct RpcError {
     pub code: Code,
     /// The server's message, or what happened to the connection.
     pub message: String,
-    /// The connection could not be established: the request was not sent.
+    /// The request was not sent: the connection could not be established, or was closed before.
     pub unsent: bool,
+    /// The connection was established and closed before the request was sent.
+    pub closed_early: bool,
 }
 
 impl RpcError {
     fn from_status(status: &Status) -> Self {
         let mut source = status.source();
-        let (mut unsent, mut causes) = (false, String::new());
+        let (mut unconnected, mut closed_early, mut causes) = (false, false, String::new());
         while let Some(error) = source {
-            unsent |= error.is::<ConnectError>();
+            unconnected |= error.is::<ConnectError>();
+            // hyper cancels only requests that its connection has not begun to write.
+            closed_early |= error.downcast_ref().is_some_and(hyper::Error::is_canceled);
             causes = error.to_string();
             source = error.source();
         }
@@ -415,11 +419,12 @@ impl RpcError {
             message if causes.is_empty() || message.contains(&causes) => message.to_owned(),
             message => format!("{message}: {causes}"),
         };
-        Self { code: status.code(), message, unsent }
+        Self { code: status.code(), message, unsent: unconnected || closed_early, closed_early }
     }
 
     fn other(message: &str) -> Self {
-        Self { code: Code::Unavailable, message: message.to_owned(), unsent: false }
+        let message = message.to_owned();
+        Self { code: Code::Unavailable, message, unsent: false, closed_early: false }
     }
 
     /// Whether a new token may help. The server has not acted on the request.
