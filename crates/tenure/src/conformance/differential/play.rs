@@ -322,8 +322,8 @@ impl Duel {
 
     fn queues(&mut self, theirs: &Queued, ours: &Queued) -> Result<(), String> {
         self.same_arrival(theirs.arrival, ours.arrival)?;
-        // Where each expiry is an event of its own, a waiter need not be told when to ask.
-        let untold = self.at_once && theirs.first_expiry.is_none();
+        // Where each expiry is an event of its own, only the first waiter is told when to ask.
+        let untold = self.at_once && theirs.first_expiry.is_none() && theirs.place > 1;
         let alike = untold || theirs.first_expiry.is_some() == ours.first_expiry.is_some();
         if theirs.place == ours.place && alike { Ok(()) } else { Err(differ(theirs, ours)) }
     }

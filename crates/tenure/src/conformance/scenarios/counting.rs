@@ -11,6 +11,7 @@ list! { Counting:
     a_heavy_claim_is_not_overtaken_by_light_ones cites [2] needs [Counting, Queue];
     a_release_serves_as_many_as_fit cites [1, 2] needs [Counting, Queue];
     a_heavy_claim_that_gives_up_lets_the_light_ones_in cites [2, 7] needs [Counting, Queue];
+    a_light_waiter_is_notified_when_a_heavy_one_leaves cites [2, 7] needs [Counting, Queue, Push];
     a_crashed_holder_returns_its_permits cites [1, 4] needs [Counting, Queue];
     permits_of_one_owner_add_up cites [1] needs [Counting];
     kinship_gives_no_discount_on_permits cites [1, 2] needs [Counting, Queue];
@@ -85,6 +86,18 @@ fn a_heavy_claim_that_gives_up_lets_the_light_ones_in(world: &World) {
     raw.held(world, &light[0]);
     raw.held(world, &light[1]);
     raw.waits(world, &light[2]);
+}
+
+/// At etcd, the waiter behind took over what the heavy one had watched, although it fitted beside
+/// the holder: it was served at its next renewal.
+fn a_light_waiter_is_notified_when_a_heavy_one_leaves(world: &World) {
+    let (one, two) = (world.actor(), world.actor());
+    let held = world.now(one.tenure.semaphore("a", 3).unwrap().acquire()).unwrap();
+    let heavy = world.waits(two.tenure.semaphore("a", 3).unwrap().acquire_many(3));
+    let light = world.waits(two.tenure.semaphore("a", 3).unwrap().acquire_many(2));
+    drop(heavy);
+    light.done(world.stage()).unwrap().check().unwrap();
+    held.check().unwrap();
 }
 
 fn a_crashed_holder_returns_its_permits(world: &World) {

@@ -12,11 +12,22 @@ list! { Sharing:
     the_last_reader_lets_the_writer_in cites [1] needs [Sharing, Queue];
     a_dead_reader_does_not_keep_the_writer_out cites [2] needs [Sharing, Queue];
     a_writer_that_gives_up_lets_the_readers_behind_it_in cites [2, 7] needs [Sharing, Queue];
+    a_reader_is_notified_when_the_writer_before_it_leaves cites [2, 7] needs [Sharing, Queue, Push];
     a_downgrade_lets_readers_in_and_keeps_writers_out cites [1] needs [Sharing, Queue];
     a_try_to_read_behind_a_waiting_writer_is_refused cites [2] needs [Sharing, Queue];
     readers_and_writers_of_many_sessions_take_turns cites [1, 2] needs [Sharing, Queue];
     a_mutex_is_the_exclusive_side_of_a_read_write_lock cites [1] needs [Sharing, Queue];
     a_mutex_that_is_released_lets_all_waiting_readers_in cites [1, 2] needs [Sharing, Queue];
+}
+
+fn a_reader_is_notified_when_the_writer_before_it_leaves(world: &World) {
+    let (one, two) = (world.actor(), world.actor());
+    let held = world.now(one.tenure.rwlock("a").unwrap().read()).unwrap();
+    let writer = world.waits(two.tenure.rwlock("a").unwrap().write());
+    let reader = world.waits(two.tenure.rwlock("a").unwrap().read());
+    drop(writer);
+    reader.done(world.stage()).unwrap().check().unwrap();
+    held.check().unwrap();
 }
 
 fn a_mutex_is_the_exclusive_side_of_a_read_write_lock(world: &World) {

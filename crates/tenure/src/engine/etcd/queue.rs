@@ -303,20 +303,22 @@ impl Inner {
     /// holds (`held`) or has left the queue.
     pub(super) fn promote_next(self: &Arc<Self>, next: ClaimId, done: &WaitingClaim, held: bool) {
         let Some(name) = &done.queue else { return };
-        let part = |claim: &Claim| part_of(claim, name).map(|part| (part.weight(), part.shape()));
         let local = self.waiters.lock().waiting.get(&next).map(|wait| wait.local.clone());
         let Some(local) = local else { return };
-        let beside = match (part(&local.claim), part(&done.local.claim)) {
+        let part = |claim: &Claim| part_of(claim, name).map(|part| (part.weight(), part.shape()));
+        let (beside, lighter) = match (part(&local.claim), part(&done.local.claim)) {
             (Some((next, shape)), Some((done, _))) => {
-                u64::from(next) + u64::from(done) <= u64::from(shape.capacity())
+                let both = u64::from(next) + u64::from(done);
+                (both <= u64::from(shape.capacity()), next < done)
             }
-            _ => true,
+            _ => (true, true),
         };
         let specs: Vec<WatchSpec> = if held && !beside {
             // The ticket of a holder is deleted together with its hold.
             let ticket = self.keys.claim(name, KeyKind::Wait, done.local.tag);
             vec![WatchSpec::KeyDeleted(ticket, done.arrival)]
-        } else if held {
+        } else if held || lighter {
+            // A lighter claim may fit beside the holds that blocked the one that left.
             Vec::new()
         } else {
             // The claim that left was blocked by the same keys.
