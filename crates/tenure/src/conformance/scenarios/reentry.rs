@@ -8,6 +8,7 @@ use crate::primitives::{Owner, scope};
 list! { Reentry:
     an_owner_holds_until_its_last_claim_goes cites [1, 3] needs [Queue];
     an_owner_enters_again_whoever_waits cites [2] needs [Queue];
+    an_owner_enters_again_from_a_session_with_waiters cites [2] needs [Queue];
     an_owner_weighs_as_much_as_its_heaviest_claim cites [1] needs [Queue, Sharing];
     granting_an_owner_grants_its_other_tickets cites [2, 3] needs [Queue];
     a_child_enters_what_its_parent_holds cites [1, 3] needs [Queue];
@@ -45,6 +46,17 @@ fn an_owner_enters_again_whoever_waits(world: &World) {
     raw.granted(world, Ask::mutex(world, "a").of(&me).at_once());
     raw.granted(world, Ask::mutex(world, "a").of(&me));
     assert_eq!((world.holders("a").len(), world.line("a").len()), (3, 3));
+}
+
+/// A claim was placed behind a waiter of its own session, although its owner held the lock in
+/// another session, and waited for a renewal.
+fn an_owner_enters_again_from_a_session_with_waiters(world: &World) {
+    let (one, two) = (world.raw(), world.raw());
+    let me = owner();
+    one.granted(world, Ask::mutex(world, "a").of(&me));
+    two.queued(world, Ask::mutex(world, "a"));
+    two.granted(world, Ask::mutex(world, "a").of(&me));
+    assert_eq!((world.holders("a").len(), world.line("a").len()), (2, 1));
 }
 
 fn an_owner_weighs_as_much_as_its_heaviest_claim(world: &World) {

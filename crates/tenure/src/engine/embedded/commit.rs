@@ -189,7 +189,7 @@ impl Sessions {
         let last = self.commits().last_group.load(Ordering::Relaxed);
         let until = SystemClock.now() + GATHER;
         while last > 1
-            && self.commits().len() + self.store().handover().pending() < last
+            && self.commits().len() + self.store().handover().pending_writes() < last
             && SystemClock.now() < until
         {
             std::thread::sleep(GATHER / 10);
@@ -259,7 +259,7 @@ impl Sessions {
             return None;
         }
         let id = random_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-        if let Some(posted) = self.store().handover().post(id, bytes.bytes()) {
+        if let Some(posted) = self.store().handover().post(id, bytes.bytes(), writes.len()) {
             return Some((posted, writes));
         }
         self.commits().put_back(writes);

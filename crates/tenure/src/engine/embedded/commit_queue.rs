@@ -185,7 +185,7 @@ impl Sessions {
         else {
             return;
         };
-        while self.store().handover().pending() < wanted {
+        while self.store().handover().pending_writes() < wanted {
             std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(CommitHook::DieBeforeCommit(_)) = hook {

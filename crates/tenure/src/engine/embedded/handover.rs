@@ -56,6 +56,8 @@ struct HandoverSlot {
     state: AtomicU32,
     request_len: AtomicU32,
     reply_len: AtomicU32,
+    /// How many writes the request has.
+    writes: AtomicU32,
     id: AtomicU64,
     request: UnsafeCell<[u8; REQUEST]>,
     reply: UnsafeCell<[u8; REPLY]>,
@@ -119,9 +121,11 @@ impl Handover {
         Ok(handover)
     }
 
-    /// Posts a request with an id of its own. Returns `None` if it is too long or no slot is free.
-    pub(super) fn post(&self, id: u64, request: &[u8]) -> Option<Posted<'_>> {
+    /// Posts a request of so many writes with an id of its own. Returns `None` if it is too long or
+    /// no slot is free.
+    pub(super) fn post(&self, id: u64, request: &[u8], writes: usize) -> Option<Posted<'_>> {
         let len = u32::try_from(request.len()).ok().filter(|_| request.len() <= REQUEST)?;
+        let writes = u32::try_from(writes).ok()?;
         self.slots().iter().find_map(|slot| {
             let owner = slot.mutex.try_lock(self.pid)?;
             if !matches!(slot.state.load(Ordering::Acquire), FREE | DONE) {
@@ -135,6 +139,7 @@ impl Handover {
                 std::ptr::copy_nonoverlapping(request.as_ptr(), area, request.len());
             }
             slot.request_len.store(len, Ordering::Relaxed);
+            slot.writes.store(writes, Ordering::Relaxed);
             slot.id.store(id, Ordering::Relaxed);
             slot.state.store(POSTED, Ordering::Release);
             Some(Posted { slot, _owner: owner })
@@ -177,11 +182,12 @@ impl Handover {
         slot.state.store(DONE, Ordering::Release);
     }
 
-    /// Counts the requests that are posted or taken.
-    pub(super) fn pending(&self) -> usize {
+    /// Counts the writes of the requests that are posted or taken.
+    pub(super) fn pending_writes(&self) -> usize {
         let pending =
             |slot: &&HandoverSlot| matches!(slot.state.load(Ordering::Acquire), POSTED | TAKEN);
-        self.slots().iter().filter(pending).count()
+        let writes = |slot: &HandoverSlot| slot.writes.load(Ordering::Relaxed) as usize;
+        self.slots().iter().filter(pending).map(writes).sum()
     }
 
     fn slots(&self) -> &Slots {
@@ -239,8 +245,8 @@ mod tests {
     #[test]
     fn a_request_is_taken_and_its_reply_comes_back() {
         let (owner, committer) = two_processes();
-        let posted = owner.post(7, b"request").unwrap();
-        assert_eq!((posted.reply(), committer.pending()), (None, 1));
+        let posted = owner.post(7, b"request", 3).unwrap();
+        assert_eq!((posted.reply(), committer.pending_writes()), (None, 3));
         let taken = committer.take();
         assert_eq!((taken.len(), taken[0].id, taken[0].bytes.as_slice()), (1, 7, &b"request"[..]));
         // The next committer reads the same, if this one has died.
@@ -249,31 +255,32 @@ mod tests {
         assert!(committer.take().is_empty());
         assert_eq!(posted.reply().unwrap(), b"reply");
         drop(posted);
-        assert_eq!(committer.pending(), 0);
+        assert_eq!(committer.pending_writes(), 0);
     }
 
     #[test]
     fn a_request_can_be_withdrawn_until_it_is_taken() {
         let (owner, committer) = two_processes();
-        assert_eq!(owner.post(1, b"one").unwrap().withdraw(), Withdrawal::Unseen);
+        assert_eq!(owner.post(1, b"one", 1).unwrap().withdraw(), Withdrawal::Unseen);
         assert!(committer.take().is_empty());
-        let posted = owner.post(2, b"two").unwrap();
+        let posted = owner.post(2, b"two", 1).unwrap();
         let taken = committer.take();
         assert_eq!(posted.withdraw(), Withdrawal::Taken);
         // The slot is passed over until the committer has replied, and then used again.
-        let next = owner.post(3, b"three").unwrap();
+        let next = owner.post(3, b"three", 1).unwrap();
         assert_ne!(committer.take()[1].slot, taken[0].slot);
         committer.reply(taken[0].slot, b"");
-        assert_eq!(owner.post(4, b"four").map(|_| ()), Some(()));
+        assert_eq!(owner.post(4, b"four", 1).map(|_| ()), Some(()));
         drop(next);
     }
 
     #[test]
     fn what_is_too_long_or_too_much_is_not_posted() {
         let (owner, _committer) = two_processes();
-        assert!(owner.post(1, &vec![0; REQUEST + 1]).is_none());
-        let all: Vec<_> = (0..SLOTS).map(|id| owner.post(id as u64, &vec![0; REQUEST])).collect();
-        assert!(all.iter().all(Option::is_some) && owner.post(99, b"x").is_none());
+        assert!(owner.post(1, &vec![0; REQUEST + 1], 1).is_none());
+        let all: Vec<_> =
+            (0..SLOTS).map(|id| owner.post(id as u64, &vec![0; REQUEST], 1)).collect();
+        assert!(all.iter().all(Option::is_some) && owner.post(99, b"x", 1).is_none());
     }
 
     #[test]

@@ -370,7 +370,7 @@ impl Inner {
     }
 
     /// Returns the verdict of a claim whose turn was checked right after it was queued.
-    async fn verdict_after_check(
+    pub(super) async fn verdict_after_check(
         &self,
         local: &LocalClaim,
         otherwise: Verdict,

@@ -247,10 +247,19 @@ impl Inner {
         found.add(&self.keys, name, &deciding)?;
         let queued = self.place_of_newest(&found, claim, name, tickets, revision);
         self.claims.set_phase(claim.id, ClaimPhase::Waiting);
-        if self.claims.get(claim.id).is_some() {
-            self.begin_appended_wait(&local, name, revision);
-        } else {
+        if self.claims.get(claim.id).is_none() {
             self.waiters.lock().free_tag(name, local.tag);
+            return Ok(Some(Verdict::Queued(queued)));
+        }
+        self.begin_appended_wait(&local, name, revision);
+        let owner = claim.lineage.owner();
+        let others = found.slots.get(name).into_iter().flatten().filter(|seen| seen.id != claim.id);
+        if others.into_iter().any(|seen| seen.record.claim.lineage.includes(owner)) {
+            // The owner holds the slot through another engine, so the claim does not have to wait
+            // for the claims before it.
+            self.check_turn(claim.id).await;
+            let queued = Verdict::Queued(queued);
+            return self.verdict_after_check(&local, queued).await.map(Some);
         }
         Ok(Some(Verdict::Queued(queued)))
     }
