@@ -54,6 +54,8 @@ const NAMES: [[&str; 6]; 5] = [
 
 const TASKS: u32 = 64;
 const PROCESSES: u32 = 8;
+/// As many writers as there are tasks in one process.
+const TASKS_EACH: u32 = TASKS / PROCESSES;
 
 pub(crate) fn benches() -> Vec<Bench> {
     use StoreKind::{Embedded, Etcd, Memory, Postgres, Redis};
@@ -71,7 +73,7 @@ fn measure(run: &Run, kind: StoreKind, names: &[&'static str; 6]) -> Result<Vec<
     let calls = run.count(5, if kind == StoreKind::Memory { 20_000 } else { 400 });
     let (get, put, refused) = singly(run, &tenure, calls)?;
     let together =
-        tasks(run, &tenure, run.count(1, if kind == StoreKind::Memory { 200 } else { 20 }))?;
+        tasks(run, &tenure, run.count(1, if kind == StoreKind::Memory { 200 } else { 50 }))?;
     let note = "puts a second of 64 tasks, x one by one";
     let together = Figure::new(names[3], together, "1/s", note).relative_to(1e6 / put);
     let aim = kind == StoreKind::Embedded;
@@ -84,10 +86,11 @@ fn measure(run: &Run, kind: StoreKind, names: &[&'static str; 6]) -> Result<Vec<
     ];
     if kind != StoreKind::Memory {
         let times = run.count(2, 100);
-        let rate = throughput(PROCESSES, times, |number| {
-            vec!["puts".into(), store.url.clone(), number.to_string(), times.to_string()]
+        let rate = throughput(PROCESSES, TASKS_EACH * times, |number| {
+            let counts = [number, TASKS_EACH, times].map(|count| count.to_string());
+            ["puts".to_owned(), store.url.clone()].into_iter().chain(counts).collect()
         })?;
-        let note = "puts a second of 8 processes, x one by one";
+        let note = "puts a second of 8 processes with 8 tasks each, x one by one";
         figures.push(judged(Figure::new(names[4], rate, "1/s", note).relative_to(1e6 / put)));
     }
     let (watch, handoff) = watched(run, &store.url, run.count(3, 200))?;
@@ -127,22 +130,30 @@ fn tasks(run: &Run, tenure: &Tenure, each: u32) -> Result<f64, Error> {
     let tenure = tenure.clone();
     run.in_task(async move {
         let start = Instant::now();
-        let mut tasks = JoinSet::new();
-        for task in 0..TASKS {
-            let (tenure, name) = (tenure.clone(), format!("bench:{task}").parse::<Name>()?);
-            tasks.spawn(async move {
-                let put = Put::new(name, [7; 64]);
-                for _ in 0..each {
-                    tenure.cells().put(&put).await?;
-                }
-                Ok::<(), Error>(())
-            });
-        }
-        for ended in tasks.join_all().await {
-            ended?;
-        }
+        put_from_tasks(&tenure, "bench", TASKS, each).await?;
         Ok(f64::from(TASKS * each) / start.elapsed().as_secs_f64())
     })
+}
+
+/// Starts tasks that write a cell of their own so many times, and waits for all of them.
+pub(super) async fn put_from_tasks(
+    tenure: &Tenure,
+    prefix: &str,
+    tasks: u32,
+    each: u32,
+) -> Result<(), Error> {
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        let (tenure, name) = (tenure.clone(), format!("{prefix}:{task}").parse::<Name>()?);
+        running.spawn(async move {
+            let put = Put::new(name, [7; 64]);
+            for _ in 0..each {
+                tenure.cells().put(&put).await?;
+            }
+            Ok::<(), Error>(())
+        });
+    }
+    running.join_all().await.into_iter().collect()
 }
 
 /// Microseconds from a put to its change in a watch of another session, and from a release to the

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use tempfile::TempDir;
-use tenure::{Error, ErrorKind, Put, Tenure};
+use tenure::{Error, ErrorKind, Tenure};
 
 use super::bare::Bare;
-use super::election;
+use super::{cells, election};
 use crate::engines::embedded::failed;
 use crate::figure::Figure;
 use crate::run::Run;
@@ -37,8 +37,8 @@ pub(crate) enum Worker {
     Holds { url: String },
     /// Leads an election, with a lease of so many milliseconds
     Leads { url: String, lease: u64 },
-    /// Writes a cell of its own, so many times
-    Puts { url: String, number: u32, times: u32 },
+    /// Writes cells of its own from so many tasks, each so many times
+    Puts { url: String, number: u32, tasks: u32, times: u32 },
 }
 
 impl Worker {
@@ -67,14 +67,17 @@ impl Worker {
                 ready();
                 Ok(())
             }
-            Self::Puts { url, number, times } => {
-                let tenure = Tenure::blocking_connect(url)?;
-                let put = Put::new(format!("process:{number}").parse()?, [7; 64]);
-                ready();
-                for _ in 0..*times {
-                    tenure.cells().blocking_put(&put)?;
-                }
-                Ok(())
+            Self::Puts { url, number, tasks, times } => {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .map_err(|error| failed("cannot make a runtime", error))?;
+                let prefix = format!("process:{number}");
+                runtime.block_on(async {
+                    let tenure = Tenure::connect(url).await?;
+                    ready();
+                    cells::put_from_tasks(&tenure, &prefix, *tasks, *times).await
+                })
             }
             Self::Holds { url } => {
                 let tenure = Tenure::blocking_connect(url)?;
