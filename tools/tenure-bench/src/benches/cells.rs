@@ -85,7 +85,7 @@ fn measure(run: &Run, kind: StoreKind, names: &[&'static str; 6]) -> Result<Vec<
         judged(together),
     ];
     if kind != StoreKind::Memory {
-        let times = run.count(2, 100);
+        let times = run.count(2, 400);
         let rate = throughput(PROCESSES, TASKS_EACH * times, |number| {
             let counts = [number, TASKS_EACH, times].map(|count| count.to_string());
             ["puts".to_owned(), store.url.clone()].into_iter().chain(counts).collect()
