@@ -34,6 +34,11 @@ macro_rules! engine {
             }
 
             #[test]
+            fn engine_and_rules_agree_on_programs_of_cells() {
+                cell_programs(&$harness);
+            }
+
+            #[test]
             fn kept_programs_agree_and_take_every_path() {
                 kept_programs(&$harness);
             }
@@ -61,6 +66,19 @@ fn random_programs(harness: &dyn Harness) {
             Ok(ran) => println!("{}: {ran} steps agree", harness.promises().engine),
             Err(failure) => panic!("{}: {failure}", harness.promises().engine),
         }
+    }
+}
+
+fn cell_programs(harness: &dyn Harness) {
+    let fewer = match harness.promises().engine {
+        "memory" => 1,
+        "embedded" => 10,
+        _ => 60,
+    };
+    let seeds = 0..programs() / fewer;
+    match differential::run_cells(harness, seeds, 40) {
+        Ok(ran) => println!("{}: {ran} steps agree", harness.promises().engine),
+        Err(difference) => panic!("{}: {difference}", harness.promises().engine),
     }
 }
 

@@ -4,12 +4,14 @@
 //! A difference is shrunk to the fewest steps that still show it and printed as text that can be
 //! replayed with [`replay`]. Programs that once found a bug are kept as files and run for ever.
 
+mod cells;
 mod play;
 mod program;
 mod shrink;
 
 use std::fmt;
 
+pub use cells::run_cells;
 pub use play::Difference;
 pub use program::{Program, ProgramStep};
 

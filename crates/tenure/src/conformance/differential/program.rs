@@ -178,10 +178,10 @@ impl Maker<'_> {
 }
 
 /// Numbers from a seed (`SplitMix64`).
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub(super) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -189,7 +189,7 @@ impl Dice {
         (x ^ (x >> 31)) % sides
     }
 
-    fn below(&mut self, limit: usize) -> usize {
+    pub(super) fn below(&mut self, limit: usize) -> usize {
         usize::try_from(self.roll(limit as u64)).unwrap_or(0)
     }
 }

@@ -38,6 +38,12 @@ fn fence(number: u64) -> Expect {
     Expect::Fence(Fence::new(number))
 }
 
+/// An id for a write through a session, whose clock is the suite's: by the clock of the machine, an
+/// id is as old as the machine has been running for less than the suite's clock says.
+fn new_id(world: &World) -> WriteId {
+    WriteId::made_at(world.stage().clock().now())
+}
+
 #[track_caller]
 fn done(verdict: BatchVerdict) -> Version {
     match verdict {
@@ -268,7 +274,7 @@ fn a_repeat_that_travels_longer_than_the_first_attempt_writes_nothing(world: &Wo
     let tenure = builder.open(Arc::clone(&link) as _).expect("a session opens");
     link.trouble_call(0, Fault::LoseReply);
     gate.close();
-    let mine = put("k", "mine").id(WriteId::made_at(world.stage().clock().now()));
+    let mine = put("k", "mine").id(new_id(world));
     let mut write = Waiting::start(async move { tenure.cells().put(&mine).await });
     world.until("the repeat is under way", || write.poll() || link.calls() == 2);
     let first = other.get("k").expect("the first attempt arrived").version;
@@ -292,7 +298,7 @@ fn no_fault_of_the_link_writes_twice(world: &World) {
     for (round, fault) in Fault::CALLS.into_iter().enumerate() {
         let (actor, cell) = (world.actor(), format!("k{round}"));
         actor.link.trouble_call(actor.link.calls(), fault);
-        let (tenure, mine) = (actor.tenure.clone(), put(&cell, "mine").id(WriteId::new()));
+        let (tenure, mine) = (actor.tenure.clone(), put(&cell, "mine").id(new_id(world)));
         let write = Waiting::start(async move { tenure.cells().put(&mine).await });
         let PutVerdict::Done(version) = world.served(write).unwrap() else {
             panic!("{fault:?}: written in the end")
@@ -301,7 +307,7 @@ fn no_fault_of_the_link_writes_twice(world: &World) {
         // A copy that was held back arrives before one of these, and must change nothing.
         let last = other.write(put(&cell, "other"));
         for _ in 0..3 {
-            let (tenure, extra) = (actor.tenure.clone(), put("extra", "x").id(WriteId::new()));
+            let (tenure, extra) = (actor.tenure.clone(), put("extra", "x").id(new_id(world)));
             world.now(async move { tenure.cells().put(&extra).await }).unwrap();
         }
         assert_eq!(other.get(&cell).unwrap().version, last, "{fault:?}: a late copy was written");
@@ -311,7 +317,7 @@ fn no_fault_of_the_link_writes_twice(world: &World) {
 fn a_dropped_write_is_done_or_not_done(world: &World) {
     let (actor, other) = (world.actor(), CellClient::new(world));
     let old = other.write(put("k", "old"));
-    let mine = put("k", "mine").expect(Expect::Version(old)).id(WriteId::new());
+    let mine = put("k", "mine").expect(Expect::Version(old)).id(new_id(world));
     let (tenure, dropped) = (actor.tenure.clone(), mine.clone());
     drop(Waiting::start(async move { tenure.cells().put(&dropped).await }));
     world.settle();
