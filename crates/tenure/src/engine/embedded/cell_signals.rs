@@ -233,9 +233,11 @@ impl CellSignals {
         Ok(())
     }
 
+    /// Removes the files of a process. The socket first: committers find a process by the file with
+    /// its ranges, so that one which ends in between leaves nothing that is not found.
     fn remove_files(&self, id: SessionId) {
-        let _ = std::fs::remove_file(self.directory.join(file_name(id)));
         let _ = std::fs::remove_file(self.directory.join(datagrams::file_name(id)));
+        let _ = std::fs::remove_file(self.directory.join(file_name(id)));
     }
 
     /// Removes the files of this process: the store is closed in it.
