@@ -169,7 +169,11 @@ fn after_a_lost_connection_a_gap_and_the_present_state_follow() {
         let meanwhile = format!("meanwhile {round}");
         put(&writing, "w:1", &meanwhile);
         proxy.refuse(false);
-        assert!(changes.until("w:1", &meanwhile), "a gap is told");
+        if !changes.until("w:1", &meanwhile) {
+            // A read that was under way when the connections were cut is repeated as soon as calls
+            // get through, which may be before the listener is back.
+            assert_eq!(changes.next(), CellChange::Gap, "a gap is told");
+        }
         let after = format!("after {round}");
         put(&writing, "w:1", &after);
         changes.until("w:1", &after);
