@@ -85,6 +85,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
+pub mod deadlock;
 pub mod engine;
 mod ledger;
 // Public, because an engine of another crate has to keep to the same limits as the conformance
@@ -105,7 +106,7 @@ mod sync;
 pub mod time;
 
 pub use contract::{
-    About, Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, ClaimId, Conflict,
+    About, Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, ClaimId, Conduct, Conflict,
     ConflictCause, Effect, Error, ErrorKind, Evicted, Expect, Fence, Fencing, Finding, Health,
     HolderView, Label, Lineage, Loss, Name, NameClasses, Namespace, OwnerId, Ownership, Page, Part,
     Pattern, Place, Promises, Put, PutVerdict, Query, SessionId, SessionView, Shape, SlotView,
@@ -118,7 +119,7 @@ pub use primitives::{
     blocking_scope, scope,
 };
 pub use session::{
-    CallOutcome, CellChange, CellWatch, Closed, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
+    CallOutcome, CellChange, CellWatch, Closed, DeadlockMode, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
     Witness, block_on,
 };
 

@@ -47,6 +47,23 @@ pub const NAMED_HOLDERS: usize = 8;
 pub const PAGE: usize = 1_000;
 /// Most slots in a picture of what can be reached from an owner.
 pub const REACH_SLOTS: usize = 4_096;
+/// Most holds and waits that one verdict on a deadlock compares: an etcd transaction takes 128
+/// comparisons, and a Redis serves no other client meanwhile. A larger deadlock is reported.
+pub const DEADLOCK_FACTS: usize = 120;
+/// Longest description of a deadlock that its victim receives, in bytes of UTF-8.
+pub const DEADLOCK_WORDS: usize = 1_536;
+/// How many members of a deadlock its description names.
+pub const NAMED_MEMBERS: usize = 8;
+/// How long a claim waits before it looks for a deadlock, unless the builder says otherwise.
+pub const DEADLOCK_DELAY: Duration = Duration::from_secs(1);
+/// Shortest and longest time that a claim waits before it looks for a deadlock.
+pub const MIN_DEADLOCK_DELAY: Duration = Duration::from_millis(10);
+/// See [`MIN_DEADLOCK_DELAY`].
+pub const MAX_DEADLOCK_DELAY: Duration = Duration::from_secs(60 * 60);
+/// How often work is run again that was refused as a deadlock's victim.
+pub const DEADLOCK_RETRIES: u32 = 16;
+/// Largest victim priority, and smallest if negative.
+pub const VICTIM_PRIORITY: i8 = 100;
 /// Largest value of a cell, in bytes.
 pub const CELL_BYTES: usize = 256 * 1024;
 /// Most cells in one batch.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Claim, ClaimRef, Engine, Evicted, Eviction, Fence, Fencing, Pending, Promises, Query, Raised,
+    Claim, ClaimRef, DeadlockHandling, Engine, Evicted, Eviction, Fence, Fencing, Pending, Promises, Query, Raised,
     Release, Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verdict, Wake,
     optional_objects,
 };
@@ -22,6 +22,7 @@ const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    deadlocks: DeadlockHandling::Unseen,
     wake: Wake::Push,
     survives: &[],
     replicas: false,
@@ -111,6 +112,7 @@ impl Engine for Store {
         partitions => None,
         diagnostics => None,
         ownership_proof => None,
+        deadlocks => None,
         local => None,
     );
 }

@@ -16,12 +16,23 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("time", &["sync", "limits"]),
     ("contract", &["time", "sync", "limits"]),
     ("ledger", &["contract", "time", "limits", "seeded"]),
+    ("deadlock", &["contract", "limits"]),
     ("engine", &["contract", "ledger", "time", "sync", "process", "limits"]),
-    ("session", &["contract", "time", "sync", "process", "limits", "seeded"]),
-    ("primitives", &["session", "contract", "engine", "time", "limits"]),
+    ("session", &["contract", "deadlock", "time", "sync", "process", "limits", "seeded"]),
+    ("primitives", &["session", "contract", "deadlock", "engine", "time", "limits"]),
     (
         "conformance",
-        &["primitives", "session", "engine", "ledger", "contract", "time", "limits", "seeded"],
+        &[
+            "primitives",
+            "session",
+            "engine",
+            "ledger",
+            "deadlock",
+            "contract",
+            "time",
+            "limits",
+            "seeded",
+        ],
     ),
 ];
 

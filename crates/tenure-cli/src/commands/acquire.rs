@@ -121,6 +121,7 @@ fn detached(settings: &Settings, wanted: &Wanted, owner: &Owner) -> Result<Claim
             pid: getppid().as_raw().unsigned_abs(),
             place: None,
             label: wanted.label.as_deref().map(Label::try_from).transpose()?,
+            conduct: Conduct::default(),
         },
     })
 }

@@ -13,7 +13,7 @@ use super::cell_link::WatchFilters;
 use super::gate::RequestGate;
 use super::world::cells_of;
 use crate::contract::{
-    Batch, Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
+    Batch, Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
     FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
     Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
 };
@@ -328,6 +328,10 @@ impl Engine for Link {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.inner.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.inner.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

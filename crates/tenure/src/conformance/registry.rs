@@ -8,7 +8,7 @@ use super::harness::Harness;
 use super::promises::sentence;
 use super::scenarios;
 use super::world::World;
-use crate::contract::{Promises, Wake};
+use crate::contract::{DeadlockHandling, Promises, Wake};
 
 /// What a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +28,7 @@ pub enum ScenarioGroup {
     Waiting,
     Loss,
     Inspection,
+    Deadlocks,
     Cells,
     Election,
     Hostile,
@@ -35,7 +36,7 @@ pub enum ScenarioGroup {
 
 impl ScenarioGroup {
     /// All groups.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Exclusion,
         Self::Expiry,
         Self::Fencing,
@@ -50,6 +51,7 @@ impl ScenarioGroup {
         Self::Waiting,
         Self::Loss,
         Self::Inspection,
+        Self::Deadlocks,
         Self::Cells,
         Self::Election,
         Self::Hostile,
@@ -95,6 +97,8 @@ pub enum Need {
     Cells,
     /// A floor of fences that can be raised.
     FenceFloor,
+    /// Verdicts on deadlocks.
+    Deadlocks,
 }
 
 impl Need {
@@ -109,6 +113,7 @@ impl Need {
             Self::Push => promises.wake == Wake::Push,
             Self::Cells => promises.cells,
             Self::FenceFloor => promises.fence_floor,
+            Self::Deadlocks => promises.deadlocks == DeadlockHandling::Broken,
         }
     }
 }

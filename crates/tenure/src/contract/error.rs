@@ -72,6 +72,8 @@ pub enum Verb {
     Inspect,
     /// Forced release.
     Evict,
+    /// Refusing a waiting claim to break a deadlock.
+    RefuseVictim,
     /// Raising the fences of a namespace.
     RaiseFences,
     /// Reading or writing a cell.
@@ -388,6 +390,7 @@ impl fmt::Display for Verb {
             Self::Release => "release",
             Self::Inspect => "inspect",
             Self::Evict => "evict",
+            Self::RefuseVictim => "refuse victim",
             Self::RaiseFences => "raise fences",
             Self::Cell => "cell",
         })

@@ -11,6 +11,7 @@ mod batch;
 mod cells;
 mod claim;
 mod class;
+mod deadlock;
 mod doctor;
 mod error;
 mod ids;
@@ -37,6 +38,10 @@ pub use claim::{
     About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
 };
 pub use class::NameClasses;
+pub(crate) use deadlock::MARKER_KIND;
+pub use deadlock::{
+    ClaimAt, Conduct, DeadlockCase, Deadlocks, VictimVerdict, concurrency_marker,
+};
 pub use doctor::{Finding, Health};
 pub use error::{Effect, Error, ErrorKind, Verb};
 pub(crate) use ids::IdMap;
@@ -50,7 +55,7 @@ pub use optional::{
     Diagnostics, FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Replication,
 };
 pub use ownership::Ownership;
-pub use promises::{Fencing, Promises, Survives, Wake};
+pub use promises::{DeadlockHandling, Fencing, Promises, Survives, Wake};
 pub use verdict::{
     Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Raised, Refusal, Released, Renewed,
     Signal, Verdict,
@@ -111,6 +116,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Transactions of the store in which a grant can be checked.
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof>;
+
+    /// Verdicts on deadlocks. Promised as [`Promises::deadlocks`].
+    fn deadlocks(&self) -> Option<&dyn Deadlocks>;
 
     /// Sessions that are processes of this host.
     fn local(&self) -> Option<&dyn LocalSessions>;

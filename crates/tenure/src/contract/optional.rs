@@ -106,6 +106,9 @@ macro_rules! optional_objects {
     (@ $engine:ident ownership_proof $object:expr) => {
         fn ownership_proof(&$engine) -> Option<&dyn $crate::contract::OwnershipProof> { $object }
     };
+    (@ $engine:ident deadlocks $object:expr) => {
+        fn deadlocks(&$engine) -> Option<&dyn $crate::contract::Deadlocks> { $object }
+    };
     (@ $engine:ident local $object:expr) => {
         fn local(&$engine) -> Option<&dyn $crate::contract::LocalSessions> { $object }
     };

@@ -29,6 +29,8 @@ pub struct Promises {
     pub atomic_sets: bool,
     /// Cells: versioned values for what is not a lock.
     pub cells: bool,
+    /// What is done about deadlocks.
+    pub deadlocks: DeadlockHandling,
     /// How a waiter learns that it was granted.
     pub wake: Wake,
     /// What a held lock survives.
@@ -66,6 +68,17 @@ pub enum Fencing {
     Strict,
     /// Always while the store keeps its memory; after a loss of it as far as clocks agree.
     ClockBounded,
+}
+
+/// What is done about owners that wait for each other for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadlockHandling {
+    /// Found, and broken: the store compares the facts and refuses one wait in one atomic step.
+    Broken,
+    /// Found and reported: the store cannot compare all facts in one step, so no wait is refused.
+    Reported,
+    /// Not found: the store keeps no queue in which waits could be seen.
+    Unseen,
 }
 
 /// How a waiter learns that it was granted.

@@ -10,6 +10,7 @@
 
 pub(crate) mod cells;
 mod claim;
+mod deadlock;
 mod holds;
 mod inspect;
 mod line;

@@ -9,7 +9,7 @@ use super::tenure::Tenure;
 use crate::contract::{Engine, Error, ErrorKind, Namespace, Verb};
 use crate::engine::{self, Terms};
 use crate::limits;
-use crate::session::{Session, Settings, Wait, Wanted, Witness, block_on};
+use crate::session::{DeadlockMode, Session, Settings, Wait, Wanted, Witness, block_on};
 use crate::time::{Clock, SystemClock};
 
 /// The settings of a [`Tenure`]. Made by [`Tenure::builder`].
@@ -129,6 +129,28 @@ impl Builder {
         self
     }
 
+    /// What to do about deadlocks: owners that hold locks and wait for each other for ever. Default
+    /// [`DeadlockMode::Break`]: one wait of each deadlock fails with
+    /// [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock).
+    pub fn deadlocks(mut self, mode: DeadlockMode) -> Self {
+        self.settings.deadlocks.mode = mode;
+        self
+    }
+
+    /// How long a claim waits before it looks for a deadlock. Default 1 s, from 10 ms to an hour. A
+    /// wait that ends before makes no call for it.
+    pub fn deadlock_delay(mut self, delay: Duration) -> Self {
+        self.settings.deadlocks.delay = delay;
+        self
+    }
+
+    /// The victim priority of locks that do not say otherwise, see
+    /// [`Mutex::victim_priority`](crate::Mutex::victim_priority).
+    pub fn victim_priority(mut self, priority: i8) -> Self {
+        self.options.set_victim_priority(priority);
+        self
+    }
+
     /// Adds a preset, or replaces one of the same name.
     pub fn preset(mut self, preset: Preset) -> Self {
         if let Err(error) = self.presets.add(preset) {
@@ -236,6 +258,8 @@ impl Builder {
             self.presets.check(max_lease)?;
             between("call limit", call, Duration::from_millis(1), Duration::from_secs(60))?;
             between("close limit", self.settings.close, Duration::ZERO, limits::MAX_LEASE)?;
+            let (least, most) = (limits::MIN_DEADLOCK_DELAY, limits::MAX_DEADLOCK_DELAY);
+            between("deadlock delay", self.settings.deadlocks.delay, least, most)?;
             let shortest = Duration::from_millis(1);
             let connect = self.connect.unwrap_or(shortest);
             between("connect timeout", connect, shortest, limits::MAX_WAIT)?;

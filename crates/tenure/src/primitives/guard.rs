@@ -227,6 +227,43 @@ macro_rules! guard {
                 block_on(self.release())
             }
 
+            /// Says that this guard leaves the flow of its owner: it moves to another task, or to
+            /// another part of the program that may release it while the owner waits. Until the
+            /// guard is released, the owner counts as able to run, so that no deadlock is seen
+            /// where there is none. A guard of a lock that was acquired outside a scope needs no
+            /// such word. An upgrade or downgrade makes a new guard: say it again.
+            ///
+            /// # Errors
+            /// If the store cannot be reached, or the session is closed.
+            ///
+            /// # Cancel safety
+            /// Dropping the future leaves the guard as it was.
+            ///
+            /// # Examples
+            /// ```
+            /// # tenure::block_on(async {
+            /// let tenure = tenure::Tenure::connect("memory:").await?;
+            /// let guard = tenure::scope(async {
+            ///     let mut guard = tenure.mutex("reports")?.lock().await?;
+            ///     guard.detach().await?; // it outlives the scope
+            ///     Ok::<_, tenure::Error>(guard)
+            /// })
+            /// .await?;
+            /// guard.release().await?;
+            /// # Ok::<(), tenure::Error>(()) }).unwrap();
+            /// ```
+            pub async fn detach(&mut self) -> Result<(), Error> {
+                self.lease.detach().await
+            }
+
+            /// The blocking form of [`detach`](Self::detach).
+            ///
+            /// # Errors
+            /// As [`detach`](Self::detach).
+            pub fn blocking_detach(&mut self) -> Result<(), Error> {
+                block_on(self.detach())
+            }
+
             /// Where the lock stands in its store, for a comparison in a transaction of your own;
             /// of a set, its first name. One call. [`Ownership`] has an example.
             ///

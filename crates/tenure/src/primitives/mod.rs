@@ -3,6 +3,7 @@
 
 mod builder;
 mod cells;
+mod deadlock;
 mod election;
 mod exchange;
 mod family;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::owner::Owner;
 use super::preset::{Preset, Presets};
 use crate::contract::{
-    About, Error, ErrorKind, Label, Lineage, OwnerId, Part, Parts, Place, Promises, Shape, short,
+    About, Conduct, Error, ErrorKind, Label, Lineage, OwnerId, Part, Parts, Place, Promises, Shape, short,
 };
 use crate::engine::built_in;
 use crate::limits;
-use crate::session::{AcquireRequest, Core, Wait};
+use crate::session::{AcquireRequest, Core, DeadlockMode, Wait};
 
 /// What a lock was told, or takes from its `Tenure`.
 #[derive(Clone, Debug)]
@@ -24,6 +24,7 @@ pub(super) struct Options {
     preset: Option<Arc<Preset>>,
     pub(super) label: Option<Label>,
     pub(super) owner: Option<Owner>,
+    pub(super) victim_priority: i8,
     pub(super) presets: Arc<Presets>,
     /// The first mistake, told when the lock is asked for.
     pub(super) mistake: Option<Error>,
@@ -42,6 +43,7 @@ impl Options {
             preset: None,
             label: None,
             owner: None,
+            victim_priority: 0,
             presets,
             mistake: None,
             set_on_lock: None,
@@ -58,6 +60,17 @@ impl Options {
         match Label::try_from(text) {
             Ok(label) => self.label = Some(label),
             Err(error) => self.mistake(error),
+        }
+    }
+
+    pub(super) fn set_victim_priority(&mut self, priority: i8) {
+        let most = limits::VICTIM_PRIORITY;
+        if (-most..=most).contains(&priority) {
+            self.victim_priority = priority;
+        } else {
+            let what = format!("a victim priority is {} to {most}, not {priority}", -most);
+            let help = "of the members of a deadlock, the one with the lowest is refused";
+            self.mistake(Error::new(ErrorKind::InvalidOption, what).with_help(help));
         }
     }
 
@@ -108,6 +121,7 @@ impl Options {
             // The place in the code of a helper process would explain nothing.
             place: core.settings().pid.is_none().then_some(Place::Here(place)),
             label: self.label.clone(),
+            conduct: self.conduct(core, scoped),
         };
         Ok(AcquireRequest {
             parts,
@@ -120,6 +134,18 @@ impl Options {
             replaces: None,
             about,
         })
+    }
+
+    /// How the deadlock detector treats the claim.
+    fn conduct(&self, core: &Core, scoped: bool) -> Conduct {
+        let breaks = core.settings().deadlocks.mode == DeadlockMode::Break;
+        let owner = self.owner.clone().or_else(Owner::current);
+        Conduct {
+            breakable: scoped && breaks,
+            held_up: owner.map_or(0, |owner| owner.waiting_parents()),
+            priority: self.victim_priority,
+            flow: 0,
+        }
     }
 
     /// The owner that was given, or that of the surrounding scope, or one for this claim alone.
@@ -255,6 +281,13 @@ macro_rules! option_methods {
         /// messages.
         pub fn label(mut self, label: &str) -> Self {
             self.options.on_lock("label").set_label(label);
+            self
+        }
+
+        /// Who gives way in a deadlock: of its members, the wait with the lowest priority is
+        /// refused. From -100 to 100, default 0.
+        pub fn victim_priority(mut self, priority: i8) -> Self {
+            self.options.on_lock("victim_priority").set_victim_priority(priority);
             self
         }
 

@@ -27,6 +27,8 @@ use crate::contract::{Error, ErrorKind, Lineage, OwnerId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     lineage: Lineage,
+    /// How many of the nearest ancestors do nothing until this owner has ended.
+    waiting_parents: u8,
 }
 
 /// The variable in which a process finds the owner it runs under.
@@ -37,7 +39,7 @@ impl Owner {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "two defaults would differ")]
     pub fn new() -> Self {
-        Self { lineage: Lineage::root(OwnerId::new()) }
+        Self { lineage: Lineage::root(OwnerId::new()), waiting_parents: 0 }
     }
 
     /// A new owner nested in this one. It may enter what this one holds; its siblings may not
@@ -47,7 +49,8 @@ impl Owner {
     /// If the nesting is too deep.
     pub fn child(&self) -> Result<Self, Error> {
         let ancestors: Vec<OwnerId> = self.lineage.all().collect();
-        Ok(Self { lineage: Lineage::nested(OwnerId::new(), &ancestors)? })
+        let lineage = Lineage::nested(OwnerId::new(), &ancestors)?;
+        Ok(Self { lineage, waiting_parents: 0 })
     }
 
     /// The owner of the surrounding [`scope`], if there is one.
@@ -95,7 +98,21 @@ impl Owner {
         let ids: Result<Vec<OwnerId>, Error> = text.split('/').map(str::parse).collect();
         let ids = ids.map_err(|_| not_an_owner())?;
         let (owner, ancestors) = ids.split_first().ok_or_else(not_an_owner)?;
-        Ok(Self { lineage: Lineage::nested(*owner, ancestors)? })
+        Ok(Self { lineage: Lineage::nested(*owner, ancestors)?, waiting_parents: 0 })
+    }
+
+    /// Says that this many of the nearest ancestors do nothing until this owner has ended, because
+    /// each runs the next as its own child process and waits for it. The deadlock detector then
+    /// takes an ancestor as stuck while this owner is stuck. Without it an ancestor counts as able
+    /// to run: a deadlock through it is not found.
+    #[must_use]
+    pub fn with_waiting_parents(mut self, parents: u8) -> Self {
+        self.waiting_parents = parents;
+        self
+    }
+
+    pub(super) fn waiting_parents(&self) -> u8 {
+        self.waiting_parents
     }
 
     /// Runs a future in which all locks belong to this owner.

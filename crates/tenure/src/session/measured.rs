@@ -8,9 +8,11 @@ use std::sync::{Arc, Weak};
 
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Claim, ClaimRef, Delivery, Engine,
+    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Claim, ClaimRef, DeadlockCase,
+    Deadlocks, Delivery, Engine,
     Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query, Release, Released, Renewed,
-    SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    SessionId, SignalListener, Snapshot, Verb, Verdict,
+    VictimVerdict, optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -120,6 +122,7 @@ impl Engine for MeasuredEngine {
         partitions => self.inner.partitions(),
         diagnostics => self.inner.diagnostics(),
         ownership_proof => self.inner.ownership_proof(),
+        deadlocks => self.inner.deadlocks().map(|_| self as &dyn Deadlocks),
         local => self.inner.local(),
     }
 }
@@ -148,6 +151,13 @@ impl Cells for MeasuredEngine {
         watcher: Weak<dyn CellWatcher>,
     ) -> Pending<'a, Delivery> {
         self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).watch(range, watcher))
+    }
+}
+
+impl Deadlocks for MeasuredEngine {
+    fn refuse_victim<'a>(&'a self, case: &'a DeadlockCase) -> Pending<'a, VictimVerdict> {
+        let inner = self.inner.deadlocks().expect("offered only if the engine gives verdicts");
+        self.measure(Verb::RefuseVictim, 1, inner.refuse_victim(case))
     }
 }
 

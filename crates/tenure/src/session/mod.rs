@@ -17,6 +17,7 @@
 mod acquire;
 mod cells;
 mod confirm;
+mod deadlock;
 mod effects;
 mod entry;
 mod errors;
@@ -46,6 +47,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub(crate) use confirm::Wanted;
+pub use deadlock::DeadlockMode;
+pub(crate) use deadlock::DeadlockSettings;
 pub(crate) use hold::Hold;
 pub use hold::Lost;
 pub use park::block_on;
@@ -86,6 +89,7 @@ pub(crate) struct Settings {
     pub(crate) witnesses: Vec<Arc<dyn Witness>>,
     /// How many replicas must have a grant before its guard is returned.
     pub(crate) replicas: Option<Wanted>,
+    pub(crate) deadlocks: DeadlockSettings,
 }
 
 impl Default for Settings {
@@ -97,6 +101,7 @@ impl Default for Settings {
             pid: None,
             witnesses: Vec::new(),
             replicas: None,
+            deadlocks: DeadlockSettings::default(),
         }
     }
 }

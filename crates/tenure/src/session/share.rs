@@ -31,17 +31,20 @@ pub(crate) struct Share {
     /// make every guard larger.
     timeout: Option<Duration>,
     done: bool,
+    /// Held while the guard is outside the flow of its owner, see `deadlock.rs`. Boxed, because few
+    /// guards have one.
+    marker: Option<Box<Self>>,
 }
 
 impl Share {
     pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>, timeout: Option<Duration>) -> Self {
-        Self { core, hold, joint: None, timeout, done: false }
+        Self { core, hold, joint: None, timeout, done: false, marker: None }
     }
 
     /// A share of several grants that are held as one.
     pub(super) fn of_joint(core: Arc<Core>, joint: Arc<Joint>, timeout: Option<Duration>) -> Self {
         let hold = Arc::clone(joint.hold());
-        Self { core, hold, joint: Some(joint), timeout, done: false }
+        Self { core, hold, joint: Some(joint), timeout, done: false, marker: None }
     }
 
     /// Gives the share to another guard or joint without releasing anything.
@@ -72,6 +75,14 @@ impl Share {
         }
         let claim = self.hold.claim();
         self.core.depth(claim.parts.first_name(), claim.lineage.owner())
+    }
+
+    pub(super) fn marker(&self) -> Option<&Self> {
+        self.marker.as_deref()
+    }
+
+    pub(super) fn set_marker(&mut self, marker: Self) {
+        self.marker = Some(Box::new(marker));
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence,
+    About, Cells, Claim, ClaimId, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, Fence,
     FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
     Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
     SignalListener, Snapshot, Verdict,
@@ -58,7 +58,7 @@ impl World {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "elsewhere".into(), pid: 1, place: None, label: None },
+            about: About { host: "elsewhere".into(), pid: 1, place: None, label: None, conduct: tenure::contract::Conduct::default() },
         })
     }
 
@@ -215,6 +215,10 @@ impl Engine for Meddler {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.inner.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.inner.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
     OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
     SessionId, SignalListener, Snapshot, Verdict,
 };
@@ -114,6 +114,10 @@ impl Engine for SinglesEngine {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.0.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.0.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

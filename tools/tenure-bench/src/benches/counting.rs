@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
     OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
     SessionId, SignalListener, Snapshot, Verdict,
 };
@@ -77,6 +77,10 @@ impl Engine for CountingEngine {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.inner.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.inner.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

@@ -6,6 +6,7 @@ mod cell_watch;
 mod cells;
 mod counting;
 mod crossing;
+mod deadlocks;
 mod election;
 mod exclusion;
 mod expiry;
@@ -57,6 +58,7 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     timing::LIST,
     terms::LIST,
     inspection::LIST,
+    deadlocks::LIST,
     cells::LIST,
     cell_batches::LIST,
     cell_watch::LIST,

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 pub(super) use super::bytes::{Damaged, Read, Reader, Writer};
 use crate::contract::{
-    About, Arrival, Claim, ClaimId, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
+    About, Arrival, Claim, ClaimId, Conduct, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
     Patience, Place, SessionId, Shape, Signal,
 };
 use crate::ledger::seam::{Group, Hold, Holders as _, Holds, Ticket, Tomb};
@@ -355,6 +355,7 @@ fn write_about(writer: &mut Writer, about: &About) {
         }
     }
     writer.option(about.label.as_ref().map(Label::as_str), Writer::text);
+    writer.u32(about.conduct.to_code());
 }
 
 fn read_about(reader: &mut Reader<'_>) -> Read<About> {
@@ -369,7 +370,8 @@ fn read_about(reader: &mut Reader<'_>) -> Read<About> {
         Some(text) => Some(Label::try_from(text).map_err(|_| Damaged)?),
         None => None,
     };
-    Ok(About { host, pid, place, label })
+    let conduct = Conduct::from_code(reader.u32()?);
+    Ok(About { host, pid, place, label, conduct })
 }
 
 fn write_shape(writer: &mut Writer, shape: Shape) {
@@ -404,6 +406,11 @@ pub(super) fn write_signal(writer: &mut Writer, signal: &Signal) -> Option<()> {
                 writer.u64(fence.get());
             }
         }
+        Signal::Ended { claim, loss: Loss::Deadlock { words } } => {
+            writer.u8(4);
+            writer.id(claim.as_u128());
+            writer.text(words);
+        }
         Signal::Ended { claim, loss: Loss::Evicted { reason } } => {
             writer.u8(2);
             writer.id(claim.as_u128());
@@ -434,6 +441,11 @@ pub(super) fn read_signal(bytes: &[u8]) -> Read<Signal> {
             Ok(Signal::Ended { claim, loss: Loss::Evicted { reason } })
         }
         3 => Ok(Signal::Resync),
+        4 => {
+            let claim = ClaimId::from_u128(reader.id()?);
+            let words = Arc::from(reader.text()?);
+            Ok(Signal::Ended { claim, loss: Loss::Deadlock { words } })
+        }
         _ => Err(Damaged),
     }
 }

@@ -34,6 +34,7 @@ mod commit;
 mod commit_queue;
 mod connect;
 mod datagrams;
+mod deadlock;
 mod directory;
 mod durable;
 mod errors;
@@ -70,7 +71,7 @@ use self::sessions::Sessions;
 pub use self::url::Location;
 use super::Terms;
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name, Pending, Promises,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name, Pending, Promises,
     Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verdict,
     Wake, optional_objects,
 };
@@ -88,6 +89,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    deadlocks: DeadlockHandling::Broken,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: false,
@@ -156,6 +158,7 @@ impl Engine for EmbeddedEngine {
         partitions => None,
         diagnostics => None,
         ownership_proof => None,
+        deadlocks => Some(self),
         local => Some(&*self.sessions),
     );
 }

@@ -30,6 +30,7 @@ mod client;
 pub mod client;
 mod connect;
 mod connection;
+mod deadlock;
 mod doctor;
 mod errors;
 mod evict;
@@ -80,9 +81,9 @@ use self::waiters::Waiters;
 use self::watches::Watches;
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Claim, ClaimId, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
     Fencing, Finding, Name, Ownership, OwnershipProof, Pending, Promises, Query, Raised, Release,
-    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
+    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, VictimVerdict, Wake,
     optional_objects,
 };
 use crate::ledger::Now;
@@ -100,6 +101,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    deadlocks: DeadlockHandling::Broken,
     wake: Wake::Push,
     survives: &[
         Survives::ClientCrash,
@@ -240,8 +242,19 @@ impl Engine for EtcdEngine {
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => Some(self),
+        deadlocks => Some(self),
         local => None,
     );
+}
+
+impl Deadlocks for EtcdEngine {
+    fn refuse_victim<'a>(&'a self, case: &'a DeadlockCase) -> Pending<'a, VictimVerdict> {
+        Box::pin(async move {
+            let (inner, case) = (Arc::clone(&self.inner), case.clone());
+            let since = inner.clock.now();
+            self.inner.tasks.run(async move { inner.refuse_victim(&case, since).await }).await
+        })
+    }
 }
 
 impl FenceFloor for EtcdEngine {

@@ -14,9 +14,9 @@ use self::cells::MemoryCells;
 use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, IdMap, Name,
+    Claim, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, IdMap, Name,
     Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal,
-    SignalListener, Snapshot, Verb, Verdict, Wake, optional_objects,
+    SignalListener, Snapshot, Verb, Verdict, VictimVerdict, Wake, optional_objects,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -35,6 +35,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    deadlocks: DeadlockHandling::Broken,
     wake: Wake::Push,
     survives: &[],
     replicas: false,
@@ -146,8 +147,15 @@ impl Engine for MemoryEngine {
         partitions => None,
         diagnostics => None,
         ownership_proof => None,
+        deadlocks => Some(self),
         local => None,
     );
+}
+
+impl Deadlocks for MemoryEngine {
+    fn refuse_victim<'a>(&'a self, case: &'a DeadlockCase) -> Pending<'a, VictimVerdict> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.refuse_victim(case, now))) })
+    }
 }
 
 impl FenceFloor for MemoryEngine {

@@ -23,6 +23,7 @@ mod claims;
 pub mod client;
 mod connect;
 mod connection;
+mod deadlock;
 mod doctor;
 mod errors;
 mod evict;
@@ -62,7 +63,7 @@ use super::Terms;
 use super::common::jitter;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
     Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
     optional_objects,
 };
@@ -78,6 +79,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    deadlocks: DeadlockHandling::Broken,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash, Survives::StoreRestart, Survives::PowerLoss],
     replicas: false,
@@ -268,6 +270,7 @@ impl Engine for PostgresEngine {
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => Some(self),
         local => None,
     );
 }

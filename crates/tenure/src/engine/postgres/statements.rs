@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::replies::COLUMNS;
-use crate::contract::{Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
+use crate::contract::{About, Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
 
 /// The parameters of a call, in the order of the function's declaration.
 pub(super) type Parameters = Vec<Box<dyn ToSql + Send + Sync>>;
@@ -76,6 +76,7 @@ pub(super) enum Function {
     ReleaseOne,
     Release,
     Evict,
+    RefuseVictim,
     RaiseFences,
     Inspect,
     Reach,
@@ -90,13 +91,14 @@ pub(super) enum Function {
 
 impl Function {
     /// All functions, in the order of their discriminants: a prepared statement is found by it.
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::ClaimOne,
         Self::Claim,
         Self::Renew,
         Self::ReleaseOne,
         Self::Release,
         Self::Evict,
+        Self::RefuseVictim,
         Self::RaiseFences,
         Self::Inspect,
         Self::Reach,
@@ -122,6 +124,7 @@ impl Function {
             Self::ReleaseOne => "release_one",
             Self::Release => "release",
             Self::Evict => "evict",
+            Self::RefuseVictim => "refuse_victim",
             Self::RaiseFences => "raise_fences",
             Self::Inspect => "inspect",
             Self::Reach => "reach",
@@ -167,6 +170,18 @@ impl Function {
                 Type::BOOL_ARRAY,
             ],
             Self::Evict => &[Type::INT4, Type::BOOL, Type::TEXT, Type::INT8, Type::TEXT],
+            Self::RefuseVictim => &[
+                Type::INT4,
+                Type::BOOL,
+                Type::TEXT,
+                Type::UUID,
+                Type::TEXT_ARRAY,
+                Type::UUID_ARRAY,
+                Type::TEXT_ARRAY,
+                Type::UUID_ARRAY,
+                Type::UUID_ARRAY,
+                Type::TEXT,
+            ],
             Self::RaiseFences => &[Type::INT8],
             Self::Inspect => &[Type::INT4, Type::BOOL, Type::TEXT_ARRAY],
             Self::Reach => &[Type::INT4, Type::BOOL, Type::UUID, Type::INT4],
@@ -214,10 +229,15 @@ pub(super) fn claim_of_one(claim: &Claim, part: &Part, ns: i32, is_async: bool) 
         Box::new(claim.session.map(|id| uuid(id.as_u128()))),
         Box::new(lineage(claim)),
         Box::new(claim.about.host.to_string()),
-        Box::new(i64::from(claim.about.pid)),
+        Box::new(pid_column(&claim.about)),
         Box::new(claim.about.place.as_ref().map(ToString::to_string)),
         Box::new(claim.about.label.as_ref().map(ToString::to_string)),
     ]
+}
+
+/// The column `pid` of a claim, see tables.sql.
+fn pid_column(about: &About) -> i64 {
+    i64::from(about.conduct.to_code()) << 32 | i64::from(about.pid)
 }
 
 /// The parameters of `claim`, for one claim on several names.
@@ -238,7 +258,7 @@ pub(super) fn claim_of_set(claim: &Claim, parts: &[Part], ns: i32, is_async: boo
         Box::new(vec![claim.session.map(|id| uuid(id.as_u128()))]),
         Box::new(vec![format!("{{{}}}", owners.join(","))]),
         Box::new(vec![claim.about.host.to_string()]),
-        Box::new(vec![i64::from(claim.about.pid)]),
+        Box::new(vec![pid_column(&claim.about)]),
         Box::new(vec![claim.about.place.as_ref().map(ToString::to_string)]),
         Box::new(vec![claim.about.label.as_ref().map(ToString::to_string)]),
     ]

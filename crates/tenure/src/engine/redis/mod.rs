@@ -27,6 +27,7 @@ mod cluster;
 pub(in crate::engine) mod codec;
 mod connect;
 mod connection_pair;
+mod deadlock;
 mod doctor;
 pub(in crate::engine) mod errors;
 mod evict;
@@ -65,7 +66,7 @@ use self::signals::PushRouter;
 pub(crate) use self::testing::{Staged, on_stage};
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, Parts, Pending,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, Parts, Pending,
     Promises, Query, Raised, Release, Released, Renewed, SessionId, SignalListener, Snapshot,
     Survives, Verb, Verdict, Wake, optional_objects,
 };
@@ -82,6 +83,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    deadlocks: DeadlockHandling::Broken,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: true,
@@ -218,6 +220,7 @@ impl Engine for RedisEngine {
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => Some(self),
         local => None,
     );
 }

@@ -43,6 +43,7 @@ pub(super) struct ScriptSet {
     pub(super) release: LuaScript,
     pub(super) inspect: LuaScript,
     pub(super) evict: LuaScript,
+    pub(super) refuse_victim: LuaScript,
     pub(super) raise_fences: LuaScript,
     pub(super) connect: LuaScript,
     pub(super) change_terms: LuaScript,
@@ -92,6 +93,7 @@ impl ScriptSet {
             release: make(any, text!("redis/lua/release.lua").get()),
             inspect: make(any, text!("redis/lua/inspect.lua").get()),
             evict: make(any, text!("redis/lua/evict.lua").get()),
+            refuse_victim: make(any, text!("redis/lua/refuse_victim.lua").get()),
             raise_fences: make(any, text!("redis/lua/raise_fences.lua").get()),
             connect: make(any, text!("redis/lua/connect.lua").get()),
             change_terms: make(any, text!("redis/lua/change_terms.lua").get()),
@@ -108,10 +110,11 @@ impl ScriptSet {
     /// Returns the commands that the scripts of all verbs call.
     pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
         let Self { claim, renew, release, inspect, evict, raise_fences, .. } = self;
-        let Self { connect, write, get, .. } = self;
+        let Self { refuse_victim, connect, write, get, .. } = self;
         // Without `change_terms`: few clients run it, and its error names what is missing.
-        let verbs = [claim, renew, release, inspect, evict, raise_fences, connect, write, get];
-        let calls = verbs.into_iter().flat_map(|verb| verb.text.split("call('").skip(1));
+        let verbs = [claim, renew, release, inspect, evict, refuse_victim, raise_fences];
+        let verbs = verbs.into_iter().chain([connect, write, get]);
+        let calls = verbs.flat_map(|verb| verb.text.split("call('").skip(1));
         let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
         calls.filter_map(|rest| rest.split('\'').next()).filter(|name| *name != other).collect()
     }
@@ -303,7 +306,8 @@ mod tests {
         for scripts in [on_store_clock(false), on_store_clock(true)] {
             let all = [&scripts.claim, &scripts.renew, &scripts.release, &scripts.inspect];
             let rest = [&scripts.evict, &scripts.connect, &scripts.write, &scripts.get];
-            for script in all.into_iter().chain(rest).chain([&scripts.raise_fences]) {
+            let more = [&scripts.raise_fences, &scripts.refuse_victim];
+            for script in all.into_iter().chain(rest).chain(more) {
                 assert!(!script.text.contains("#include"), "{}", script.text);
                 assert!(script.text.contains("'TIME'"), "the store's own clock");
                 assert_eq!(script.sha.len(), 40);

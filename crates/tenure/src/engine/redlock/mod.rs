@@ -69,7 +69,7 @@ use self::signals::ProcessWaiters;
 pub(crate) use self::testing::WeakEngine;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence, FenceFloor,
+    Claim, ClaimRef, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence, FenceFloor,
     Fencing, Finding, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
     SignalListener, Snapshot, Survives, Verdict, Wake, optional_objects,
 };
@@ -87,6 +87,7 @@ pub const PROMISES: Promises = Promises {
     counting: false,
     atomic_sets: false,
     cells: false,
+    deadlocks: DeadlockHandling::Unseen,
     wake: Wake::Poll,
     survives: &[Survives::ClientCrash, Survives::NodeLoss],
     replicas: false,
@@ -200,6 +201,7 @@ impl Engine for RedlockEngine {
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => None,
         local => None,
     );
 }

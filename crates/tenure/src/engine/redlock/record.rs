@@ -93,7 +93,7 @@ impl NodeRecord {
 
     fn view(&self, expires_in: Duration) -> HolderView {
         let unknown =
-            || crate::contract::About { host: "unknown".into(), pid: 0, place: None, label: None };
+            || crate::contract::About { host: "unknown".into(), pid: 0, place: None, label: None, conduct: crate::contract::Conduct::default() };
         HolderView {
             claim: self.claim,
             session: self.session,

@@ -53,7 +53,7 @@ use super::names::ScanCache;
 use super::scripts::ScriptOptions;
 use super::signals::PushRouter;
 use crate::contract::{
-    Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
+    Claim, ClaimRef, Confirmed, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
     Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released, Renewed,
     Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
 };
@@ -68,6 +68,7 @@ pub const PROMISES: Promises = Promises {
                        clock; no floor for the namespace, and a fail-over may lose the last grants",
     fence_floor: false,
     atomic_sets: false,
+    deadlocks: DeadlockHandling::Reported,
     lacks_because: "its slots have no key in common that one call could read or raise",
     ..super::PROMISES
 };
@@ -182,6 +183,7 @@ impl Engine for ClusterEngine {
         partitions => Some(self),
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => None,
         local => None,
     );
 }
