@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use tenure::contract::{Engine, short};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
-use tenure::{Builder, Error, Namespace, Tenure, limits};
+use tenure::{Builder, DeadlockMode, Error, Namespace, Tenure, limits};
 
-use crate::args::{LockArgs, Shared};
+use crate::args::{DeadlocksMode, LockArgs, Shared};
 use crate::config::Config;
 use crate::ending::{Ending, Session};
 use crate::failure::{self, Failure};
@@ -39,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) verbose: bool,
     /// How many replicas shall have a grant before it counts, and how long they have for that.
     pub(crate) replicas: Option<(u32, Duration)>,
+    pub(crate) deadlocks: Option<DeadlocksMode>,
 }
 
 /// How long replicas have for those who do not say.
@@ -63,6 +64,7 @@ impl Settings {
             quiet: shared.quiet,
             verbose: shared.verbose,
             replicas: None,
+            deadlocks: shared.deadlocks,
         };
         config.max_lease = Some(settings.max_lease);
         Ok((settings, config))
@@ -100,7 +102,12 @@ impl Settings {
             .namespace(&self.namespace)
             .max_lease(self.max_lease)
             .call_limit(self.op_timeout)
-            .close_limit(self.close_timeout);
+            .close_limit(self.close_timeout)
+            .deadlocks(match self.deadlocks {
+                Some(DeadlocksMode::Off) => DeadlockMode::Off,
+                Some(DeadlocksMode::Observe) => DeadlockMode::Observe,
+                Some(DeadlocksMode::Break) | None => DeadlockMode::Break,
+            });
         match self.replicas {
             Some((replicas, within)) => builder.replicas(replicas, within),
             None => builder,

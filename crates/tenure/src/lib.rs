@@ -28,6 +28,7 @@
 //! | to see holders and waiters | [`Tenure::inspect`], [`Tenure::holders`] |
 //! | to release a lock by force | [`Tenure::force_release`] |
 //! | a small versioned value with compare-and-set | [`Tenure::cells`] |
+//! | to run again what was refused to break a deadlock | [`Tenure::retry_on_deadlock`] |
 //! | no async runtime | the `blocking_` form of each method: [`Tenure::blocking_connect`] |
 //!
 //! # Coming from `tokio::sync`
@@ -119,8 +120,8 @@ pub use primitives::{
     blocking_scope, scope,
 };
 pub use session::{
-    CallOutcome, CellChange, CellWatch, Closed, DeadlockMode, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
-    Witness, block_on,
+    CallOutcome, CellChange, CellWatch, Closed, DeadlockMode, Event, Lost, Sample, Sampler,
+    StoreCall, WaitEnd, Witness, block_on,
 };
 
 /// The README and the docs are compiled and run as tests.
@@ -137,6 +138,8 @@ mod pages {
     mod settings {}
     #[doc = include_str!("../../../docs/election.md")]
     mod election {}
+    #[doc = include_str!("../../../docs/deadlock.md")]
+    mod deadlock {}
     #[cfg(all(feature = "embedded", target_os = "linux"))]
     #[doc = include_str!("../../../docs/embedded.md")]
     mod embedded {}

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Evicted, Eviction, Fence, Fencing, Pending, Promises, Query, Raised,
-    Release, Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verdict, Wake,
-    optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Evicted, Eviction, Fence, Fencing, Pending,
+    Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal, SignalListener,
+    Snapshot, Verdict, Wake, optional_objects,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};

@@ -14,10 +14,10 @@ pub(crate) use self::cells::{
 };
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{
-    ForceReleaseArgs, KindArg, LeaderArgs, LsArgs, ManArgs, MigrateArgs, RaiseFencesArgs,
-    SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
+    DeadlocksArgs, ForceReleaseArgs, GraphArgs, GraphFormat, KindArg, LeaderArgs, LsArgs, ManArgs,
+    MigrateArgs, RaiseFencesArgs, SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
 };
-pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
+pub(crate) use self::shared::{ColorArg, DeadlocksMode, OutputArg, Shared};
 
 /// Examples first: most readers look for the line they can copy.
 pub(crate) const HELP: &str = "\
@@ -72,8 +72,8 @@ Examples:
   tenure run reports -c 'make reports | tee log'    through /bin/sh
   tenure run --elect scheduler -- ./scheduler       whenever it leads, one on all hosts",
         after_help = "\
-Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) the lock was not obtained
-and the command never ran; 69 the store cannot be reached; 123 the lock was lost and the command
+Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) the lock was not obtained,
+or refused to break a deadlock, and the command never ran; 69 the store cannot be reached; 123 the lock was lost and the command
 was stopped; 124 --max-hold passed; 125 tenure itself failed; 126 the command cannot be executed;
 127 it was not found.
 
@@ -179,6 +179,32 @@ Built from repeated inspection: a lock that is acquired and released between two
 not seen. The locks themselves pay nothing for it."
     )]
     Watch(WatchArgs),
+    /// Draw who waits for whom, deadlocks first
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure graph
+  tenure graph account:1                      what is connected with one lock
+  tenure graph --format dot | dot -Tpng > waits.png
+  tenure graph --check || echo 'a deadlock'",
+        after_help = "\
+Exit codes: 0; with --check 1 if there is a deadlock; 69 the store cannot be reached."
+    )]
+    Graph(GraphArgs),
+    /// Print deadlocks: owners that hold locks and wait for each other for ever
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure deadlocks
+  tenure deadlocks --json
+  tenure deadlocks --watch",
+        after_help = "\
+Refuses nothing. The sessions that wait break a deadlock themselves, after about a second, where
+the engine can (`tenure promises`). Exit codes: 0 there is none; 1 there is one."
+    )]
+    Deadlocks(DeadlocksArgs),
     /// List the processes that hold or wait, and for what
     #[command(
         help_template = HELP,
@@ -268,6 +294,7 @@ read-write    many readers or one writer
 semaphores    several permits
 sets          several names in one atomic step
 wake          push: the store tells a waiter; poll: the waiter asks again
+deadlocks     broken: one wait is refused; reported: none is; unseen: not looked for
 survives      what a held lock survives
 drift         how much clocks may drift apart, in percent of the lease"
     )]

@@ -5,6 +5,7 @@ mod acquire;
 mod cells;
 mod doctor;
 mod force_release;
+mod graph;
 mod handles;
 mod hold;
 mod leader;
@@ -63,6 +64,8 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
         Command::Presets => presets::show(&config, form, out),
         Command::Ls(args) => looking::ls(&settings, args, form, out),
         Command::Show(args) => looking::show(&settings, args, form, out),
+        Command::Graph(args) => graph::graph(&settings, args, form, out),
+        Command::Deadlocks(args) => graph::deadlocks(&settings, args, form, out),
         Command::Sessions(args) => looking::sessions(&settings, args, form, out),
         Command::Leader(args) => leader::run(&settings, args, form, out),
         Command::Watch(args) => watch::run(&settings, args, form, out),

@@ -39,6 +39,7 @@ struct Row<'a> {
     counting: bool,
     atomic_sets: bool,
     cells: bool,
+    deadlocks: String,
     wake: String,
     survives: Vec<String>,
     replicas: bool,
@@ -57,6 +58,7 @@ impl<'a> Row<'a> {
             counting: promises.counting,
             atomic_sets: promises.atomic_sets,
             cells: promises.cells,
+            deadlocks: word(promises.deadlocks),
             wake: word(promises.wake),
             survives: promises.survives.iter().map(word).collect(),
             replicas: promises.replicas,
@@ -76,6 +78,7 @@ impl<'a> Row<'a> {
             answer(self.sharing),
             answer(self.counting),
             answer(self.atomic_sets),
+            self.deadlocks.clone(),
             self.wake.clone(),
             survives,
             answer(self.replicas),
@@ -84,13 +87,14 @@ impl<'a> Row<'a> {
     }
 }
 
-const HEAD: [&str; 10] = [
+const HEAD: [&str; 11] = [
     "engine",
     "fencing",
     "queue",
     "read-write",
     "semaphores",
     "sets",
+    "deadlocks",
     "wake",
     "survives",
     "replicas",

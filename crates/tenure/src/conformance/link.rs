@@ -13,9 +13,10 @@ use super::cell_link::WatchFilters;
 use super::gate::RequestGate;
 use super::world::cells_of;
 use crate::contract::{
-    Batch, Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
-    FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
-    Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
+    Batch, Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Error, ErrorKind, Evicted,
+    Eviction, FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises,
+    Query, Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot,
+    Verdict,
 };
 
 /// What happens to one call or push.

@@ -98,7 +98,8 @@ impl DeadlockCase {
     /// The slots of all facts, sorted, each once.
     #[must_use]
     pub fn names(&self) -> Vec<Name> {
-        let all = self.holds.iter().chain(&self.waits).map(|fact| fact.name.clone());
+        let facts = self.holds.iter().chain(&self.waits).chain([&self.victim]);
+        let all = facts.map(|fact| fact.name.clone());
         let mut names: Vec<Name> = all.collect();
         names.sort_unstable();
         names.dedup();

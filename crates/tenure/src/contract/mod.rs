@@ -39,9 +39,7 @@ pub use claim::{
 };
 pub use class::NameClasses;
 pub(crate) use deadlock::MARKER_KIND;
-pub use deadlock::{
-    ClaimAt, Conduct, DeadlockCase, Deadlocks, VictimVerdict, concurrency_marker,
-};
+pub use deadlock::{ClaimAt, Conduct, DeadlockCase, Deadlocks, VictimVerdict, concurrency_marker};
 pub use doctor::{Finding, Health};
 pub use error::{Effect, Error, ErrorKind, Verb};
 pub(crate) use ids::IdMap;

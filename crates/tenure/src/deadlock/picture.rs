@@ -107,12 +107,8 @@ impl<'a> Picture<'a> {
         known: &mut HashMap<ActorKey, ActorId>,
     ) {
         let slot = self.slots.len();
-        let mut facts = SlotFacts {
-            view,
-            holders: Vec::new(),
-            queue: Vec::new(),
-            heaviest: HashMap::new(),
-        };
+        let mut facts =
+            SlotFacts { view, holders: Vec::new(), queue: Vec::new(), heaviest: HashMap::new() };
         for (at, holder) in view.holders.iter().enumerate() {
             let key = key_of(holder.session, &holder.lineage, &holder.about, by_task);
             let actor = self.actor(key, known);
@@ -332,12 +328,7 @@ impl<'a> Picture<'a> {
     }
 
     /// The place of the last stuck ticket before this one that it has to wait behind.
-    pub(super) fn obstacle(
-        &self,
-        slot: usize,
-        place: usize,
-        before: &Evaluation,
-    ) -> Option<usize> {
+    pub(super) fn obstacle(&self, slot: usize, place: usize, before: &Evaluation) -> Option<usize> {
         let facts = &self.slots[slot];
         let waiter = &facts.view.queue[place];
         let kin = facts.view.shape.reentrant()

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::contract::{
-    Claim, Label, Lineage, Page, Part, Parts, Patience, Query, Release, Renewed, VictimVerdict,
-    Verdict, concurrency_marker,
+    Claim, Label, Lineage, Page, Part, Parts, Patience, Query, Release, Verdict, VictimVerdict,
+    concurrency_marker,
 };
+use crate::ledger::seam::{Line, Shelf};
 use crate::ledger::{Ledger, Now};
 use crate::limits;
 use crate::time::Tick;
@@ -82,8 +83,9 @@ impl Store {
     }
 
     fn waits(&mut self, claim: &Claim) -> bool {
-        let renewed = self.ledger.renew(&[claim.to_ref()], NOW);
-        matches!(renewed[..], [Renewed::Waiting(_)])
+        let shelf = self.ledger.shelf();
+        let mut names = claim.parts.names();
+        names.any(|name| shelf.peek(name).is_some_and(|slot| slot.line.get(claim.id).is_some()))
     }
 
     fn release(&mut self, claim: &Claim) {
@@ -102,10 +104,9 @@ impl Store {
                 let theirs = first.get(owner).is_some_and(|(own, _)| own.includes(*other));
                 other != owner && (mine || theirs)
             };
-            first.get(owner).is_some_and(|(_, claims)| {
-                claims.len() > 1 || first.iter().any(nested)
-            })
+            first.get(owner).is_some_and(|(_, claims)| claims.len() > 1 || first.iter().any(nested))
         };
+        let all = world.owners();
         let marked: BTreeSet<OwnerId> = world.marked();
         let free: BTreeSet<OwnerId> = world
             .owners()
@@ -129,12 +130,13 @@ impl Store {
             let next = able.iter().find(|owner| !above(owner)).or(able.first()).copied();
             let Some(next) = next else { break };
             gone.insert(next);
-            let claims: Vec<_> = world.claims.values().cloned().collect();
-            for claim in claims.iter().filter(|claim| claim.lineage.owner() == next) {
-                world.release(claim);
+            let own = world.claims.values().filter(|claim| claim.lineage.owner() == next);
+            for claim in own.cloned().collect::<Vec<_>>() {
+                world.release(&claim);
+                world.claims.remove(&claim.id);
             }
         }
-        world.owners().difference(&gone).copied().collect()
+        all.difference(&gone).copied().collect()
     }
 
     fn owners(&self) -> BTreeSet<OwnerId> {
@@ -214,7 +216,8 @@ fn random_store(seed: u64) -> Store {
     for number in 0..owners {
         let own = owner_id(u128::from(number) + 1);
         let parent = (dice.below(5) == 0).then(|| lineages.last().cloned()).flatten();
-        let above: Vec<OwnerId> = parent.iter().flat_map(|one| one.all().collect::<Vec<_>>()).collect();
+        let above: Vec<OwnerId> =
+            parent.iter().flat_map(|one| one.all().collect::<Vec<_>>()).collect();
         lineages.push(Lineage::nested(own, &above).unwrap());
     }
     let how = |dice: &mut Dice, patience| {
@@ -251,35 +254,46 @@ fn random_store(seed: u64) -> Store {
     store
 }
 
+/// Compares one picture with the oracle. Returns how many deadlocks it has, and how many were broken.
+fn compare(seed: u64) -> (u32, u32) {
+    let mut store = random_store(seed);
+    let snapshot = store.snapshot();
+    let mut expected = store.stuck();
+    expected.remove(&owner_id(99));
+    let found: BTreeSet<OwnerId> = stuck_owners(&snapshot).into_iter().collect();
+    assert_eq!(found, expected, "seed {seed}: {snapshot:#?}");
+    let deadlocks = find(&snapshot);
+    assert_eq!(deadlocks.is_empty(), expected.is_empty(), "seed {seed}");
+    let waiting = store.waiting();
+    for owner in expected.iter().filter(|owner| waiting.contains_key(owner)) {
+        let reached = stuck_owners(&store.reach(*owner));
+        assert!(reached.contains(owner), "seed {seed}: {owner} is not found by reach");
+    }
+    let mut broken = 0;
+    for deadlock in &deadlocks {
+        let Some(case) = deadlock.case() else { continue };
+        assert_eq!(store.ledger.refuse_victim(&case, NOW), VictimVerdict::Refused, "{seed}");
+        assert_eq!(store.ledger.refuse_victim(&case, NOW), VictimVerdict::Changed, "{seed}");
+        broken += 1;
+    }
+    (u32::try_from(deadlocks.len()).unwrap(), broken)
+}
+
 #[test]
 fn random_pictures_are_solved_as_the_ledger_plays_them_out() {
     let nightly = std::env::var("TENURE_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
-    let pictures = if nightly { 1_000_000 } else { 100_000 };
-    let (mut deadlocked, mut broken) = (0_u32, 0_u32);
-    for seed in 1..=pictures {
-        let mut store = random_store(seed);
-        let snapshot = store.snapshot();
-        let marker_holder = owner_id(99);
-        let mut expected = store.stuck();
-        expected.remove(&marker_holder);
-        let found: BTreeSet<OwnerId> = stuck_owners(&snapshot).into_iter().collect();
-        assert_eq!(found, expected, "seed {seed}: {snapshot:#?}");
-        let deadlocks = find(&snapshot);
-        assert_eq!(deadlocks.is_empty(), expected.is_empty(), "seed {seed}");
-        deadlocked += u32::from(!deadlocks.is_empty());
-        for owner in &expected {
-            let reached = stuck_owners(&store.reach(*owner));
-            let waits = reached.contains(owner) || store.waiting().get(owner).is_none();
-            assert!(waits, "seed {seed}: {owner} is not found by reach");
-        }
-        for deadlock in &deadlocks {
-            let Some(case) = deadlock.case() else { continue };
-            assert_eq!(store.ledger.refuse_victim(&case, NOW), VictimVerdict::Refused, "{seed}");
-            assert_eq!(store.ledger.refuse_victim(&case, NOW), VictimVerdict::Changed, "{seed}");
-            broken += 1;
-        }
-    }
-    assert!(deadlocked > 1_000 && broken > 1_000, "{deadlocked} deadlocks, {broken} broken");
+    let pictures: u64 = if nightly { 1_000_000 } else { 100_000 };
+    let threads = 4;
+    let part = |from: u64| {
+        let seeds = (1..=pictures).filter(move |seed| seed % threads == from);
+        seeds.map(compare).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    };
+    let (found, broken) = std::thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads).map(|from| scope.spawn(move || part(from))).collect();
+        let sums = parts.into_iter().map(|one| one.join().unwrap());
+        sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    });
+    assert!(found > 1_000 && broken > 1_000, "{found} deadlocks, {broken} broken");
 }
 
 /// Two owners, each holding what the other waits for, and a third that waits behind them.
@@ -314,7 +328,8 @@ fn a_waiter_behind_a_deadlock_is_stuck_and_no_member() {
 fn the_words_name_members_holds_and_waits() {
     let mut store = crossed();
     let words = find(&store.snapshot())[0].words();
-    for part in ["host:7 'claim 2' holds \"a\" for 0ms and waits for \"b\"", "'claim 4' holds \"b\""]
+    for part in
+        ["host:7 'claim 2' holds \"a\" for 0ms and waits for \"b\"", "'claim 4' holds \"b\""]
     {
         assert!(words.contains(part), "{words}");
     }
@@ -369,10 +384,12 @@ fn claims_without_a_scope_are_grouped_by_task_for_reports_only() {
 fn a_parent_waits_for_its_own_child_process_and_no_other() {
     let run = |held_up: u8| {
         let mut store = Store::new();
-        let plain = How { patience: None, conduct: Conduct { breakable: true, ..Conduct::default() } };
+        let plain =
+            How { patience: None, conduct: Conduct { breakable: true, ..Conduct::default() } };
         let nested = How { conduct: Conduct { held_up, ..plain.conduct }, ..plain };
         let [one, two] = [1, 2].map(|number| Lineage::root(owner_id(number)));
-        let child = |number, parent| Lineage::nested(owner_id(number), &[owner_id(parent)]).unwrap();
+        let child =
+            |number, parent| Lineage::nested(owner_id(number), &[owner_id(parent)]).unwrap();
         store.claim(&one, vec![Part::write(name("a"))], plain);
         store.claim(&two, vec![Part::write(name("b"))], plain);
         store.claim(&child(3, 1), vec![Part::write(name("b"))], nested);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use super::shelf::Tomb;
 use super::{Holders, Ledger, Line, Now, Shelf};
-use crate::contract::{
-    ClaimAt, DeadlockCase, Loss, Signal, VictimVerdict, concurrency_marker,
-};
+use crate::contract::{ClaimAt, DeadlockCase, Loss, Signal, VictimVerdict, concurrency_marker};
 use crate::seeded::{self, Bug};
 
 #[allow(private_bounds, reason = "see `Ledger`")]
@@ -19,7 +17,8 @@ impl<S: Shelf> Ledger<S> {
             self.touch(name, now);
         }
         let blind = seeded::on(Bug::VictimUnchecked);
-        if !blind && !(self.facts_stand(case) && self.owners_are_stuck(case, now)) {
+        let stands = self.facts_stand(case) && self.owners_are_stuck(case, now);
+        if !stands && !blind {
             return VictimVerdict::Changed;
         }
         let slot = self.shelf.peek(&case.victim.name);

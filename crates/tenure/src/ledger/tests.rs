@@ -30,8 +30,8 @@ use smallvec::SmallVec;
 
 use super::{Ledger, Now};
 use crate::contract::{
-    About, Claim, ClaimId, Conduct, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Part, Parts,
-    Patience, Query, Queued, Raised, Refusal, Release, Released, Renewed, SessionId, Signal,
+    About, Claim, ClaimId, Conduct, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Part,
+    Parts, Patience, Query, Queued, Raised, Refusal, Release, Released, Renewed, SessionId, Signal,
     SlotView, Verdict,
 };
 use crate::time::Tick;

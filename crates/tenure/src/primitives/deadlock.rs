@@ -76,7 +76,8 @@ impl Tenure {
         loop {
             match scope(work()).await {
                 Err(error)
-                    if error.kind() == ErrorKind::Deadlock && refused < limits::DEADLOCK_RETRIES =>
+                    if error.kind() == ErrorKind::Deadlock
+                        && refused < limits::DEADLOCK_RETRIES =>
                 {
                     refused += 1;
                     let core = self.session.core();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::owner::Owner;
 use super::preset::{Preset, Presets};
 use crate::contract::{
-    About, Conduct, Error, ErrorKind, Label, Lineage, OwnerId, Part, Parts, Place, Promises, Shape, short,
+    About, Conduct, Error, ErrorKind, Label, Lineage, OwnerId, Part, Parts, Place, Promises, Shape,
+    short,
 };
 use crate::engine::built_in;
 use crate::limits;

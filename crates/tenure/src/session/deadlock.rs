@@ -31,8 +31,8 @@ use super::park::{WaitOutcome, wait_for_grant};
 use super::request::{AcquireRequest, Outcome, Wait};
 use super::{Core, Event, Share};
 use crate::contract::{
-    About, Claim, ClaimId, Conduct, DeadlockHandling, Error, Lineage, Loss, OwnerId, Page, Part,
-    Parts, Query, Snapshot, Verb, VictimVerdict, concurrency_marker,
+    About, Claim, ClaimId, Conduct, DeadlockCase, DeadlockHandling, Error, Lineage, Loss, OwnerId,
+    Page, Part, Parts, Query, Snapshot, Verb, VictimVerdict, concurrency_marker,
 };
 use crate::deadlock::{self, Deadlock};
 use crate::limits;
@@ -112,13 +112,11 @@ impl Attempt<'_> {
         let (mut next, mut pause) = (first, 1);
         loop {
             let until = next.min(deadline);
-            let outcome = match wait_or_released(core, id, until, &watched, &marker).await {
-                Some(outcome) => outcome,
-                None => {
-                    // Best effort: without the marker the owner still has what the store sees.
-                    marker = core.hold_marker(&self.claim).await.ok();
-                    continue;
-                }
+            let waited = wait_or_released(core, id, until, &watched, marker.is_some()).await;
+            let Some(outcome) = waited else {
+                // Best effort: without the marker the owner still has what the store sees.
+                marker = core.hold_marker(&self.claim).await.ok();
+                continue;
             };
             match outcome {
                 WaitOutcome::TimedOut(_) if until < deadline => {}
@@ -192,7 +190,7 @@ async fn wait_or_released(
     id: ClaimId,
     until: Tick,
     watched: &Registration,
-    marker: &Option<Share>,
+    is_marked: bool,
 ) -> Option<WaitOutcome> {
     let mut wait = pin!(wait_for_grant(core, id, until));
     poll_fn(move |cx| {
@@ -200,7 +198,7 @@ async fn wait_or_released(
             return Poll::Ready(Some(outcome));
         }
         // Taken, so that a marker which could not be had is not asked for again and again.
-        let released = marker.is_none() && watched.released.swap(false, Ordering::SeqCst);
+        let released = !is_marked && watched.released.swap(false, Ordering::SeqCst);
         if released { Poll::Ready(None) } else { Poll::Pending }
     })
     .await
@@ -296,12 +294,11 @@ impl Core {
             let words: Arc<str> = found.words().into();
             let breaks = self.settings.deadlocks.mode == DeadlockMode::Break;
             let verdicts = self.engine.deadlocks().filter(|_| breaks);
-            let case = found.case().filter(|case| case.fits());
+            let case = found.case().filter(DeadlockCase::fits);
             let (Some(verdicts), Some(case)) = (verdicts, case) else {
                 return Look::Found(words);
             };
-            let verdict =
-                self.limited(Verb::RefuseVictim, || verdicts.refuse_victim(&case)).await;
+            let verdict = self.limited(Verb::RefuseVictim, || verdicts.refuse_victim(&case)).await;
             match verdict {
                 Ok(VictimVerdict::Refused) if case.victim.claim == claim.id => {
                     return Look::Refused(words);

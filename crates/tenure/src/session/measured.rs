@@ -9,10 +9,9 @@ use std::sync::{Arc, Weak};
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
     Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Claim, ClaimRef, DeadlockCase,
-    Deadlocks, Delivery, Engine,
-    Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query, Release, Released, Renewed,
-    SessionId, SignalListener, Snapshot, Verb, Verdict,
-    VictimVerdict, optional_objects,
+    Deadlocks, Delivery, Engine, Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query,
+    Release, Released, Renewed, SessionId, SignalListener, Snapshot, Verb, Verdict, VictimVerdict,
+    optional_objects,
 };
 use crate::time::{Clock, Tick};
 

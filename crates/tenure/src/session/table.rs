@@ -448,7 +448,13 @@ mod tests {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "host".into(), pid: 1, place: None, label: None, conduct: crate::contract::Conduct::default() },
+            about: About {
+                host: "host".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: crate::contract::Conduct::default(),
+            },
         });
         let clock = ManualClock::new();
         let mut table = Table::new(clock.alarm());

@@ -9,9 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Cells, Claim, ClaimId, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, Fence,
-    FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
+    About, Cells, Claim, ClaimId, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction,
+    Fence, FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts,
+    Patience, Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
     SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
@@ -58,7 +58,13 @@ impl World {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "elsewhere".into(), pid: 1, place: None, label: None, conduct: tenure::contract::Conduct::default() },
+            about: About {
+                host: "elsewhere".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: tenure::contract::Conduct::default(),
+            },
         })
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;

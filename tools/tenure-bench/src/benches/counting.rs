@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 
 #[derive(Debug)]

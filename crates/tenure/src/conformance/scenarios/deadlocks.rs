@@ -38,9 +38,8 @@ struct Crossed {
 fn crossed(world: &World) -> Crossed {
     let raw = world.raw();
     let owners = [owner(), owner()];
-    let ask = |n: usize, name: &str| {
-        Ask::mutex(world, name).of(&owners[n]).lease(world.long_lease())
-    };
+    let ask =
+        |n: usize, name: &str| Ask::mutex(world, name).of(&owners[n]).lease(world.long_lease());
     let holds = [raw.granted(world, ask(0, "a")).0, raw.granted(world, ask(1, "b")).0];
     let waits = [raw.queued(world, ask(0, "b")).0, raw.queued(world, ask(1, "a")).0];
     Crossed { raw, holds, waits }
@@ -310,10 +309,8 @@ fn a_deadlock_at_the_limit_is_broken(world: &World) {
     let first = owners[0].owner();
     let found = deadlock::find_around(&world.inspect(Query::Reach(first)), first);
     assert_eq!(found[0].members.len(), length);
-    let at = |claim: &Arc<Claim>| ClaimAt {
-        name: claim.parts.first_name().clone(),
-        claim: claim.id,
-    };
+    let at =
+        |claim: &Arc<Claim>| ClaimAt { name: claim.parts.first_name().clone(), claim: claim.id };
     let case = DeadlockCase {
         victim: at(&waits[7]),
         holds: holds.iter().map(at).collect(),

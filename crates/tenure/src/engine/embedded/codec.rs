@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 pub(super) use super::bytes::{Damaged, Read, Reader, Writer};
 use crate::contract::{
-    About, Arrival, Claim, ClaimId, Conduct, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
-    Patience, Place, SessionId, Shape, Signal,
+    About, Arrival, Claim, ClaimId, Conduct, Fence, Grant, Label, Lineage, Loss, Name, OwnerId,
+    Part, Parts, Patience, Place, SessionId, Shape, Signal,
 };
 use crate::ledger::seam::{Group, Hold, Holders as _, Holds, Ticket, Tomb};
 use crate::limits;

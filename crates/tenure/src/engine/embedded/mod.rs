@@ -71,9 +71,9 @@ use self::sessions::Sessions;
 pub use self::url::Location;
 use super::Terms;
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name, Pending, Promises,
-    Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verdict,
-    Wake, optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name,
+    Pending, Promises, Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot,
+    Survives, Verdict, Wake, optional_objects,
 };
 pub use crate::ledger::Census;
 use crate::time::Clock;

@@ -81,10 +81,10 @@ use self::waiters::Waiters;
 use self::watches::Watches;
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Claim, ClaimId, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, Finding, Name, Ownership, OwnershipProof, Pending, Promises, Query, Raised, Release,
-    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, VictimVerdict, Wake,
-    optional_objects,
+    Claim, ClaimId, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Diagnostics, Engine,
+    Error, Evicted, Eviction, Fence, FenceFloor, Fencing, Finding, Name, Ownership, OwnershipProof,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, SignalListener,
+    Snapshot, Survives, Verb, Verdict, VictimVerdict, Wake, optional_objects,
 };
 use crate::ledger::Now;
 use crate::sync::Mutex;

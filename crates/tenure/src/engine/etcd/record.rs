@@ -11,8 +11,8 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::contract::{
-    About, Claim, ClaimId, Conduct, Label, Lineage, Name, OwnerId, Part, Parts, Patience, Place, SessionId,
-    Shape,
+    About, Claim, ClaimId, Conduct, Label, Lineage, Name, OwnerId, Part, Parts, Patience, Place,
+    SessionId, Shape,
 };
 use crate::limits;
 
@@ -320,7 +320,13 @@ mod tests {
         plain.session = None;
         plain.replaces = None;
         plain.lineage = Lineage::root(OwnerId::new());
-        plain.about = About { host: "".into(), pid: 1, place: None, label: None, conduct: crate::contract::Conduct::default() };
+        plain.about = About {
+            host: "".into(),
+            pid: 1,
+            place: None,
+            label: None,
+            conduct: crate::contract::Conduct::default(),
+        };
         let plain = ClaimRecord::new(&Arc::new(plain), 1);
         assert_eq!(ClaimRecord::decode(&plain.encode()).unwrap().claim, plain.claim);
     }

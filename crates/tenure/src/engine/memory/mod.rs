@@ -14,9 +14,10 @@ use self::cells::MemoryCells;
 use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
-    Claim, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, IdMap, Name,
-    Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal,
-    SignalListener, Snapshot, Verb, Verdict, VictimVerdict, Wake, optional_objects,
+    Claim, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Engine, Error, Evicted, Eviction,
+    Fence, FenceFloor, Fencing, IdMap, Name, Namespace, Pending, Promises, Query, Raised, Release,
+    Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verb, Verdict, VictimVerdict,
+    Wake, optional_objects,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};

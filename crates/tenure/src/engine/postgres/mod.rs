@@ -63,9 +63,9 @@ use super::Terms;
 use super::common::jitter;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
-    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
-    optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, Pending,
+    Promises, Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot, Survives,
+    Verb, Verdict, Wake, optional_objects,
 };
 
 /// What the PostgreSQL engine promises.

@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use super::errors::unexpected_reply;
 use crate::contract::{
-    About, Arrival, ClaimId, Conduct, Error, Evicted, Fence, Grant, HolderView, Label, Lineage, Loss, Name,
-    OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape, SlotView,
-    Snapshot, Verdict, VictimVerdict, WaiterView,
+    About, Arrival, ClaimId, Conduct, Error, Evicted, Fence, Grant, HolderView, Label, Lineage,
+    Loss, Name, OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape,
+    SlotView, Snapshot, Verdict, VictimVerdict, WaiterView,
 };
 use crate::limits;
 

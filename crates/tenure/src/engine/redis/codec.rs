@@ -7,8 +7,8 @@ use percent_encoding::percent_decode_str;
 
 use super::keys::{RedisKeys, encoded};
 use crate::contract::{
-    About, Claim, ClaimId, ClaimRef, Conduct, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place,
-    SessionId, Shape, WaiterView,
+    About, Claim, ClaimId, ClaimRef, Conduct, Fence, HolderView, Label, Lineage, OwnerId, Patience,
+    Place, SessionId, Shape, WaiterView,
 };
 use crate::limits;
 

@@ -46,7 +46,8 @@ impl RedisEngine {
         let (holds, waits) = (list(&case.holds), list(&case.waits));
         let owners: String = case.owners.iter().map(|owner| owner.to_hex() + ";").collect();
         let (count, reason) = (slots.len().to_string(), Loss::deadlock_reason(&case.words));
-        let items = [&count, &victim, &*reason, &holds, &waits, &owners].map(|item: &str| item.as_bytes());
+        let items =
+            [&count, &victim, &*reason, &holds, &waits, &owners].map(|item: &str| item.as_bytes());
         let script = &self.inner.options.scripts().refuse_victim;
         match self.run(Verb::RefuseVictim, script, &keys, &items).await? {
             Value::Int(1) => Ok(VictimVerdict::Refused),

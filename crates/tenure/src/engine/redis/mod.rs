@@ -66,9 +66,9 @@ use self::signals::PushRouter;
 pub(crate) use self::testing::{Staged, on_stage};
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, Parts, Pending,
-    Promises, Query, Raised, Release, Released, Renewed, SessionId, SignalListener, Snapshot,
-    Survives, Verb, Verdict, Wake, optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
+    SignalListener, Snapshot, Survives, Verb, Verdict, Wake, optional_objects,
 };
 use crate::time::Clock;
 

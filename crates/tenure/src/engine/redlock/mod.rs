@@ -69,9 +69,9 @@ use self::signals::ProcessWaiters;
 pub(crate) use self::testing::WeakEngine;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, Finding, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
-    SignalListener, Snapshot, Survives, Verdict, Wake, optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
+    Fence, FenceFloor, Fencing, Finding, Pending, Promises, Query, Raised, Release, Released,
+    Renewed, SessionId, SignalListener, Snapshot, Survives, Verdict, Wake, optional_objects,
 };
 use crate::engine::redis::client::RequestError;
 

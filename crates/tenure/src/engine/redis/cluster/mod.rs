@@ -53,9 +53,9 @@ use super::names::ScanCache;
 use super::scripts::ScriptOptions;
 use super::signals::PushRouter;
 use crate::contract::{
-    Claim, ClaimRef, Confirmed, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
-    Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released, Renewed,
-    Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    Claim, ClaimRef, Confirmed, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted,
+    Eviction, Finding, Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
 };
 use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::time::Clock;
