@@ -13,22 +13,20 @@ use std::time::Duration;
 
 use tenure::{Error, Tenure};
 
-/// Accounts of a bank that forgets to lock nothing: only the locks keep two transfers apart.
+/// The accounts of a bank. Nothing but the locks keeps two transfers apart.
 #[derive(Debug)]
-pub struct Bank {
+pub(crate) struct Bank {
     accounts: Vec<AtomicI64>,
 }
 
 impl Bank {
     /// So many accounts with so much money each.
-    #[must_use]
-    pub fn new(accounts: usize, money: i64) -> Self {
+    pub(crate) fn new(accounts: usize, money: i64) -> Self {
         Self { accounts: (0..accounts).map(|_| AtomicI64::new(money)).collect() }
     }
 
     /// All money of the bank.
-    #[must_use]
-    pub fn total(&self) -> i64 {
+    pub(crate) fn total(&self) -> i64 {
         self.accounts.iter().map(|account| account.load(Ordering::SeqCst)).sum()
     }
 
@@ -36,7 +34,12 @@ impl Bank {
     ///
     /// # Errors
     /// If a lock cannot be had for another reason than a deadlock.
-    pub async fn transfer(&self, tenure: &Tenure, from: usize, to: usize) -> Result<(), Error> {
+    pub(crate) async fn transfer(
+        &self,
+        tenure: &Tenure,
+        from: usize,
+        to: usize,
+    ) -> Result<(), Error> {
         let work = || async {
             let source = tenure.mutex(&format!("account:{from}"))?.lock().await?;
             let target = tenure.mutex(&format!("account:{to}"))?.lock().await?;
@@ -57,7 +60,7 @@ impl Bank {
 ///
 /// # Errors
 /// If one of them failed.
-pub async fn run(url: &str, transfers: usize, at_once: usize) -> Result<i64, Error> {
+pub(crate) async fn run(url: &str, transfers: usize, at_once: usize) -> Result<i64, Error> {
     let builder = Tenure::builder().deadlock_delay(Duration::from_millis(20));
     let tenure = builder.connect(url).await?;
     let bank = std::sync::Arc::new(Bank::new(8, 1_000));

@@ -1,4 +1,5 @@
-//! Deadlocks through the library, on real stores: they are found, one wait is refused, all others go
+//! Deadlocks through the library, on real stores: they are found, one wait is refused, all others
+//! go
 //! on. And what must not be refused is not.
 
 #[path = "../examples/transfers.rs"]
@@ -36,8 +37,8 @@ fn stores() -> Vec<(&'static str, String)> {
 
 /// Runs a test on every store, each in a namespace of its own.
 fn on_each<F: Future<Output = ()>>(test: impl Fn(Sessions) -> F) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all();
-    let runtime = { runtime }.build().unwrap();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
     for (engine, url) in stores() {
         eprintln!("on {engine}");
         let namespace = SessionId::new().to_hex();
@@ -84,7 +85,7 @@ fn of_two_that_wait_for_each_other_exactly_one_is_refused() {
         });
         let met = Barrier::new(2);
         let (left, right) =
-            tokio::join!(both(&one, ["a", "b"], &met), both(&two, ["b", "a"], &met));
+            drop(tokio::join!(both(&one, ["a", "b"], &met), both(&two, ["b", "a"], &met)));
         let refused: Vec<Error> = [left, right].into_iter().filter_map(Result::err).collect();
         let [error] = &refused[..] else { panic!("{}: {refused:?}", sessions.engine) };
         assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
@@ -195,7 +196,7 @@ fn sessions_that_observe_report_and_are_not_refused() {
         let two = sessions.open(DeadlockMode::Observe).await;
         let met = Barrier::new(2);
         let work = async {
-            tokio::join!(both(&one, ["a", "b"], &met), both(&two, ["b", "a"], &met));
+            drop(tokio::join!(both(&one, ["a", "b"], &met), both(&two, ["b", "a"], &met)));
         };
         let look = async {
             loop {

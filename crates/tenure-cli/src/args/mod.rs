@@ -73,9 +73,9 @@ Examples:
   tenure run --elect scheduler -- ./scheduler       whenever it leads, one on all hosts",
         after_help = "\
 Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) the lock was not obtained,
-or refused to break a deadlock, and the command never ran; 69 the store cannot be reached; 123 the lock was lost and the command
-was stopped; 124 --max-hold passed; 125 tenure itself failed; 126 the command cannot be executed;
-127 it was not found.
+or refused to break a deadlock, and the command never ran; 69 the store cannot be reached; 123 the
+lock was lost and the command was stopped; 124 --max-hold passed; 125 tenure itself failed; 126 the
+command cannot be executed; 127 it was not found.
 
 The command finds TENURE_NAME, TENURE_FENCE, TENURE_MODE, TENURE_NAMESPACE, TENURE_LEASE_ID,
 TENURE_LEASE_MS, TENURE_HELD and TENURE_OWNER in its environment. A `tenure run` inside it may

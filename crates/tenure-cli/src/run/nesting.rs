@@ -1,4 +1,5 @@
-//! A `tenure run` whose command is itself a `tenure run`: the outer one does nothing until the inner
+//! A `tenure run` whose command is itself a `tenure run`: the outer one does nothing until the
+//! inner
 //! one has ended. The deadlock detector has to know that, because the outer one holds a lock and
 //! waits for none.
 //!

@@ -5,8 +5,8 @@
 //! ends, and a strongly connected component that no reason leaves (a *sink*) exists. Its facts are
 //! closed: as long as they stand, none of its members can be the first to be granted.
 
-use super::picture::{ActorId, InTheWay, Picture};
-use super::{Deadlock, Member, MemberHold, MemberWait};
+use super::picture::{FlowId, InTheWay, Picture};
+use super::{Deadlock, DeadlockMember, MemberHold, MemberWait};
 use crate::contract::ClaimAt;
 
 /// Why an actor is stuck.
@@ -19,7 +19,7 @@ struct Reason {
     /// Tickets that it has to wait behind, or for whom what it wants is reserved.
     behind: Vec<(usize, usize)>,
     /// The actors of these facts.
-    leads_to: Vec<ActorId>,
+    leads_to: Vec<FlowId>,
 }
 
 impl Picture<'_> {
@@ -29,7 +29,7 @@ impl Picture<'_> {
         for (at, actor) in self.actors.iter().enumerate() {
             reasons.push((!actor.can_run).then(|| self.reason(at)));
         }
-        let edges: Vec<&[ActorId]> = reasons
+        let edges: Vec<&[FlowId]> = reasons
             .iter()
             .map(|reason| reason.as_ref().map_or(&[][..], |reason| &reason.leads_to))
             .collect();
@@ -37,7 +37,7 @@ impl Picture<'_> {
         sinks.into_iter().map(|members| self.deadlock(&members, &reasons)).collect()
     }
 
-    fn reason(&self, actor: ActorId) -> Reason {
+    fn reason(&self, actor: FlowId) -> Reason {
         let tickets = &self.actors[actor].tickets;
         let mut queued = None;
         for (slot, place) in tickets.iter().copied() {
@@ -83,10 +83,10 @@ impl Picture<'_> {
         })
     }
 
-    fn deadlock(&self, actors: &[ActorId], reasons: &[Option<Reason>]) -> Deadlock {
+    fn deadlock(&self, actors: &[FlowId], reasons: &[Option<Reason>]) -> Deadlock {
         let (mut holds, mut waits) = (Vec::new(), Vec::new());
         let mut by_task = false;
-        let mut members: Vec<Member> = Vec::with_capacity(actors.len());
+        let mut members: Vec<DeadlockMember> = Vec::with_capacity(actors.len());
         for at in actors {
             let Some(reason) = &reasons[*at] else { continue };
             for (slot, place) in reason.ticket.iter().chain(&reason.behind) {
@@ -111,11 +111,11 @@ impl Picture<'_> {
     /// Describes a member, with those of its holds that other members wait for.
     fn member(
         &self,
-        at: ActorId,
+        at: FlowId,
         reason: &Reason,
-        actors: &[ActorId],
+        actors: &[FlowId],
         reasons: &[Option<Reason>],
-    ) -> Option<Member> {
+    ) -> Option<DeadlockMember> {
         let actor = &self.actors[at];
         let wanted = actors.iter().filter_map(|other| reasons[*other].as_ref());
         let mut holds: Vec<(usize, usize)> = wanted
@@ -135,7 +135,7 @@ impl Picture<'_> {
             MemberWait { name, claim: view.claim, waited_for: view.waited_for }
         });
         let ticket = reason.ticket.map(|ticket| self.waiter(ticket));
-        Some(Member {
+        Some(DeadlockMember {
             owner: ticket.map_or(*actor.owners.first()?, |ticket| ticket.lineage.owner()),
             about: ticket.map_or(actor.shown?, |ticket| &ticket.about).clone(),
             wait,
@@ -147,12 +147,12 @@ impl Picture<'_> {
 /// The strongly connected components that no edge leaves and that have an edge, each in the order
 /// in which a walk along the edges meets its members. Tarjan's algorithm, with a stack of its own:
 /// chains of waiters may be long.
-fn sink_components(edges: &[&[ActorId]]) -> Vec<Vec<ActorId>> {
+fn sink_components(edges: &[&[FlowId]]) -> Vec<Vec<FlowId>> {
     const UNSEEN: usize = usize::MAX;
     let mut index = vec![UNSEEN; edges.len()];
     let mut low = vec![0; edges.len()];
     let mut component = vec![UNSEEN; edges.len()];
-    let mut sinks: Vec<Vec<ActorId>> = Vec::new();
+    let mut sinks: Vec<Vec<FlowId>> = Vec::new();
     let (mut open, mut next, mut components) = (Vec::new(), 0, 0);
     for root in (0..edges.len()).filter(|root| !edges[*root].is_empty()) {
         if index[root] != UNSEEN {
@@ -183,11 +183,11 @@ fn sink_components(edges: &[&[ActorId]]) -> Vec<Vec<ActorId>> {
                 continue;
             }
             let from = open.iter().rposition(|one| *one == node).unwrap_or(0);
-            let members: Vec<ActorId> = open.drain(from..).collect();
+            let members: Vec<FlowId> = open.drain(from..).collect();
             for member in &members {
                 component[*member] = components;
             }
-            let leaves = |one: &ActorId| edges[*one].iter().any(|to| component[*to] != components);
+            let leaves = |one: &FlowId| edges[*one].iter().any(|to| component[*to] != components);
             let has_edge = members.iter().any(|one| !edges[*one].is_empty());
             if has_edge && !members.iter().any(leaves) {
                 sinks.push(members);

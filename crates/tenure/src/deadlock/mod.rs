@@ -6,7 +6,8 @@
 //! ```
 //!
 //! **Reduction.** Every actor that can run releases what it holds; what then fits is granted, and
-//! its actor can run too; and so on. Actors that remain are *stuck*. Unlike a search for cycles this
+//! its actor can run too; and so on. Actors that remain are *stuck*. Unlike a search for cycles
+//! this
 //! is exact for readers and writers, semaphores, sets and places in a queue: a cycle through a
 //! semaphore is no deadlock while one holder of a permit can run.
 //!
@@ -39,7 +40,7 @@ use crate::contract::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// The members; each waits for the next where the deadlock is one cycle.
-    pub members: Vec<Member>,
+    pub members: Vec<DeadlockMember>,
     /// The member whose wait is refused to break the deadlock: of those that may be refused, the
     /// one with the lowest priority, the fewest holds, the youngest claim. `None` if none may.
     pub victim: Option<usize>,
@@ -52,7 +53,7 @@ pub struct Deadlock {
 
 /// One member of a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct DeadlockMember {
     /// The owner; of claims that were grouped by task, that of the waiting one.
     pub owner: OwnerId,
     /// Host, process, label and place in the code, of its wait if it has one.
@@ -139,10 +140,11 @@ impl Deadlock {
     }
 
     /// The member to refuse. All detectors choose alike, because they compare the same facts.
-    fn choose_victim(members: &[Member]) -> Option<usize> {
-        let breakable = |member: &Member| member.wait.is_some() && member.about.conduct.breakable;
+    fn choose_victim(members: &[DeadlockMember]) -> Option<usize> {
+        let breakable =
+            |member: &DeadlockMember| member.wait.is_some() && member.about.conduct.breakable;
         let all = members.iter().enumerate().filter(|(_, member)| breakable(member));
-        let rank = |member: &Member| {
+        let rank = |member: &DeadlockMember| {
             let Conduct { priority, .. } = member.about.conduct;
             let wait = member.wait.as_ref().map(|wait| (wait.waited_for, Reverse(wait.claim)));
             (priority, member.holds.len(), wait)

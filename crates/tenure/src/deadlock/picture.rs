@@ -18,33 +18,33 @@ use crate::contract::{
 };
 
 /// An actor by its place in [`Picture::actors`].
-pub(super) type ActorId = usize;
+pub(super) type FlowId = usize;
 
 /// The facts of a snapshot, and which actors can run.
 pub(super) struct Picture<'a> {
     pub(super) slots: Vec<SlotFacts<'a>>,
-    pub(super) actors: Vec<Actor<'a>>,
+    pub(super) actors: Vec<FlowFacts<'a>>,
 }
 
 /// The facts of one slot.
 pub(super) struct SlotFacts<'a> {
     pub(super) view: &'a SlotView,
     /// The actor of each holder, and of each waiter.
-    pub(super) holders: Vec<ActorId>,
-    pub(super) queue: Vec<ActorId>,
+    pub(super) holders: Vec<FlowId>,
+    pub(super) queue: Vec<FlowId>,
     /// The heaviest hold of each owner, where holds of one owner do not add up.
     heaviest: HashMap<OwnerId, u32>,
 }
 
 /// What is known of one actor.
 #[derive(Default)]
-pub(super) struct Actor<'a> {
+pub(super) struct FlowFacts<'a> {
     /// Its tickets: slot, and place in the queue.
     pub(super) tickets: Vec<(usize, usize)>,
     /// Its holds: slot, and place among the holders.
     pub(super) holds: Vec<(usize, usize)>,
     /// The stuck actors whose end this one waits for, if it has no ticket.
-    pub(super) children: Vec<ActorId>,
+    pub(super) children: Vec<FlowId>,
     pub(super) owners: Vec<OwnerId>,
     /// It stands for a task with more than one owner.
     pub(super) by_task: bool,
@@ -53,7 +53,8 @@ pub(super) struct Actor<'a> {
     pub(super) can_run: bool,
 }
 
-/// What becomes of the tickets of a slot, by their places, if every actor that can run releases all.
+/// What becomes of the tickets of a slot, by their places, if every actor that can run releases
+/// all.
 #[derive(Default)]
 pub(super) struct Evaluation {
     /// Whether each is granted.
@@ -74,7 +75,7 @@ pub(super) struct InTheWay {
 
 /// What identifies an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum ActorKey {
+enum FlowKey {
     Owner(OwnerId),
     Task(SessionId, u16),
 }
@@ -84,7 +85,7 @@ impl<'a> Picture<'a> {
     /// without a scope that one task or thread made.
     pub(super) fn new(snapshot: &'a Snapshot, by_task: bool) -> Self {
         let mut picture = Self { slots: Vec::new(), actors: Vec::new() };
-        let mut known: HashMap<ActorKey, ActorId> = HashMap::new();
+        let mut known: HashMap<FlowKey, FlowId> = HashMap::new();
         for view in snapshot.slots.iter().filter(|slot| !is_marker(slot)) {
             picture.add_slot(view, by_task, &mut known);
         }
@@ -104,7 +105,7 @@ impl<'a> Picture<'a> {
         &mut self,
         view: &'a SlotView,
         by_task: bool,
-        known: &mut HashMap<ActorKey, ActorId>,
+        known: &mut HashMap<FlowKey, FlowId>,
     ) {
         let slot = self.slots.len();
         let mut facts =
@@ -128,9 +129,9 @@ impl<'a> Picture<'a> {
         self.slots.push(facts);
     }
 
-    fn actor(&mut self, key: ActorKey, known: &mut HashMap<ActorKey, ActorId>) -> ActorId {
+    fn actor(&mut self, key: FlowKey, known: &mut HashMap<FlowKey, FlowId>) -> FlowId {
         *known.entry(key).or_insert_with(|| {
-            self.actors.push(Actor::default());
+            self.actors.push(FlowFacts::default());
             self.actors.len() - 1
         })
     }
@@ -138,7 +139,7 @@ impl<'a> Picture<'a> {
     /// Notes who the actor is: a wait says it better than a hold.
     fn introduce(
         &mut self,
-        actor: ActorId,
+        actor: FlowId,
         owner: OwnerId,
         about: &'a crate::contract::About,
         waits: bool,
@@ -154,13 +155,13 @@ impl<'a> Picture<'a> {
     }
 
     /// Links each waiting actor to the ancestors that do nothing until it has ended.
-    fn link_children(&mut self, known: &HashMap<ActorKey, ActorId>) {
+    fn link_children(&mut self, known: &HashMap<FlowKey, FlowId>) {
         let mut links = Vec::new();
         for slot in &self.slots {
             for (waiter, actor) in slot.view.queue.iter().zip(&slot.queue) {
                 let held_up = usize::from(waiter.about.conduct.held_up);
                 for ancestor in waiter.lineage.ancestors().iter().take(held_up) {
-                    if let Some(parent) = known.get(&ActorKey::Owner(*ancestor)) {
+                    if let Some(parent) = known.get(&FlowKey::Owner(*ancestor)) {
                         links.push((*parent, *actor));
                     }
                 }
@@ -226,14 +227,14 @@ impl<'a> Picture<'a> {
     }
 
     /// Frees actors without a ticket none of whose children is stuck any more.
-    fn free_parents(&mut self) -> Vec<ActorId> {
-        let is_free = |actor: &Actor<'_>| {
+    fn free_parents(&mut self) -> Vec<FlowId> {
+        let is_free = |actor: &FlowFacts<'_>| {
             !actor.can_run
                 && actor.tickets.is_empty()
                 && actor.children.iter().all(|child| self.actors[*child].can_run)
         };
         let all = self.actors.iter().enumerate();
-        let freed: Vec<ActorId> = all.filter(|(_, one)| is_free(one)).map(|(at, _)| at).collect();
+        let freed: Vec<FlowId> = all.filter(|(_, one)| is_free(one)).map(|(at, _)| at).collect();
         for actor in &freed {
             self.actors[*actor].can_run = true;
         }
@@ -242,7 +243,7 @@ impl<'a> Picture<'a> {
 
     /// Notes that slots where these actors hold or wait have to be looked at again, and those of
     /// sets that have a ticket there too.
-    fn list_slots(&self, freed: &[ActorId], again: &mut Vec<usize>, listed: &mut [bool]) {
+    fn list_slots(&self, freed: &[FlowId], again: &mut Vec<usize>, listed: &mut [bool]) {
         for actor in freed {
             let actor = &self.actors[*actor];
             for (slot, _) in actor.tickets.iter().chain(&actor.holds) {
@@ -254,7 +255,7 @@ impl<'a> Picture<'a> {
     }
 
     /// Whether all tickets of an actor are granted, given that the one at this slot is.
-    fn is_granted(&self, actor: ActorId, known: usize) -> bool {
+    fn is_granted(&self, actor: FlowId, known: usize) -> bool {
         let mut others = self.actors[actor].tickets.iter().filter(|(slot, _)| *slot != known);
         others.all(|(slot, place)| self.evaluate(*slot).granted[*place])
     }
@@ -375,10 +376,10 @@ fn key_of(
     lineage: &Lineage,
     about: &crate::contract::About,
     by_task: bool,
-) -> ActorKey {
+) -> FlowKey {
     match (by_task, session, about.conduct.flow) {
-        (true, Some(session), flow) if flow != 0 => ActorKey::Task(session, flow),
-        _ => ActorKey::Owner(lineage.owner()),
+        (true, Some(session), flow) if flow != 0 => FlowKey::Task(session, flow),
+        _ => FlowKey::Owner(lineage.owner()),
     }
 }
 

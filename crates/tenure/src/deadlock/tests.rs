@@ -1,8 +1,10 @@
 //! The solver against an oracle, and a few pictures by hand.
 //!
-//! The oracle does not know the solver's rules. It takes a real ledger and lets every owner that can
+//! The oracle does not know the solver's rules. It takes a real ledger and lets every owner that
+//! can
 //! run release all it holds, again and again; the ledger grants by its own rules. A waiter that is
-//! not granted after all that is deadlocked, or stuck behind a deadlock. `TENURE_TEST_SCALE=nightly`
+//! not granted after all that is deadlocked, or stuck behind a deadlock.
+//! `TENURE_TEST_SCALE=nightly`
 //! compares a million pictures, otherwise a hundred thousand.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +32,7 @@ fn owner_id(number: u128) -> OwnerId {
 }
 
 /// A ledger, and the claims that were made in it.
-struct Store {
+struct RandomStore {
     ledger: Ledger,
     claims: BTreeMap<ClaimId, Arc<Claim>>,
 }
@@ -42,7 +44,7 @@ struct How {
     conduct: Conduct,
 }
 
-impl Store {
+impl RandomStore {
     fn new() -> Self {
         Self { ledger: Ledger::default(), claims: BTreeMap::new() }
     }
@@ -183,9 +185,9 @@ impl Store {
 }
 
 /// A small generator of random numbers: a failure is found again by its seed.
-struct Dice(u64);
+struct SeededDice(u64);
 
-impl Dice {
+impl SeededDice {
     fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -194,7 +196,7 @@ impl Dice {
     }
 }
 
-fn random_part(dice: &mut Dice) -> Part {
+fn random_part(dice: &mut SeededDice) -> Part {
     match dice.below(4) {
         0 => Part::write(name("m1")),
         1 => Part::write(name("m2")),
@@ -208,9 +210,9 @@ fn random_part(dice: &mut Dice) -> Part {
     }
 }
 
-fn random_store(seed: u64) -> Store {
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let mut store = Store::new();
+fn random_store(seed: u64) -> RandomStore {
+    let mut dice = SeededDice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut store = RandomStore::new();
     let owners = 2 + dice.below(4);
     let mut lineages: Vec<Lineage> = Vec::new();
     for number in 0..owners {
@@ -220,7 +222,7 @@ fn random_store(seed: u64) -> Store {
             parent.iter().flat_map(|one| one.all().collect::<Vec<_>>()).collect();
         lineages.push(Lineage::nested(own, &above).unwrap());
     }
-    let how = |dice: &mut Dice, patience| {
+    let how = |dice: &mut SeededDice, patience| {
         let held_up = if dice.below(2) == 0 { 2 } else { 0 };
         let conduct = Conduct { breakable: true, held_up, ..Conduct::default() };
         How { patience: Some(patience), conduct }
@@ -254,7 +256,8 @@ fn random_store(seed: u64) -> Store {
     store
 }
 
-/// Compares one picture with the oracle. Returns how many deadlocks it has, and how many were broken.
+/// Compares one picture with the oracle. Returns how many deadlocks it has, and how many were
+/// broken.
 fn compare(seed: u64) -> (u32, u32) {
     let mut store = random_store(seed);
     let snapshot = store.snapshot();
@@ -297,8 +300,8 @@ fn random_pictures_are_solved_as_the_ledger_plays_them_out() {
 }
 
 /// Two owners, each holding what the other waits for, and a third that waits behind them.
-fn crossed() -> Store {
-    let mut store = Store::new();
+fn crossed() -> RandomStore {
+    let mut store = RandomStore::new();
     let breakable = Conduct { breakable: true, ..Conduct::default() };
     let how = How { patience: None, conduct: breakable };
     let [one, two, three] = [1, 2, 3].map(|number| Lineage::root(owner_id(number)));
@@ -339,7 +342,7 @@ fn the_words_name_members_holds_and_waits() {
 #[test]
 fn the_victim_has_the_lowest_priority_then_the_fewest_holds_then_the_youngest_claim() {
     let chosen = |priorities: [i8; 2], breakable: [bool; 2]| {
-        let mut store = Store::new();
+        let mut store = RandomStore::new();
         let [one, two] = [1, 2].map(|number| Lineage::root(owner_id(number)));
         let how = [0, 1].map(|at| {
             let (priority, breakable) = (priorities[at], breakable[at]);
@@ -360,7 +363,7 @@ fn the_victim_has_the_lowest_priority_then_the_fewest_holds_then_the_youngest_cl
 
 #[test]
 fn claims_without_a_scope_are_grouped_by_task_for_reports_only() {
-    let mut store = Store::new();
+    let mut store = RandomStore::new();
     let session = crate::contract::SessionId::from_u128(5);
     for (number, flow, part) in
         [(1, 1, "a"), (2, 2, "b"), (3, 1, "b"), (4, 2, "a")].map(|(n, f, p)| (n, f, name(p)))
@@ -383,7 +386,7 @@ fn claims_without_a_scope_are_grouped_by_task_for_reports_only() {
 #[test]
 fn a_parent_waits_for_its_own_child_process_and_no_other() {
     let run = |held_up: u8| {
-        let mut store = Store::new();
+        let mut store = RandomStore::new();
         let plain =
             How { patience: None, conduct: Conduct { breakable: true, ..Conduct::default() } };
         let nested = How { conduct: Conduct { held_up, ..plain.conduct }, ..plain };
@@ -406,7 +409,7 @@ fn a_parent_waits_for_its_own_child_process_and_no_other() {
 #[test]
 fn a_ring_beyond_the_limit_does_not_fit_a_verdict() {
     let ring = |length: u128| {
-        let mut store = Store::new();
+        let mut store = RandomStore::new();
         let conduct = Conduct { breakable: true, ..Conduct::default() };
         let how = How { patience: None, conduct };
         let fork = |number: u128| vec![Part::write(name(&format!("fork {:03}", number % length)))];

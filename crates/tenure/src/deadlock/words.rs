@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Deadlock, Member};
+use super::{Deadlock, DeadlockMember};
 use crate::contract::short;
 use crate::limits;
 
@@ -31,7 +31,7 @@ impl Deadlock {
     }
 
     /// One member: who it is, what it holds that others wait for, what it waits for.
-    fn sentence(&self, at: usize, member: &Member) -> String {
+    fn sentence(&self, at: usize, member: &DeadlockMember) -> String {
         let mut text = member.about.to_string();
         for (nth, hold) in member.holds.iter().enumerate() {
             let (first, since) = (if nth == 0 { " holds " } else { ", " }, short(hold.held_for));

@@ -1,4 +1,5 @@
-//! The verb that refuses a deadlock's victim: compares the facts that the verdict rests on, and ends
+//! The verb that refuses a deadlock's victim: compares the facts that the verdict rests on, and
+//! ends
 //! one waiting claim if all of them stand. Does not know how a deadlock is found.
 
 use std::sync::Arc;

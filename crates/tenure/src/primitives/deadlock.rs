@@ -10,7 +10,8 @@ use crate::limits;
 use crate::session::{block_on, sleep_until};
 
 impl Tenure {
-    /// Finds the deadlocks of the namespace: owners of any process that hold locks and wait for each
+    /// Finds the deadlocks of the namespace: owners of any process that hold locks and wait for
+    /// each
     /// other for ever. Refuses nothing. Also finds those among locks that one task took without a
     /// scope ([`Deadlock::by_task`](crate::deadlock::Deadlock::by_task)), which are never broken.
     ///
@@ -41,11 +42,14 @@ impl Tenure {
         block_on(self.deadlocks())
     }
 
-    /// Runs work in a scope, and again from the beginning if one of its locks was refused to break a
-    /// deadlock: after its guards are gone and a pause with jitter, at most 16 times. Each run has a
+    /// Runs work in a scope, and again from the beginning if one of its locks was refused to break
+    /// a
+    /// deadlock: after its guards are gone and a pause with jitter, at most 16 times. Each run has
+    /// a
     /// scope of its own, so that its locks have one owner and the detector can see what it holds.
     ///
-    /// The work has to be undone by itself when it is dropped or returns the error: what it did under
+    /// The work has to be undone by itself when it is dropped or returns the error: what it did
+    /// under
     /// locks that it held before the refusal is done again.
     ///
     /// # Errors

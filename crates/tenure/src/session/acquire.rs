@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::effects::{Effects, PendingRelease};
 use super::entry::{EndReason, Entry, Flow, Phase};
-use super::errors::{refusal_error, victim_error};
+use super::errors::refusal_error;
 use super::joint::Joint;
 use super::one_by_one;
 use super::park::{WaitOutcome, wait_for_grant, within};
@@ -146,7 +146,7 @@ pub(super) struct Attempt<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) claim: Arc<Claim>,
     /// The claim was handed on or refused: dropping the attempt withdraws nothing.
-    done: bool,
+    pub(super) done: bool,
     pub(super) own_hold: Option<Arc<Claim>>,
     pub(super) wait: Wait,
     /// When the claim was first sent.
@@ -441,20 +441,6 @@ impl<'a> Attempt<'a> {
                     .because_of(Loss::Forgotten)
             }
         }
-    }
-
-    /// Takes a claim out of the table that the store has refused to break a deadlock. A hold that it
-    /// should have replaced goes on.
-    fn refused_as_victim(&mut self, words: &str) -> Error {
-        self.core.emit(&self.claim, || Event::Withdrawn { why: WaitEnd::Deadlock });
-        self.done = true;
-        let mut table = self.core.lock();
-        table.remove(self.claim.id);
-        if let Some(old) = self.claim.replaces {
-            table.update(old, |entry| entry.extras_mut().successor = None);
-        }
-        drop(table);
-        victim_error(words).during(Verb::Claim).on(self.claim.parts.first_name())
     }
 
     fn refused(&self, refusal: Refusal) -> Error {

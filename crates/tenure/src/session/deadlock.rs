@@ -27,9 +27,10 @@ use std::time::Duration;
 
 use super::acquire::Attempt;
 use super::entry::{EndReason, Entry, Phase};
+use super::errors::victim_error;
 use super::park::{WaitOutcome, wait_for_grant};
 use super::request::{AcquireRequest, Outcome, Wait};
-use super::{Core, Event, Share};
+use super::{Core, Event, Share, WaitEnd};
 use crate::contract::{
     About, Claim, ClaimId, Conduct, DeadlockCase, DeadlockHandling, Error, Lineage, Loss, OwnerId,
     Page, Part, Parts, Query, Snapshot, Verb, VictimVerdict, concurrency_marker,
@@ -46,8 +47,8 @@ pub enum DeadlockMode {
     Off,
     /// Looks and reports; its waits are never refused.
     Observe,
-    /// Looks, reports, and refuses one wait of each deadlock, where the engine can compare the facts
-    /// and refuse in one step.
+    /// Looks, reports, and refuses one wait of each deadlock, where the engine can compare the
+    /// facts and refuse in one step.
     #[default]
     Break,
 }
@@ -69,8 +70,8 @@ impl Default for DeadlockSettings {
 /// A wait goes on for at most so many delays between two looks.
 const RAREST: u32 = 8;
 
-/// How often a verdict is repeated at once if a fact has changed: the deadlock may still stand, with
-/// other facts.
+/// How often a verdict is repeated at once if a fact has changed: the deadlock may still stand,
+/// with other facts.
 const VERDICTS: usize = 3;
 
 /// A waiting claim that is registered with the session's table, so that a release by another flow
@@ -126,19 +127,33 @@ impl Attempt<'_> {
                 let look = Box::pin(core.look(&self.claim, self.scoped));
                 match wait_while(core, id, deadline, look).await {
                     Waited::Over(outcome) => return outcome,
-                    Waited::Looked(Look::Refused(words)) => {
+                    Waited::Looked(LookOutcome::Refused(words)) => {
                         return WaitOutcome::Ended(EndReason::Revoked(Loss::Deadlock { words }));
                     }
-                    Waited::Looked(Look::Found(words)) => {
+                    Waited::Looked(LookOutcome::Found(words)) => {
                         self.report(&words);
                         pause = 1;
                     }
-                    Waited::Looked(Look::Nothing) => self.suspected = None,
+                    Waited::Looked(LookOutcome::Nothing) => self.suspected = None,
                 }
             }
             next = core.clock.now() + core.with_jitter(core.settings.deadlocks.delay * pause);
             pause = (pause * 2).min(RAREST);
         }
+    }
+
+    /// Takes a claim out of the table that the store has refused to break a deadlock. A hold that
+    /// it should have replaced goes on.
+    pub(super) fn refused_as_victim(&mut self, words: &str) -> Error {
+        self.core.emit(&self.claim, || Event::Withdrawn { why: WaitEnd::Deadlock });
+        self.done = true;
+        let mut table = self.core.lock();
+        table.remove(self.claim.id);
+        if let Some(old) = self.claim.replaces {
+            table.update(old, |entry| entry.extras_mut().successor = None);
+        }
+        drop(table);
+        victim_error(words).during(Verb::Claim).on(self.claim.parts.first_name())
     }
 
     /// Reports a deadlock that was found, once for the same words but for the times in them.
@@ -152,7 +167,7 @@ impl Attempt<'_> {
 }
 
 /// What a look came to.
-enum Look {
+enum LookOutcome {
     /// The claim is not stuck.
     Nothing,
     /// The claim is in a deadlock, or stuck behind one, and was not refused.
@@ -163,7 +178,7 @@ enum Look {
 
 enum Waited {
     Over(WaitOutcome),
-    Looked(Look),
+    Looked(LookOutcome),
 }
 
 /// Waits for the grant and polls a look beside it.
@@ -171,7 +186,7 @@ async fn wait_while(
     core: &Core,
     id: ClaimId,
     deadline: Tick,
-    mut look: Pin<Box<impl Future<Output = Look>>>,
+    mut look: Pin<Box<impl Future<Output = LookOutcome>>>,
 ) -> Waited {
     let mut wait = pin!(wait_for_grant(core, id, deadline));
     poll_fn(move |cx| {
@@ -276,7 +291,7 @@ impl Core {
 
     /// Looks for a deadlock that the claim is stuck in or behind, and breaks it if that is wanted
     /// and possible.
-    async fn look(self: &Arc<Self>, claim: &Claim, scoped: bool) -> Look {
+    async fn look(self: &Arc<Self>, claim: &Claim, scoped: bool) -> LookOutcome {
         for _ in 0..VERDICTS {
             let found = if scoped {
                 self.find_deadlock(claim.lineage.owner()).await
@@ -285,10 +300,10 @@ impl Core {
             };
             let found = match found {
                 Ok(Some(found)) => found,
-                Ok(None) => return Look::Nothing,
+                Ok(None) => return LookOutcome::Nothing,
                 Err(error) => {
                     tracing::debug!(%error, "cannot look for a deadlock");
-                    return Look::Nothing;
+                    return LookOutcome::Nothing;
                 }
             };
             let words: Arc<str> = found.words().into();
@@ -296,25 +311,25 @@ impl Core {
             let verdicts = self.engine.deadlocks().filter(|_| breaks);
             let case = found.case().filter(DeadlockCase::fits);
             let (Some(verdicts), Some(case)) = (verdicts, case) else {
-                return Look::Found(words);
+                return LookOutcome::Found(words);
             };
             let verdict = self.limited(Verb::RefuseVictim, || verdicts.refuse_victim(&case)).await;
             match verdict {
                 Ok(VictimVerdict::Refused) if case.victim.claim == claim.id => {
-                    return Look::Refused(words);
+                    return LookOutcome::Refused(words);
                 }
                 Ok(VictimVerdict::Refused) => {
                     tracing::info!(deadlock = %words, "deadlock broken");
-                    return Look::Nothing;
+                    return LookOutcome::Nothing;
                 }
                 Ok(VictimVerdict::Changed) => {}
                 Err(error) => {
                     tracing::debug!(%error, "cannot break a deadlock");
-                    return Look::Found(words);
+                    return LookOutcome::Found(words);
                 }
             }
         }
-        Look::Nothing
+        LookOutcome::Nothing
     }
 
     /// Returns the first deadlock that an owner is stuck in or behind.

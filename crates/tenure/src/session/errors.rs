@@ -82,8 +82,8 @@ pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
             )
         }
         None if timeout.deadlock.is_some() => {
-            "run each flow in a scope, so that the deadlock can be broken, or take the locks at once \
-             as a set"
+            "run each flow in a scope, so that the deadlock can be broken, or take the locks at \
+             once as a set"
                 .to_owned()
         }
         None if timeout.in_set => {

@@ -1,6 +1,7 @@
 //! `tenure graph` and `tenure deadlocks`: owners and slots as a picture of who waits for whom.
 //!
-//! Two kinds of nodes: an owner and a slot. An owner that waits has an edge to the slot, a slot that
+//! Two kinds of nodes: an owner and a slot. An owner that waits has an edge to the slot, a slot
+//! that
 //! is held has an edge to the owner. So the picture is exact for permits and readers too. Whether
 //! there is a deadlock is not read from the picture: the library's solver says it.
 
@@ -112,7 +113,7 @@ struct MemberRow {
 
 impl DeadlockRow {
     fn new(deadlock: &Deadlock) -> Self {
-        let member = |member: &tenure::deadlock::Member| MemberRow {
+        let member = |member: &tenure::deadlock::DeadlockMember| MemberRow {
             owner: member.owner.to_string(),
             holder: member.about.to_string(),
             holds: member.holds.iter().map(|hold| hold.name.shown().into_owned()).collect(),

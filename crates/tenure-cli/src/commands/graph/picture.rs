@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use tenure::contract::short;
 use tenure::deadlock::Deadlock;
-use tenure::{About, Name, OwnerId, Snapshot};
+use tenure::{About, Name, OwnerId, Snapshot, WaiterView};
 
 use super::DeadlockRow;
 
@@ -38,7 +38,7 @@ pub(super) struct Node {
     pub(super) deadlocked: bool,
 }
 
-/// A wait (owner to slot) or a hold (slot to owner).
+/// A wait (owner to slot), a hold (slot to owner), or a child process (owner to owner).
 #[derive(Debug, Serialize)]
 pub(super) struct Edge {
     pub(super) from: String,
@@ -89,6 +89,9 @@ impl Picture {
             picture.nodes.push(Node { id, kind: "slot", label, deadlocked });
         }
         picture.truncated = truncated;
+        for waiter in slots.iter().flat_map(|at| &seen.slots[*at].queue) {
+            picture.link_parent(waiter, &owners);
+        }
         picture
     }
 
@@ -106,6 +109,17 @@ impl Picture {
             self.nodes.push(Node { id: id.clone(), kind: "owner", label, deadlocked });
         }
         id
+    }
+
+    /// Links an outer run with the inner one whose end it waits for.
+    fn link_parent(&mut self, waiter: &WaiterView, owners: &BTreeMap<OwnerId, String>) {
+        let parent = waiter.lineage.ancestors().first();
+        let parent = parent.filter(|_| waiter.about.conduct.held_up > 0);
+        let child = owners.get(&waiter.lineage.owner());
+        if let (Some(parent), Some(child)) = (parent.and_then(|one| owners.get(one)), child) {
+            let label = "waits for its child process".to_owned();
+            self.edge(parent.clone(), child.clone(), "runs", label);
+        }
     }
 
     fn edge(&mut self, from: String, to: String, kind: &'static str, label: String) {
@@ -133,7 +147,7 @@ fn chosen(seen: &Snapshot, name: Option<&Name>, deadlocks: &[Deadlock]) -> (Vec<
         return (all, false);
     }
     let part = |name: &Name| {
-        let waits = |member: &tenure::deadlock::Member| {
+        let waits = |member: &tenure::deadlock::DeadlockMember| {
             member.wait.as_ref().is_some_and(|wait| wait.name == *name)
         };
         deadlocks.iter().any(|one| one.members.iter().any(waits))
@@ -149,8 +163,9 @@ fn chosen(seen: &Snapshot, name: Option<&Name>, deadlocks: &[Deadlock]) -> (Vec<
 fn connected(seen: &Snapshot, name: &Name) -> Vec<usize> {
     let owners = |at: usize| {
         let slot = &seen.slots[at];
-        let holders = slot.holders.iter().map(|one| one.lineage.owner());
-        holders.chain(slot.queue.iter().map(|one| one.lineage.owner())).collect::<BTreeSet<_>>()
+        // Ancestors too: an outer run may wait for an inner one.
+        let holders = slot.holders.iter().flat_map(|one| one.lineage.all());
+        holders.chain(slot.queue.iter().flat_map(|one| one.lineage.all())).collect::<BTreeSet<_>>()
     };
     let mut found: BTreeSet<usize> =
         (0..seen.slots.len()).filter(|at| seen.slots[*at].name == *name).collect();

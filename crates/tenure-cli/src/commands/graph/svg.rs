@@ -72,7 +72,8 @@ fn layers(picture: &Picture) -> Vec<Vec<&str>> {
     let forward = forward_edges(picture);
     let mut depth: BTreeMap<&str, usize> =
         picture.nodes.iter().map(|node| (node.id.as_str(), 0)).collect();
-    // Each pass moves nodes behind those before them; a longest path has no more nodes than there are.
+    // Each pass moves nodes behind those before them; a longest path has no more nodes than there
+    // are.
     for _ in 0..picture.nodes.len() {
         let mut moved = false;
         for (from, to) in &forward {

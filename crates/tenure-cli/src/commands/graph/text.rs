@@ -1,4 +1,5 @@
-//! The picture as text: deadlocks first, as sentences; then each owner that holds and does not wait,
+//! The picture as text: deadlocks first, as sentences; then each owner that holds and does not
+//! wait,
 //! with the tree of those that wait for it. Every owner is expanded once.
 
 use std::collections::BTreeSet;

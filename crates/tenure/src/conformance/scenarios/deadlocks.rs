@@ -12,7 +12,7 @@ use crate::limits;
 
 list! { Deadlocks:
     one_victim_is_refused_and_the_other_is_served cites [11] needs [Deadlocks];
-    a_second_verdict_on_the_same_facts_refuses_nobody cites [11] needs [Deadlocks];
+    a_second_verdict_on_the_same_facts_refuses_no_claim cites [11] needs [Deadlocks];
     a_victim_learns_why_from_the_push_and_from_a_renewal cites [8, 11] needs [Deadlocks, Push];
     a_verdict_falls_if_a_hold_was_released cites [11] needs [Deadlocks];
     a_verdict_falls_if_a_wait_was_withdrawn cites [11] needs [Deadlocks];
@@ -88,7 +88,7 @@ fn one_victim_is_refused_and_the_other_is_served(world: &World) {
     raw.held(world, &waits[0]);
 }
 
-fn a_second_verdict_on_the_same_facts_refuses_nobody(world: &World) {
+fn a_second_verdict_on_the_same_facts_refuses_no_claim(world: &World) {
     let crossed = crossed(world);
     let case = crossed.case(world);
     assert_eq!(verdict(world, &crossed.raw, &case), VictimVerdict::Refused);

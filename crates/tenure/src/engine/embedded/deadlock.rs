@@ -1,4 +1,5 @@
-//! The verb that refuses a deadlock's victim: the ledger compares the facts of the case and ends the
+//! The verb that refuses a deadlock's victim: the ledger compares the facts of the case and ends
+//! the
 //! wait in one transaction. Sessions that turn out to be dead were ended when the facts were read
 //! (`inspect.rs`); one that dies later holds and waits until it is noticed, as for every verb.
 

@@ -181,7 +181,8 @@ impl Inner {
         Ok(found.ledger(now, 0).inspect(query, now))
     }
 
-    /// Reads all slots that have a queue, and the markers of owners with another flow of control, at
+    /// Reads all slots that have a queue, and the markers of owners with another flow of control,
+    /// at
     /// one revision: everything that can be part of a deadlock.
     pub(super) async fn read_contended(&self) -> Result<SlotSnapshot, VerbError> {
         let markers = self.keys.markers();

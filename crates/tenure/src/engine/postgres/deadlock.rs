@@ -1,4 +1,5 @@
-//! The verb that refuses a deadlock's victim. One call: the function locks the slots of all facts and
+//! The verb that refuses a deadlock's victim. One call: the function locks the slots of all facts
+//! and
 //! the markers of all owners, compares the facts, and ends the wait.
 //!
 //! A second wait of an owner is compared too, but its slot is not locked: a claim that is queued by

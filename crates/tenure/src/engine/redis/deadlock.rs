@@ -1,4 +1,5 @@
-//! The verb that refuses a deadlock's victim: one script compares the facts and ends the wait. Not in
+//! The verb that refuses a deadlock's victim: one script compares the facts and ends the wait. Not
+//! in
 //! a cluster, where the slots of a deadlock may be on several nodes.
 
 use std::collections::HashMap;
