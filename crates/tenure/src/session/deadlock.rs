@@ -115,8 +115,13 @@ impl Attempt<'_> {
             let until = next.min(deadline);
             let waited = wait_or_released(core, id, until, &watched, marker.is_some()).await;
             let Some(outcome) = waited else {
-                // Best effort: without the marker the owner still has what the store sees.
-                marker = core.hold_marker(&self.claim).await.ok();
+                let claim = Arc::clone(&self.claim);
+                let hold = Box::pin(async { core.hold_marker(&claim).await });
+                match wait_while(core, id, deadline, hold).await {
+                    Waited::Over(outcome) => return outcome,
+                    // Best effort: without the marker the owner still has what the store sees.
+                    Waited::Done(held) => marker = held.ok(),
+                }
                 continue;
             };
             match outcome {
@@ -127,14 +132,14 @@ impl Attempt<'_> {
                 let look = Box::pin(core.look(&self.claim, self.scoped));
                 match wait_while(core, id, deadline, look).await {
                     Waited::Over(outcome) => return outcome,
-                    Waited::Looked(LookOutcome::Refused(words)) => {
+                    Waited::Done(LookOutcome::Refused(words)) => {
                         return WaitOutcome::Ended(EndReason::Revoked(Loss::Deadlock { words }));
                     }
-                    Waited::Looked(LookOutcome::Found(words)) => {
+                    Waited::Done(LookOutcome::Found(words)) => {
                         self.report(&words);
                         pause = 1;
                     }
-                    Waited::Looked(LookOutcome::Nothing) => self.suspected = None,
+                    Waited::Done(LookOutcome::Nothing) => self.suspected = None,
                 }
             }
             next = core.clock.now() + core.with_jitter(core.settings.deadlocks.delay * pause);
@@ -176,24 +181,25 @@ enum LookOutcome {
     Refused(Arc<str>),
 }
 
-enum Waited {
+/// A wait and a call beside it: which of them was done first.
+enum Waited<T> {
     Over(WaitOutcome),
-    Looked(LookOutcome),
+    Done(T),
 }
 
-/// Waits for the grant and polls a look beside it.
-async fn wait_while(
+/// Waits for the grant and polls a call beside it.
+async fn wait_while<T>(
     core: &Core,
     id: ClaimId,
     deadline: Tick,
-    mut look: Pin<Box<impl Future<Output = LookOutcome>>>,
-) -> Waited {
+    mut call: Pin<Box<impl Future<Output = T>>>,
+) -> Waited<T> {
     let mut wait = pin!(wait_for_grant(core, id, deadline));
     poll_fn(move |cx| {
         if let Poll::Ready(outcome) = wait.as_mut().poll(cx) {
             return Poll::Ready(Waited::Over(outcome));
         }
-        look.as_mut().poll(cx).map(Waited::Looked)
+        call.as_mut().poll(cx).map(Waited::Done)
     })
     .await
 }

@@ -52,7 +52,6 @@ function F.refuse_victim()
   if claim.session ~= '-' then
     F.signals[#F.signals + 1] = { claim.session, 'e ' .. id .. ' ' .. ARGV[4] }
   end
-  --#path redis refuse_victim: refused
   answer = 1
 end
 
