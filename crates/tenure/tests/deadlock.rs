@@ -80,9 +80,8 @@ async fn both(tenure: &Tenure, names: [&str; 2], met: &Barrier) -> Result<(), Er
 #[test]
 fn of_two_that_wait_for_each_other_exactly_one_is_refused() {
     on_each(|sessions| async move {
-        let (one, two) = (sessions.open(DeadlockMode::Break).await, {
-            sessions.open(DeadlockMode::Break).await
-        });
+        let one = sessions.open(DeadlockMode::Break).await;
+        let two = sessions.open(DeadlockMode::Break).await;
         let met = Barrier::new(2);
         let (left, right) =
             drop(tokio::join!(both(&one, ["a", "b"], &met), both(&two, ["b", "a"], &met)));
@@ -154,9 +153,8 @@ async fn futures<F: Future<Output = ()>>(all: impl Iterator<Item = F>) {
 #[test]
 fn a_guard_that_left_its_flow_is_no_deadlock_and_is_released_elsewhere() {
     on_each(|sessions| async move {
-        let (one, two) = (sessions.open(DeadlockMode::Break).await, {
-            sessions.open(DeadlockMode::Break).await
-        });
+        let one = sessions.open(DeadlockMode::Break).await;
+        let two = sessions.open(DeadlockMode::Break).await;
         let (owner, met) = (Owner::new(), Barrier::new(2));
         let mut away = one.mutex("a").unwrap().owner(&owner).lock().await.unwrap();
         away.detach().await.unwrap();
@@ -178,7 +176,7 @@ fn a_guard_that_left_its_flow_is_no_deadlock_and_is_released_elsewhere() {
             assert_eq!(one.deadlocks().await.unwrap(), []);
             away.release().await.unwrap();
         };
-        let (_, theirs, _) = tokio::join!(mine, theirs, released);
+        let ((), theirs, ()) = tokio::join!(mine, theirs, released);
         theirs.unwrap();
     });
 }

@@ -41,8 +41,7 @@ pub(super) fn graph(
     })?;
     let picture = Picture::new(&seen, name.as_ref(), &deadlocks);
     let json = matches!(form, OutputArg::Json | OutputArg::Ndjson);
-    match args.format {
-        _ if json => output::json(&picture, out)?,
+    match if json { GraphFormat::Json } else { args.format } {
         GraphFormat::Json => output::json(&picture, out)?,
         GraphFormat::Text => text::write(&picture, out)?,
         GraphFormat::Dot => render::dot(&picture, out)?,

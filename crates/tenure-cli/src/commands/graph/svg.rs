@@ -79,7 +79,7 @@ fn layers(picture: &Picture) -> Vec<Vec<&str>> {
         for (from, to) in &forward {
             let behind = depth[from] + 1;
             if depth[to] < behind {
-                depth.insert(to, behind);
+                depth.insert(*to, behind);
                 moved = true;
             }
         }
@@ -134,7 +134,7 @@ fn forward_edges(picture: &Picture) -> Vec<(&str, &str)> {
             if !path.contains(to) {
                 forward.push((id, *to));
                 if !done.contains(to) {
-                    walk.push((to, 0));
+                    walk.push((*to, 0));
                 }
             }
         }
