@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::guard::{AnyGuard, LockStatus};
 use super::options::Options;
 use super::run::{release_after, until_lost};
-use crate::contract::{Error, ErrorKind, Lineage, OwnerId, Parts};
+use crate::contract::{Conduct, Error, ErrorKind, Lineage, OwnerId, Parts};
 use crate::session::{AcquireRequest, Outcome, Session, Wait, block_on};
 use crate::time::Tick;
 
@@ -42,6 +42,7 @@ impl Request {
     pub(super) fn for_new_owner(mut self) -> Self {
         if let Ok(ask) = &mut self.ask {
             (ask.lineage, ask.scoped) = (Lineage::root(OwnerId::new()), false);
+            ask.about.conduct = Conduct::default();
         }
         self
     }

@@ -185,12 +185,17 @@ impl Inner {
     /// at
     /// one revision: everything that can be part of a deadlock.
     pub(super) async fn read_contended(&self) -> Result<SlotSnapshot, VerbError> {
-        let markers = self.keys.markers();
-        let (at, keys, _) = self.read_page(&markers, 0).await?;
+        let mut markers = self.keys.markers();
+        let (at, mut keys, mut more) = self.read_page(&markers, 0).await?;
         let mut found = SlotSnapshot::new(at, self.epoch());
-        let (slots, _) = self.whole_slots(keys, false, &markers).await?;
-        for (name, keys) in slots {
-            found.add(&self.keys, &name, &keys)?;
+        loop {
+            let (slots, rest) = self.whole_slots(keys, more, &markers).await?;
+            for (name, keys) in slots {
+                found.add(&self.keys, &name, &keys)?;
+            }
+            let Some(rest) = rest else { break };
+            markers = rest;
+            (_, keys, more) = self.read_page(&markers, at).await?;
         }
         let mut range = self.keys.marks("");
         let mut more = true;
