@@ -44,18 +44,17 @@ fn of_two_nested_runs_in_opposite_order_one_is_refused_and_names_the_other(place
 
 fn philosophers_that_run_commands_all_eat(place: &Place) {
     let guests = 3;
-    let dinner: String = (0..guests)
-        .map(|seat| {
-            let right = (seat + 1) % guests;
-            // The pause makes it likely that all have their left fork when they ask for the right.
-            format!(
-                "(until tenure run fork:{seat} -q \
-                 -c 'sleep 0.3; exec tenure run fork:{right} -q -- true'; \
-                 do sleep 0.$(( $$ % 7 )); done; echo ate) & "
-            )
-        })
-        .collect();
-    let output = output(&mut place.shell(&format!("{dinner} wait")));
+    let dinner = |seat: usize| {
+        let right = (seat + 1) % guests;
+        // The pause makes it likely that all have their left fork when they ask for the right.
+        format!(
+            "(until tenure run fork:{seat} -q \
+             -c 'sleep 0.3; exec tenure run fork:{right} -q -- true'; \
+             do sleep 0.$(( $$ % 7 )); done; echo ate) &"
+        )
+    };
+    let dinner: Vec<String> = (0..guests).map(dinner).collect();
+    let output = output(&mut place.shell(&format!("{} wait", dinner.join(" "))));
     assert_eq!(stdout(&output), "ate\n".repeat(guests), "{output:?}");
 }
 

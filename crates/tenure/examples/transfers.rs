@@ -41,8 +41,8 @@ impl Bank {
         to: usize,
     ) -> Result<(), Error> {
         let work = || async {
-            let source = tenure.mutex(&format!("account:{from}"))?.lock().await?;
-            let target = tenure.mutex(&format!("account:{to}"))?.lock().await?;
+            let source = tenure.mutex(format!("account:{from}"))?.lock().await?;
+            let target = tenure.mutex(format!("account:{to}"))?.lock().await?;
             // Read and written apart: without the locks, transfers would overwrite each other.
             let (taken, given) = (&self.accounts[from], &self.accounts[to]);
             let (left, had) = (taken.load(Ordering::SeqCst), given.load(Ordering::SeqCst));

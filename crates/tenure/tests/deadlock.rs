@@ -84,7 +84,7 @@ fn of_two_that_wait_for_each_other_exactly_one_is_refused() {
         let two = sessions.open(DeadlockMode::Break).await;
         let met = Barrier::new(2);
         let (left, right) =
-            drop(tokio::join!(both(&one, ["a", "b"], &met), both(&two, ["b", "a"], &met)));
+            tokio::join!(both(&one, ["a", "b"], &met), both(&two, ["b", "a"], &met));
         let refused: Vec<Error> = [left, right].into_iter().filter_map(Result::err).collect();
         let [error] = &refused[..] else { panic!("{}: {refused:?}", sessions.engine) };
         assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");

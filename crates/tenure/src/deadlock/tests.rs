@@ -346,7 +346,7 @@ fn the_victim_has_the_lowest_priority_then_the_fewest_holds_then_the_youngest_cl
         let [one, two] = [1, 2].map(|number| Lineage::root(owner_id(number)));
         let how = [0, 1].map(|at| {
             let (priority, breakable) = (priorities[at], breakable[at]);
-            How { patience: None, conduct: Conduct { priority, breakable, ..Conduct::default() } }
+            How { patience: None, conduct: Conduct { breakable, priority, ..Conduct::default() } }
         });
         store.claim(&one, vec![Part::write(name("a"))], how[0]);
         store.claim(&two, vec![Part::write(name("b"))], how[1]);

@@ -127,7 +127,7 @@ impl Picture {
     }
 
     /// The label of a node.
-    pub(super) fn label(&self, id: &str) -> &str {
+    pub(super) fn label<'a>(&'a self, id: &'a str) -> &'a str {
         let node = self.nodes.iter().find(|node| node.id == id);
         node.map_or(id, |node| node.label.as_str())
     }
