@@ -100,9 +100,11 @@ fn promises_are_a_table_for_people() {
         "\
 engine  fencing  queue  read-write  semaphores  sets  deadlocks  wake  survives  replicas  drift
 embedded  strict  yes  yes  yes  yes  broken  push  client-crash  no  0%
-etcd  strict  yes  yes  yes  yes  broken  push  client-crash store-restart power-loss node-loss  no  10%
+etcd  strict  yes  yes  yes  yes  broken  push  client-crash store-restart \
+power-loss node-loss  no  10%
 memory  clock-bounded  yes  yes  yes  yes  broken  push  -  no  0%
-postgres  clock-bounded  yes  yes  yes  yes  broken  push  client-crash store-restart power-loss  no  10%
+postgres  clock-bounded  yes  yes  yes  yes  broken  push  client-crash store-restart \
+power-loss  no  10%
 redis  clock-bounded  yes  yes  yes  yes  broken  push  client-crash  yes  10%
 redis+sentinel  clock-bounded  yes  yes  yes  yes  broken  push  client-crash  yes  10%
 redis+cluster  clock-bounded  yes  yes  yes  no  reported  push  client-crash  yes  10%
