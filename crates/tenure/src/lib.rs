@@ -25,6 +25,7 @@
 //! | to lock again further down the same flow of control | [`scope`] |
 //! | work that must stop when the lock is lost | [`Mutex::run`] |
 //! | to wait for two seconds, else `None` | [`Mutex::try_lock_for`] |
+//! | an error instead of a deadlock, before it happens | [`Levels`], [`LockOrder`], [`levels!`] |
 //! | to see holders and waiters | [`Tenure::inspect`], [`Tenure::holders`] |
 //! | to release a lock by force | [`Tenure::force_release`] |
 //! | a small versioned value with compare-and-set | [`Tenure::cells`] |
@@ -92,6 +93,7 @@ mod ledger;
 // `tenure-bench`. Hidden, because the numbers may change.
 #[doc(hidden)]
 pub mod limits;
+mod order;
 mod primitives;
 mod process;
 // Public for `tests/conformance.rs`, which turns each bug on and expects a scenario to fail.
@@ -111,16 +113,43 @@ pub use contract::{
     Pattern, Place, Promises, Put, PutVerdict, Query, SessionId, SessionView, Shape, SlotView,
     Snapshot, Verb, Version, WaiterView, WriteId,
 };
+pub use order::{
+    InheritedHolds, Levels, LockMode, LockOrder, NameOrders, OrderChecker, OrderEdge, OrderGraph,
+    OrderMode, OrderReport, ReportKind, SilencedEdges,
+};
 pub use primitives::{
-    Builder, CellStore, Election, Family, Leader, LeaderGuard, LockSet, LockSetGuard, LockStatus,
-    Mutex, MutexGuard, Observed, Observer, Owner, Preset, RwLock, RwLockReadGuard,
-    RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart, Tenure, Term, UpgradeError,
-    blocking_scope, scope,
+    AtLevel, Below, Builder, CellStore, Election, Family, Leader, LeaderGuard, Level, LevelFlow,
+    LevelGuard, LockSet, LockSetGuard, LockStatus, Mutex, MutexGuard, NoLevel, Observed, Observer,
+    Owner, Preset, RwLock, RwLockReadGuard, RwLockWriteGuard, Scope, Semaphore, SemaphorePermit,
+    SetPart, Tenure, Term, UpgradeError, blocking_scope, scope,
 };
 pub use session::{
     CallOutcome, CellChange, CellWatch, Closed, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
     Witness, block_on,
 };
+
+/// Declares levels of locks as types, the highest first: `levels! { System > Region > Account }`.
+/// [`LevelFlow`](crate::LevelFlow) has an example.
+#[macro_export]
+macro_rules! levels {
+    ($($level:ident)>+) => {
+        $(
+            #[doc = concat!("The level `", stringify!($level), "` of locks.")]
+            #[derive(Debug)]
+            pub struct $level;
+
+            impl $crate::Level for $level {
+                const NAME: &'static str = stringify!($level);
+            }
+        )+
+        $crate::levels!(@below $($level)>+);
+    };
+    (@below $last:ident) => {};
+    (@below $first:ident > $($rest:ident)>+) => {
+        $(impl $crate::Below<$first> for $rest {})+
+        $crate::levels!(@below $($rest)>+);
+    };
+}
 
 /// The README and the docs are compiled and run as tests.
 #[cfg(doctest)]
@@ -132,6 +161,8 @@ mod pages {
     mod guide {}
     #[doc = include_str!("../../../docs/cells.md")]
     mod cells {}
+    #[doc = include_str!("../../../docs/ordering.md")]
+    mod ordering {}
     #[doc = include_str!("../../../docs/settings.md")]
     mod settings {}
     #[doc = include_str!("../../../docs/election.md")]

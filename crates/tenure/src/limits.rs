@@ -72,6 +72,18 @@ pub const CLAIM_TRIES: u32 = 3;
 pub const BACK_OFF: Duration = Duration::from_secs(1);
 /// Most replicas that may be asked for.
 pub const REPLICAS: u32 = 64;
+/// Most levels of locks.
+pub const LEVELS: usize = 64;
+/// Most classes that an order checker learns; locks of further classes are not checked.
+pub const ORDER_CLASSES: usize = 1_000_000;
+/// Most reports that an order checker keeps; later ones are logged all the same.
+pub const ORDER_REPORTS: usize = 256;
+/// Most places in the code for which habits are reported.
+pub const ORDER_PLACES: usize = 10_000;
+/// Most locks that an owner brings along from another process.
+pub const ORDER_INHERITED: usize = 128;
+/// How long a store keeps a learned edge that no process learns again.
+pub const ORDER_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Longest time that replicas may be given.
 pub const REPLICAS_WITHIN: Duration = Duration::from_millis(1_500);
 

@@ -18,10 +18,21 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("ledger", &["contract", "time", "limits", "seeded"]),
     ("engine", &["contract", "ledger", "time", "sync", "process", "limits"]),
     ("session", &["contract", "time", "sync", "process", "limits", "seeded"]),
-    ("primitives", &["session", "contract", "engine", "time", "limits"]),
+    ("order", &["contract", "time", "sync", "process", "limits"]),
+    ("primitives", &["session", "order", "contract", "engine", "time", "limits"]),
     (
         "conformance",
-        &["primitives", "session", "engine", "ledger", "contract", "time", "limits", "seeded"],
+        &[
+            "primitives",
+            "order",
+            "session",
+            "engine",
+            "ledger",
+            "contract",
+            "time",
+            "limits",
+            "seeded",
+        ],
     ),
 ];
 

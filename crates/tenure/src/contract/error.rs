@@ -33,6 +33,9 @@ pub enum ErrorKind {
     UpgradeConflict,
     /// These owners wait for each other, for ever; this wait was chosen to give way.
     Deadlock,
+    /// The lock would be acquired against the order of locks: its level is not below one that is
+    /// held, or it closes a cycle in the learned order. No wait began.
+    Order,
     /// The session, or the whole `Tenure`, was closed.
     Closed,
     /// The store did not answer, or not in time.
@@ -428,6 +431,7 @@ mod tests {
             | K::Lost
             | K::UpgradeConflict
             | K::Deadlock
+            | K::Order
             | K::Closed
             | K::Unavailable
             | K::Unsupported
@@ -443,6 +447,7 @@ mod tests {
             (K::Lost, false),
             (K::UpgradeConflict, true),
             (K::Deadlock, true),
+            (K::Order, false),
             (K::Closed, false),
             (K::Unavailable, true),
             (K::Unsupported, false),

@@ -44,6 +44,7 @@ pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
 pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
 };
+pub(crate) use name::deceives;
 pub use name::{Name, Namespace};
 pub(crate) use optional::optional_objects;
 pub use optional::{

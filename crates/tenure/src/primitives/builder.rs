@@ -9,6 +9,7 @@ use super::tenure::Tenure;
 use crate::contract::{Engine, Error, ErrorKind, Namespace, Verb};
 use crate::engine::{self, Terms};
 use crate::limits;
+use crate::order::{Levels, LockOrder, OrderChecker};
 use crate::session::{Session, Settings, Wait, Wanted, Witness, block_on};
 use crate::time::{Clock, SystemClock};
 
@@ -45,6 +46,9 @@ pub struct Builder {
     connect: Option<Duration>,
     options: Options,
     presets: Presets,
+    /// What was said about the order checker; without it, the environment counts.
+    order: Option<LockOrder>,
+    checker: Option<OrderChecker>,
 }
 
 impl Default for Builder {
@@ -56,6 +60,8 @@ impl Default for Builder {
             connect: None,
             options: Options::new(Arc::default()),
             presets: Presets::default(),
+            order: None,
+            checker: None,
         }
     }
 }
@@ -157,6 +163,34 @@ impl Builder {
         Ok(self)
     }
 
+    /// Turns the order checker on: an [`OrderMode`](crate::OrderMode), or all settings as a
+    /// [`LockOrder`], which has an example. Without it, the variable `TENURE_ORDER` counts: `off`,
+    /// `warn` or `deny`.
+    pub fn order(mut self, order: impl Into<LockOrder>) -> Self {
+        let levels = self.order.take().and_then(LockOrder::take_levels);
+        let order: LockOrder = order.into();
+        self.order = Some(order.or_levels(levels));
+        self
+    }
+
+    /// Shares the order checker of another `Tenure`: for several sessions with one namespace.
+    pub fn order_checker(mut self, checker: &OrderChecker) -> Self {
+        self.checker = Some(checker.clone());
+        self
+    }
+
+    /// The levels of locks. See [`Levels`] for an example.
+    pub fn levels(mut self, levels: Levels) -> Self {
+        let order = self.order.take().map_or_else(LockOrder::from_env, Ok);
+        match order {
+            Ok(order) => self.order = Some(order.levels(levels)),
+            Err(error) => {
+                self.options.mistake.get_or_insert(error);
+            }
+        }
+        self
+    }
+
     /// Names this process to others instead of the one that holds the session, and no place in its
     /// code: for a helper that holds locks on behalf of the process people know.
     pub fn on_behalf_of(mut self, pid: u32) -> Self {
@@ -220,6 +254,12 @@ impl Builder {
         }
         self.presets.fit(self.settings.max_lease);
         self.options.presets = Arc::new(self.presets);
+        let checker = match (self.checker, self.order) {
+            (Some(checker), _) => checker,
+            (None, Some(order)) => OrderChecker::new(order),
+            (None, None) => OrderChecker::new(LockOrder::from_env()?),
+        };
+        self.options.order = Some(checker).filter(|checker| !checker.is_idle());
         let session = Session::open(engine, self.clock, self.settings)?;
         Ok(Tenure { session, options: self.options })
     }

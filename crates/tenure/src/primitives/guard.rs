@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::contract::{
     ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Pending, Verb,
 };
+use crate::order::HoldMark;
 use crate::session::{Hold, Lost, Share, block_on};
 
 /// The status of a lock that was acquired: fence, time left, loss. Cheap to clone. It only watches:
@@ -160,7 +161,7 @@ impl fmt::Debug for LockStatus {
 
 /// What all guards have in common.
 pub(super) trait AnyGuard: Deref<Target = LockStatus> + Send {
-    fn new(lease: Share) -> Self;
+    fn new(lease: Share, mark: Option<HoldMark>) -> Self;
 
     fn into_share(self) -> Share;
 }
@@ -193,11 +194,13 @@ macro_rules! guard {
         pub struct $name {
             pub(super) status: LockStatus,
             pub(super) lease: Share,
+            /// The place of this guard in the order checker's table, where there is a checker.
+            pub(super) mark: Option<HoldMark>,
         }
 
         impl AnyGuard for $name {
-            fn new(lease: Share) -> Self {
-                Self { status: LockStatus::new(&lease), lease }
+            fn new(lease: Share, mark: Option<HoldMark>) -> Self {
+                Self { status: LockStatus::new(&lease), lease, mark }
             }
 
             fn into_share(self) -> Share {
@@ -216,6 +219,8 @@ macro_rules! guard {
             /// # Cancel safety
             /// Dropping the future still releases the lock, in the background.
             pub async fn release(self) -> Result<(), Error> {
+                // It stops counting as held now, also for what is acquired meanwhile.
+                drop(self.mark);
                 self.lease.release().await
             }
 

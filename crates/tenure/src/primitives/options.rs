@@ -11,6 +11,7 @@ use crate::contract::{
 };
 use crate::engine::built_in;
 use crate::limits;
+use crate::order::OrderChecker;
 use crate::session::{AcquireRequest, Core, Wait};
 
 /// What a lock was told, or takes from its `Tenure`.
@@ -25,6 +26,9 @@ pub(super) struct Options {
     pub(super) label: Option<Label>,
     pub(super) owner: Option<Owner>,
     pub(super) presets: Arc<Presets>,
+    /// The order checker of the `Tenure`, if it has anything to check.
+    pub(super) order: Option<OrderChecker>,
+    pub(super) level: Option<Arc<str>>,
     /// The first mistake, told when the lock is asked for.
     pub(super) mistake: Option<Error>,
     /// The first option that was set on the lock itself, not on its `Tenure`: a part of a set must
@@ -43,6 +47,8 @@ impl Options {
             label: None,
             owner: None,
             presets,
+            order: None,
+            level: None,
             mistake: None,
             set_on_lock: None,
         }
@@ -64,6 +70,15 @@ impl Options {
     pub(super) fn set_preset(&mut self, name: &str) {
         match self.presets.get(name) {
             Ok(preset) => self.preset = Some(Arc::clone(preset)),
+            Err(error) => self.mistake(error),
+        }
+    }
+
+    pub(super) fn set_level(&mut self, level: &str) {
+        let levels = self.order.as_ref().and_then(OrderChecker::levels);
+        let found = levels.map_or_else(|| Err(no_levels()), |levels| levels.shared_name(level));
+        match found {
+            Ok(level) => self.level = Some(level),
             Err(error) => self.mistake(error),
         }
     }
@@ -187,6 +202,11 @@ pub(super) fn lacking(promises: &Promises, what: &str, has: fn(&Promises) -> boo
     promises.lacks(what).with_help(format!("use an engine that does: {}", others.join(", ")))
 }
 
+fn no_levels() -> Error {
+    Error::new(ErrorKind::InvalidOption, "this Tenure has no levels of locks")
+        .with_help("declare them: Tenure::builder().levels(Levels::new([..])?)")
+}
+
 pub(super) fn between(
     what: &str,
     value: Duration,
@@ -255,6 +275,14 @@ macro_rules! option_methods {
         /// messages.
         pub fn label(mut self, label: &str) -> Self {
             self.options.on_lock("label").set_label(label);
+            self
+        }
+
+        /// Puts the lock on a level: it is refused with `Order` while a lock of the same or a lower
+        /// level is held. Comes before the levels of patterns. See
+        /// [`Levels`](crate::Levels) for an example.
+        pub fn level(mut self, level: &str) -> Self {
+            self.options.on_lock("level").set_level(level);
             self
         }
 

@@ -3,10 +3,13 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
+use std::panic::Location;
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use crate::contract::{Error, ErrorKind, Lineage, OwnerId};
+use crate::order::{HELD_VARIABLE, InheritedHolds, held_text, inherit, owner_sent};
 
 /// One flow of control that holds, waits and re-enters.
 ///
@@ -57,7 +60,8 @@ impl Owner {
     }
 
     /// A new owner nested in the one that `TENURE_OWNER` names, as `tenure run` sets it for the
-    /// command it runs. `None` if the variable is not set. The library never looks by itself.
+    /// command it runs. `None` if the variable is not set. The library never looks by itself. What
+    /// `TENURE_ORDER_HELD` names counts as held by the parent from then on.
     ///
     /// # Errors
     /// If the variable is set to something that is not an owner.
@@ -67,6 +71,7 @@ impl Owner {
             Some(value) => {
                 let parsed = value.to_str().map(Self::from_env_value);
                 let parsed = parsed.unwrap_or_else(|| Err(not_an_owner()))?;
+                parsed.inherit_held()?;
                 parsed.child().map(Some)
             }
         }
@@ -85,6 +90,68 @@ impl Owner {
     pub fn to_env_value(&self) -> String {
         let ids: Vec<String> = self.lineage.all().map(OwnerId::to_hex).collect();
         ids.join("/")
+    }
+
+    /// The locks that this owner and its ancestors hold in this process, as text: for the header of
+    /// a request that is made to another service on behalf of the owner. There they count as held
+    /// in the order of locks ([`count_held`](Self::count_held)). None if the order checker knows of
+    /// no such lock.
+    ///
+    /// To hold a lock while another service works is a habit that the order checker reports, once
+    /// for each place in the code.
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{Levels, Owner, Tenure};
+    ///
+    /// let levels = Levels::new(["region", "account"])?;
+    /// let tenure = Tenure::builder().levels(levels).blocking_connect("memory:")?;
+    /// let owner = Owner::new();
+    /// let account = tenure.mutex("account:1")?.level("account").owner(&owner).blocking_lock()?;
+    /// let text = owner.held_value().unwrap(); // travels with the owner
+    ///
+    /// let called = Owner::new();
+    /// let inherited = called.count_held(&text)?;
+    /// let refused = tenure.mutex("eu")?.level("region").owner(&called).blocking_lock();
+    /// assert_eq!(refused.unwrap_err().kind(), tenure::ErrorKind::Order);
+    /// # drop((account, inherited));
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn held_value(&self) -> Option<String> {
+        owner_sent(&self.lineage, Location::caller());
+        held_text(&self.lineage)
+    }
+
+    /// As [`held_value`](Self::held_value), for the variable `TENURE_ORDER_HELD` of a child
+    /// process, which [`from_env`](Self::from_env) reads.
+    #[must_use]
+    pub fn held_env_value(&self) -> Option<String> {
+        held_text(&self.lineage)
+    }
+
+    /// Counts the locks that [`held_value`](Self::held_value) of another process wrote as held by
+    /// this owner, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// If the text was not written by it, or names too many locks.
+    pub fn count_held(&self, text: &str) -> Result<InheritedHolds, Error> {
+        inherit(&self.lineage, text)
+    }
+
+    /// Counts what the parent process holds, once.
+    fn inherit_held(&self) -> Result<(), Error> {
+        static DONE: Mutex<Option<String>> = Mutex::new(None);
+        let Some(text) = std::env::var_os(HELD_VARIABLE) else { return Ok(()) };
+        let text = text.to_string_lossy().into_owned();
+        let key = format!("{:?} {text}", self.lineage);
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.as_ref() != Some(&key) {
+            self.count_held(&text)?.for_ever();
+            *done = Some(key);
+        }
+        Ok(())
     }
 
     /// The owner that [`to_env_value`](Self::to_env_value) wrote.

@@ -18,6 +18,7 @@ use super::semaphore::Semaphore;
 use crate::contract::{
     Error, HolderView, Name, Parts, Pattern, Promises, Query, SessionId, Snapshot, Verb,
 };
+use crate::order::{OrderChecker, OrderGraph, stored_graph};
 use crate::session::{Closed, Sampler, Session, block_on};
 
 /// A session of this process with a store. Cheap to clone; all clones share the session.
@@ -295,6 +296,42 @@ impl Tenure {
     /// As [`holders`](Self::holders).
     pub fn blocking_is_locked(&self, name: &str) -> Result<bool, Error> {
         block_on(self.is_locked(name))
+    }
+
+    /// The order checker, if this `Tenure` has anything to check: its reports, and the edges that
+    /// this process has learned. See [`LockOrder`](crate::LockOrder) for an example.
+    #[must_use]
+    pub fn order(&self) -> Option<&OrderChecker> {
+        self.options.order.as_ref()
+    }
+
+    /// The edges that all services have learned and written to the store.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect); `Unsupported` if the store has no cells.
+    ///
+    /// # Cancel safety
+    /// Reading changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// for cycle in tenure.stored_order().await?.cycles() {
+    ///     println!("{cycle}");
+    /// }
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
+    pub async fn stored_order(&self) -> Result<OrderGraph, Error> {
+        stored_graph(&**self.session.core()).await
+    }
+
+    /// The blocking form of [`stored_order`](Self::stored_order): see there for an example.
+    ///
+    /// # Errors
+    /// As [`stored_order`](Self::stored_order).
+    pub fn blocking_stored_order(&self) -> Result<OrderGraph, Error> {
+        block_on(self.stored_order())
     }
 
     /// The store's cells: versioned values beside the locks. See [`CellStore`] for an example.

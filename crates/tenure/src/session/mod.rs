@@ -205,6 +205,10 @@ impl Core {
         self.pid
     }
 
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     pub(crate) fn now(&self) -> Tick {
         self.clock.now()
     }
