@@ -3,6 +3,7 @@
 mod cells;
 mod lock;
 mod looking;
+mod order;
 mod shared;
 mod values;
 
@@ -17,6 +18,7 @@ pub(crate) use self::looking::{
     ForceReleaseArgs, KindArg, LeaderArgs, LsArgs, ManArgs, MigrateArgs, RaiseFencesArgs,
     SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
 };
+pub(crate) use self::order::{OrderArgs, OrderCommand, OrderFiles, OrderForm};
 pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
 
 /// Examples first: most readers look for the line they can copy.
@@ -207,6 +209,26 @@ that does not hold.",
         disable_help_subcommand = true
     )]
     Cells(CellsArgs),
+    /// Show, export, check, compare and draw the order in which services take locks
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure order show                       the order that services have learned
+  tenure order export > billing.order     after a test run with TENURE_ORDER=warn
+  tenure order check *.order              exit code 1 if they can deadlock together
+  tenure order check *.order --declared order.txt --silenced order.silenced
+  tenure order diff old.order new.order
+  tenure order graph --format mermaid",
+        after_help = "\
+Without files, the edges are those that services have written to the store: see --order. A file
+of a declared order has one class of names per line, the first to be taken first. A file of
+silenced edges has lines of the form `held -> acquired : reason`.",
+        subcommand_required = true,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Order(OrderArgs),
     /// Release by force exactly one grant; its holder learns the reason
     #[command(
         help_template = HELP,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use tenure::OrderMode;
 
 use super::values::duration;
 
@@ -42,6 +43,11 @@ pub(crate) struct Shared {
     #[arg(long, global = true, value_name = "DUR", value_parser = duration)]
     #[arg(help_heading = "Store")]
     pub(crate) close_timeout: Option<Duration>,
+    /// What to do about a lock that is taken against the order of locks: off, warn or deny
+    /// [default: off]
+    #[arg(long, global = true, value_name = "MODE", env = "TENURE_ORDER")]
+    #[arg(hide_env_values = true, help_heading = "Store")]
+    pub(crate) order: Option<OrderMode>,
     /// How answers are shown [default: table]
     #[arg(short, long, global = true, value_name = "FORM", value_enum)]
     #[arg(help_heading = "Output")]

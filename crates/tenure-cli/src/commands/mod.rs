@@ -10,6 +10,7 @@ mod hold;
 mod leader;
 mod looking;
 mod migrate;
+mod order;
 mod paper;
 mod presets;
 mod promises;
@@ -60,6 +61,7 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
         Command::Release(args) => handles::release(settings, &args.handle, shared, out),
         Command::Wait(args) => waiting::run(&settings, args),
         Command::Cells(args) => cells::run(&settings, args, form, out),
+        Command::Order(args) => order::run(&settings, args, form, out),
         Command::Presets => presets::show(&config, form, out),
         Command::Ls(args) => looking::ls(&settings, args, form, out),
         Command::Show(args) => looking::show(&settings, args, form, out),

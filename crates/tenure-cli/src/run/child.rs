@@ -115,6 +115,8 @@ pub(super) fn words(
         (HELD, names.join("\n")),
         ("TENURE_OWNER", owner.to_env_value()),
     ];
+    // The order checker of a nested command counts what is held here.
+    words.extend(owner.held_env_value().map(|held| ("TENURE_ORDER_HELD", held)));
     if wanted.kind == Kind::Leader {
         words.push(("TENURE_TERM", held.fence()?.to_string()));
     }
