@@ -34,6 +34,7 @@ use crate::run::{Bench, Run, Store};
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
         tenure-bench memory --quick --json\n  \
+        tenure-bench order\n  \
         tenure-bench postgres\n  \
         tenure-bench redis\n  \
         tenure-bench redlock"
@@ -60,6 +61,8 @@ enum Engine {
     Looking(Options),
     /// The memory engine, in this process
     Memory(Options),
+    /// The order checker: what it adds to a lock, in this process
+    Order(Options),
     /// The PostgreSQL engine on servers of its own, beside what is written by hand
     Postgres(Options),
     /// The Redis engine on a server of its own, beside what is written by hand and `rslock`
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Engine::Etcd(options) => measure(&options, Store::Remote, engines::etcd::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, Store::Local, engines::memory::benches()),
+        Engine::Order(options) => measure(&options, Store::Local, benches::order::benches()),
         Engine::Postgres(options) => measure(&options, Store::Remote, engines::postgres::benches()),
         Engine::Redis(options) => measure(&options, Store::Remote, engines::redis::benches()),
         Engine::Redlock(options) => measure(&options, Store::Remote, engines::redlock::benches()),

@@ -10,6 +10,7 @@ pub(crate) mod etcd;
 pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod looking;
+pub(crate) mod order;
 pub(crate) mod pair;
 pub(crate) mod postgres;
 pub(crate) mod processes;
