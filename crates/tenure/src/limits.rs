@@ -55,6 +55,8 @@ pub const CELL_PARTS: usize = 32;
 pub const BATCH_BYTES: usize = 1024 * 1024;
 /// How many ids of writes a store remembers for each cell.
 pub const WRITE_IDS: usize = 128;
+/// How many ids of its own writes a session remembers, to tell a repeat from a first attempt.
+pub const SENT_IDS: usize = 256;
 /// Fences stay below this, so that stores which count in doubles keep them exact.
 pub const FENCE: u64 = 1 << 53;
 /// The highest number that fences can be raised above: room for 2^40 grants stays.
@@ -84,6 +86,8 @@ const _: () = assert!(DEFAULT_LEASE.as_millis() <= DEFAULT_MAX_LEASE.as_millis()
 const _: () = assert!(DEFAULT_MAX_LEASE.as_millis() <= MAX_LEASE.as_millis());
 const _: () = assert!(MIN_LEASE.as_millis() < DEFAULT_LEASE.as_millis());
 const _: () = assert!(SET_NAMES <= BATCH);
+// A session that filled the log of a cell alone still knows all of its ids.
+const _: () = assert!(WRITE_IDS < SENT_IDS);
 const _: () = assert!(NAMED_HOLDERS <= HOLDERS);
 // The weights of all holders plus one more never overflow a u64, and reads never fill the capacity.
 const _: () = assert!((HOLDERS as u64) < FULL_WEIGHT as u64);

@@ -77,7 +77,8 @@ pub struct Batch {
     pub parts: Vec<CellPart>,
     /// A repeat with the same id is the same write.
     pub id: Option<WriteId>,
-    /// How long ago the id was made, when the call is sent. Set by the session.
+    /// How long ago the id was made, at least, when the call arrives: the store must not take an
+    /// old id for a new one. Set by the session.
     pub age: Duration,
 }
 

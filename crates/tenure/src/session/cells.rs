@@ -2,9 +2,11 @@
 //! timeout of a call, and none is made once the session is closed.
 //!
 //! A write with an id is repeated when its reply is lost: the store recognizes the repeat. Without
-//! an id the caller gets an error of unknown effect, since a repeat could write twice.
+//! an id the caller gets an error of unknown effect, since a repeat could write twice. Which age of
+//! the id goes with the call is decided in `sent_ids.rs`.
 
 use std::sync::Weak;
+use std::time::Duration;
 
 use super::Core;
 use super::park::sleep_until;
@@ -13,6 +15,7 @@ use crate::contract::{
     Name, Pattern, Pending, Verb, WriteId,
 };
 use crate::limits;
+use crate::sync::PoisonError;
 use crate::time::back_off;
 
 impl Core {
@@ -37,7 +40,7 @@ impl Core {
         let mut unknown = false;
         let began = self.clock.now();
         for tries in 1.. {
-            batch.age = id.age(self.clock.now());
+            batch.age = self.age_on_arrival(id);
             let error = match self.attempt(&batch).await {
                 Ok(verdict) => return Ok(verdict),
                 Err(error) => error,
@@ -51,6 +54,11 @@ impl Core {
             sleep_until(self, now + back_off(tries, self.jitter())).await;
         }
         unreachable!("the loop returns")
+    }
+
+    fn age_on_arrival(&self, id: WriteId) -> Duration {
+        let mut ids = self.sent_ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.age_on_arrival(id, self.clock.now(), self.settings.call)
     }
 
     async fn attempt(&self, batch: &Batch) -> Result<BatchVerdict, Error> {

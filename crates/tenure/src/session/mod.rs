@@ -33,6 +33,7 @@ mod repeat;
 mod request;
 mod retry;
 mod sampler;
+mod sent_ids;
 mod share;
 mod signals;
 mod table;
@@ -62,6 +63,7 @@ use self::effects::Effects;
 use self::entry::{Entry, Phase};
 use self::inherited::forked_error;
 use self::measured::MeasuredEngine;
+use self::sent_ids::SentIds;
 use self::table::Table;
 use crate::contract::{
     Claim, Engine, Error, ErrorKind, Grant, SessionId, SignalListener, Verb, host_name, short,
@@ -126,6 +128,7 @@ pub(crate) struct Core {
     birth: Birth,
     table: Mutex<Table>,
     events: Events,
+    sent_ids: Mutex<SentIds>,
     noise: AtomicU64,
 }
 
@@ -150,6 +153,7 @@ impl Session {
             pid,
             birth: Birth::here(),
             table: Mutex::new(Table::new(alarm)),
+            sent_ids: Mutex::new(SentIds::default()),
             noise: AtomicU64::new(seed(id)),
         });
         let listener: Arc<dyn SignalListener> = Arc::clone(&core) as _;

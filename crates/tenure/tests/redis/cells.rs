@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use servers::{Proxy, Redis, eventually};
 use tenure::block_on;
-use tenure::time::{Clock, SystemClock};
 use tenure::{
     Batch, BatchVerdict, Conflict, ConflictCause, Effect, ErrorKind, Expect, Fence, Name, Pattern,
     Put, PutVerdict, Tenure, WriteId,
@@ -216,10 +215,8 @@ fn an_id_that_had_to_make_room_for_128_others_is_not_written_again() {
     let redis = Redis::start();
     let tenure = Tenure::blocking_connect(&redis.url()).unwrap();
     let cells = tenure.cells();
-    // So long ago that no delay on the way makes it look younger than its first write.
-    let made = SystemClock.now() - Duration::from_secs(10);
     let write = |value: &str| {
-        let put = Put::new(name("a"), value).id(WriteId::made_at(made));
+        let put = Put::new(name("a"), value).id(WriteId::new());
         let PutVerdict::Done(version) = cells.blocking_put(&put).unwrap() else { panic!() };
         (put, version)
     };

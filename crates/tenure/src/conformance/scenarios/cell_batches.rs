@@ -1,15 +1,17 @@
 //! Several cells as one step, and ids of writes: a repeat is the same write, whatever happened to
 //! the first reply.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cells::CellClient;
-use super::{Fault, Waiting, World, cells_of, list, name};
+use super::{Fault, Link, RequestGate, Waiting, World, cells_of, list, name};
 use crate::contract::{
     Batch, BatchVerdict, Conflict, ConflictCause, Effect, ErrorKind, Expect, Fence, Put,
     PutVerdict, Version, WriteId,
 };
 use crate::limits;
+use crate::primitives::Tenure;
 
 list! { Cells:
     several_cells_are_written_in_one_step cites [1] needs [Cells, AtomicSets];
@@ -23,6 +25,7 @@ list! { Cells:
     a_refused_write_leaves_its_id_unused cites [5] needs [Cells];
     the_last_ids_of_a_cell_are_known cites [5] needs [Cells];
     what_cannot_be_told_is_not_written cites [5] needs [Cells];
+    a_repeat_that_travels_longer_than_the_first_attempt_writes_nothing cites [5] needs [Cells];
     no_fault_of_the_link_writes_twice cites [5, 6] needs [Cells];
     a_dropped_write_is_done_or_not_done cites [7] needs [Cells];
 }
@@ -252,6 +255,36 @@ fn what_cannot_be_told_is_not_written(world: &World) {
     assert_eq!(client.get("new"), None);
     // The version is still there: this write would have changed it, so it was not made.
     done(aged(put("k", "late").expect(Expect::Version(present))).unwrap());
+}
+
+/// The age of an id was taken when a call was sent. A repeat that was under way for longer than the
+/// first attempt therefore looked younger than its first write, which 128 others had pushed out of
+/// the log: it was written again.
+fn a_repeat_that_travels_longer_than_the_first_attempt_writes_nothing(world: &World) {
+    let (gate, other) = (Arc::new(RequestGate::default()), CellClient::new(world));
+    let link = Link::gated(world.stage().client(), &gate);
+    let builder = Tenure::builder().clock(world.stage().clock()).lease(world.lease());
+    let builder = builder.call_limit(world.lease() / 3);
+    let tenure = builder.open(Arc::clone(&link) as _).expect("a session opens");
+    link.trouble_call(0, Fault::LoseReply);
+    gate.close();
+    let mine = put("k", "mine").id(WriteId::made_at(world.stage().clock().now()));
+    let mut write = Waiting::start(async move { tenure.cells().put(&mine).await });
+    world.until("the repeat is under way", || write.poll() || link.calls() == 2);
+    let first = other.get("k").expect("the first attempt arrived").version;
+    for _ in 0..limits::WRITE_IDS {
+        other.write(put("k", "other").id(WriteId::new()));
+    }
+    world.pass(world.lease() / 6);
+    gate.open();
+    match write.done(world.stage()) {
+        Ok(verdict) => assert_eq!(verdict, PutVerdict::Done(first)),
+        Err(error) => {
+            let seen = (error.kind(), error.effect());
+            assert_eq!(seen, (ErrorKind::Limit, Effect::Unknown), "{error}");
+        }
+    }
+    assert_eq!(text(&other, "k").as_deref(), Some("other"));
 }
 
 fn no_fault_of_the_link_writes_twice(world: &World) {

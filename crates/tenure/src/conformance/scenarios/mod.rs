@@ -28,7 +28,7 @@ mod upgrade;
 mod waiting;
 
 use super::gate::RequestGate;
-use super::link::Fault;
+use super::link::{Fault, Link};
 use super::raw::{Ask, Raw};
 use super::registry::{Need, Scenario, ScenarioGroup};
 use super::waiting::Waiting;
