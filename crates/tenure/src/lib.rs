@@ -78,6 +78,7 @@
 //! | `redis` | no | locks between hosts, in a Redis or Valkey server |
 //! | `redlock` | no | locks held at a majority of independent Redis servers |
 //! | `etcd` | yes | locks between hosts, in an etcd cluster |
+//! | `json` | no | [`UpdatableCell::update`] with values that `serde` knows |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
 //! | `postgres` | no | locks between hosts in a PostgreSQL (see also crate `tenure-postgres`) |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
@@ -108,14 +109,15 @@ pub use contract::{
     About, Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, ClaimId, Conflict,
     ConflictCause, Effect, Error, ErrorKind, Evicted, Expect, Fence, Fencing, Finding, Health,
     HolderView, Label, Lineage, Loss, Name, NameClasses, Namespace, OwnerId, Ownership, Page, Part,
-    Pattern, Place, Promises, Put, PutVerdict, Query, SessionId, SessionView, Shape, SlotView,
-    Snapshot, Verb, Version, WaiterView, WriteId,
+    Pattern, Place, Promises, Put, PutVerdict, Query, RateLevel, RateLimit, SessionId, SessionView,
+    Settled, Shape, SlotView, Snapshot, Verb, Version, WaiterView, WriteId,
 };
 pub use primitives::{
     Builder, CellStore, Election, Family, Leader, LeaderGuard, LockSet, LockSetGuard, LockStatus,
-    Mutex, MutexGuard, Observed, Observer, Owner, Preset, RwLock, RwLockReadGuard,
-    RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart, Tenure, Term, UpgradeError,
-    blocking_scope, scope,
+    Mutex, MutexGuard, Observed, Observer, Owner, Preset, Rate, RatePermit, RateRefusal,
+    RateStatus, RwLock, RwLockReadGuard, RwLockWriteGuard, Scope, Semaphore, SemaphorePermit,
+    SetPart, TakeOutcome, Tenure, Term, UpdatableCell, Updated, UpgradeError, blocking_scope,
+    scope,
 };
 pub use session::{
     CallOutcome, CellChange, CellWatch, Closed, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
@@ -132,6 +134,8 @@ mod pages {
     mod guide {}
     #[doc = include_str!("../../../docs/cells.md")]
     mod cells {}
+    #[doc = include_str!("../../../docs/rates.md")]
+    mod rates {}
     #[doc = include_str!("../../../docs/settings.md")]
     mod settings {}
     #[doc = include_str!("../../../docs/election.md")]

@@ -57,6 +57,23 @@ pub const BATCH_BYTES: usize = 1024 * 1024;
 pub const WRITE_IDS: usize = 128;
 /// How many ids of its own writes a session remembers, to tell a repeat from a first attempt.
 pub const SENT_IDS: usize = 256;
+/// How often an update of a cell applies its function, unless it says otherwise.
+pub const UPDATE_TRIES: u32 = 64;
+/// For how long an update of a cell is tried, unless it says otherwise.
+pub const UPDATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest pause of an update after a conflict.
+pub const UPDATE_PAUSE: Duration = Duration::from_millis(50);
+/// Most permits of a limit of a rate, and most that can be settled.
+pub const RATE_PERMITS: u64 = 1_000_000_000;
+/// Most limits of one rate.
+pub const RATE_LIMITS: usize = 8;
+/// Shortest window of a limit of a rate.
+pub const MIN_RATE_WINDOW: Duration = Duration::from_millis(1);
+/// Longest window of a limit of a rate.
+pub const RATE_WINDOW: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// From so many entries on, what is taken within a part of the window, one in so many, is one
+/// entry.
+pub const RATE_ENTRIES: u64 = 1_024;
 /// Fences stay below this, so that stores which count in doubles keep them exact.
 pub const FENCE: u64 = 1 << 53;
 /// The highest number that fences can be raised above: room for 2^40 grants stays.
@@ -89,5 +106,7 @@ const _: () = assert!(SET_NAMES <= BATCH);
 // A session that filled the log of a cell alone still knows all of its ids.
 const _: () = assert!(WRITE_IDS < SENT_IDS);
 const _: () = assert!(NAMED_HOLDERS <= HOLDERS);
+// A window after the present instant is a number that stores which count in doubles keep exact.
+const _: () = assert!(RATE_WINDOW.as_micros() < (FENCE / 4) as u128);
 // The weights of all holders plus one more never overflow a u64, and reads never fill the capacity.
 const _: () = assert!((HOLDERS as u64) < FULL_WEIGHT as u64);

@@ -22,6 +22,8 @@ const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    rates: false,
+    no_rates_because: "it has locks alone",
     wake: Wake::Push,
     survives: &[],
     replicas: false,
@@ -106,6 +108,7 @@ impl Engine for Store {
 
     optional_objects!(self:
         cells => None,
+        rates => None,
         fence_floor => None,
         replication => None,
         partitions => None,

@@ -29,13 +29,14 @@ pub enum ScenarioGroup {
     Loss,
     Inspection,
     Cells,
+    Rates,
     Election,
     Hostile,
 }
 
 impl ScenarioGroup {
     /// All groups.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Exclusion,
         Self::Expiry,
         Self::Fencing,
@@ -51,6 +52,7 @@ impl ScenarioGroup {
         Self::Loss,
         Self::Inspection,
         Self::Cells,
+        Self::Rates,
         Self::Election,
         Self::Hostile,
     ];
@@ -93,6 +95,10 @@ pub enum Need {
     Push,
     /// Cells.
     Cells,
+    /// Rates.
+    Rates,
+    /// No rates: a refusal with the reason.
+    NoRates,
     /// A floor of fences that can be raised.
     FenceFloor,
 }
@@ -108,6 +114,8 @@ impl Need {
             Self::AtomicSets => promises.atomic_sets,
             Self::Push => promises.wake == Wake::Push,
             Self::Cells => promises.cells,
+            Self::Rates => promises.rates,
+            Self::NoRates => !promises.rates,
             Self::FenceFloor => promises.fence_floor,
         }
     }

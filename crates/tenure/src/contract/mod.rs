@@ -19,6 +19,7 @@ mod name;
 mod optional;
 mod ownership;
 mod promises;
+mod rates;
 mod verdict;
 mod watch;
 
@@ -51,6 +52,9 @@ pub use optional::{
 };
 pub use ownership::Ownership;
 pub use promises::{Fencing, Promises, Survives, Wake};
+pub use rates::{
+    RateLevel, RateLimit, RatePace, RateShape, Rates, Settle, Settled, Take, TakeReply, TakeVerdict,
+};
 pub use verdict::{
     Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Raised, Refusal, Released, Renewed,
     Signal, Verdict,
@@ -96,6 +100,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Versioned values beside the locks. Promised as [`Promises::cells`].
     fn cells(&self) -> Option<&dyn Cells>;
+
+    /// Exact rate limits. Promised as [`Promises::rates`].
+    fn rates(&self) -> Option<&dyn Rates>;
 
     /// The floor under the namespace's fences. Promised as [`Promises::fence_floor`].
     fn fence_floor(&self) -> Option<&dyn FenceFloor>;

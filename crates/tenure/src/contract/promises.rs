@@ -29,6 +29,10 @@ pub struct Promises {
     pub atomic_sets: bool,
     /// Cells: versioned values for what is not a lock.
     pub cells: bool,
+    /// Rates: exact limits for how much is done in how much time.
+    pub rates: bool,
+    /// Why it has no rates and which engine has; empty if it has them.
+    pub no_rates_because: &'static str,
     /// How a waiter learns that it was granted.
     pub wake: Wake,
     /// What a held lock survives.
@@ -56,6 +60,15 @@ impl Promises {
             text = format!("{text}: {}", self.lacks_because);
         }
         Error::new(ErrorKind::Unsupported, text)
+    }
+}
+
+impl Promises {
+    /// The error for a rate at an engine that has none, with the reason.
+    #[must_use]
+    pub(crate) fn lacks_rates(&self) -> Error {
+        let text = format!("the {} engine does not promise rates", self.engine);
+        Error::new(ErrorKind::Unsupported, text).with_help(self.no_rates_because)
     }
 }
 

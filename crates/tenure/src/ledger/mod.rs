@@ -14,6 +14,7 @@ mod holds;
 mod inspect;
 mod line;
 mod mint;
+pub(crate) mod rates;
 mod release;
 mod renew;
 pub(crate) mod seam;

@@ -8,9 +8,10 @@ use std::sync::{Arc, Weak};
 
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Claim, ClaimRef, Delivery, Engine,
-    Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query, Release, Released, Renewed,
-    SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    Batch, BatchVerdict, Cell, CellPart, CellRange, CellWatcher, Cells, Claim, ClaimRef, Delivery,
+    Engine, Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query, Rates, Release,
+    Released, Renewed, SessionId, Settle, Settled, SignalListener, Snapshot, Take, TakeVerdict,
+    Verb, Verdict, optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -56,6 +57,10 @@ impl MeasuredEngine {
 
     fn cells(&self) -> &dyn Cells {
         self.inner.cells().expect("offered only if the engine has cells")
+    }
+
+    fn rates(&self) -> &dyn Rates {
+        self.inner.rates().expect("offered only if the engine has rates")
     }
 }
 
@@ -115,6 +120,7 @@ impl Engine for MeasuredEngine {
 
     optional_objects! { self:
         cells => self.inner.cells().map(|_| self as &dyn Cells),
+        rates => self.inner.rates().map(|_| self as &dyn Rates),
         fence_floor => self.inner.fence_floor(),
         replication => self.inner.replication(),
         partitions => self.inner.partitions(),
@@ -130,7 +136,10 @@ impl Cells for MeasuredEngine {
     }
 
     fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict> {
-        self.measure(Verb::Cell, batch.parts.len(), MeasuredEngine::cells(self).write(batch))
+        // The marks of updates, which every write checks, are not what the caller counts.
+        let is_counted = |part: &&CellPart| part.writes() || !part.name.is_reserved();
+        let items = batch.parts.iter().filter(is_counted).count();
+        self.measure(Verb::Cell, items, MeasuredEngine::cells(self).write(batch))
     }
 
     fn list<'a>(
@@ -148,6 +157,20 @@ impl Cells for MeasuredEngine {
         watcher: Weak<dyn CellWatcher>,
     ) -> Pending<'a, Delivery> {
         self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).watch(range, watcher))
+    }
+}
+
+impl Rates for MeasuredEngine {
+    fn take<'a>(&'a self, take: &'a Take) -> Pending<'a, TakeVerdict> {
+        self.measure(Verb::Rate, 1, MeasuredEngine::rates(self).take(take))
+    }
+
+    fn settle<'a>(&'a self, settle: &'a Settle) -> Pending<'a, Settled> {
+        self.measure(Verb::Rate, 1, MeasuredEngine::rates(self).settle(settle))
+    }
+
+    fn reset<'a>(&'a self, name: &'a Name) -> Pending<'a, ()> {
+        self.measure(Verb::Rate, 1, MeasuredEngine::rates(self).reset(name))
     }
 }
 

@@ -27,6 +27,7 @@ mod keeper;
 mod measured;
 mod one_by_one;
 mod park;
+mod rates;
 mod reenter;
 mod release;
 mod repeat;
@@ -38,6 +39,7 @@ mod share;
 mod signals;
 mod table;
 mod timed_out;
+mod update_lines;
 mod watch;
 mod witness;
 
@@ -55,6 +57,7 @@ pub use release::Closed;
 pub(crate) use request::{AcquireRequest, Outcome, Wait};
 pub use sampler::{Sample, Sampler};
 pub(crate) use share::Share;
+pub(crate) use update_lines::KnownCell;
 pub use watch::{CellChange, CellWatch};
 use witness::Events;
 pub use witness::{CallOutcome, Event, StoreCall, WaitEnd, Witness};
@@ -65,6 +68,7 @@ use self::inherited::forked_error;
 use self::measured::MeasuredEngine;
 use self::sent_ids::SentIds;
 use self::table::Table;
+use self::update_lines::UpdateLines;
 use crate::contract::{
     Claim, Engine, Error, ErrorKind, Grant, SessionId, SignalListener, Verb, host_name, short,
 };
@@ -129,6 +133,7 @@ pub(crate) struct Core {
     table: Mutex<Table>,
     events: Events,
     sent_ids: Mutex<SentIds>,
+    update_lines: UpdateLines,
     noise: AtomicU64,
 }
 
@@ -154,6 +159,7 @@ impl Session {
             birth: Birth::here(),
             table: Mutex::new(Table::new(alarm)),
             sent_ids: Mutex::new(SentIds::default()),
+            update_lines: UpdateLines::default(),
             noise: AtomicU64::new(seed(id)),
         });
         let listener: Arc<dyn SignalListener> = Arc::clone(&core) as _;
@@ -276,7 +282,7 @@ impl Core {
     }
 
     /// A random number from 0 to 255.
-    fn jitter(&self) -> u8 {
+    pub(crate) fn jitter(&self) -> u8 {
         let mixed = seed_mix(self.noise.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed));
         mixed.to_le_bytes()[0]
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure::contract::{
     About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence,
     FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
+    Pending, Promises, Query, Raised, Rates, Release, Released, Renewed, Replication, SessionId,
     SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
@@ -195,6 +195,10 @@ impl Engine for Meddler {
 
     fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells()
+    }
+
+    fn rates(&self) -> Option<&dyn Rates> {
+        self.inner.rates()
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

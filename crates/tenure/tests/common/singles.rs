@@ -7,8 +7,8 @@ use std::time::Duration;
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    OwnershipProof, Partitions, Pending, Promises, Query, Rates, Release, Released, Renewed,
+    Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;
@@ -94,6 +94,10 @@ impl Engine for SinglesEngine {
 
     fn cells(&self) -> Option<&dyn Cells> {
         self.0.cells()
+    }
+
+    fn rates(&self) -> Option<&dyn Rates> {
+        self.0.rates()
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

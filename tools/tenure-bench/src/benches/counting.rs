@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use tenure::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    OwnershipProof, Partitions, Pending, Promises, Query, Rates, Release, Released, Renewed,
+    Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 
 #[derive(Debug)]
@@ -57,6 +57,10 @@ impl Engine for CountingEngine {
 
     fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells()
+    }
+
+    fn rates(&self) -> Option<&dyn Rates> {
+        self.inner.rates()
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

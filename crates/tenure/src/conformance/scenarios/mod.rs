@@ -18,6 +18,7 @@ mod inspection;
 mod lapsed;
 mod loss;
 mod outages;
+mod rates;
 mod reentry;
 mod sets;
 mod sharing;
@@ -60,6 +61,7 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     cells::LIST,
     cell_batches::LIST,
     cell_watch::LIST,
+    rates::LIST,
     election::LIST,
     hostile::LIST,
 ];

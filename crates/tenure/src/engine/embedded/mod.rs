@@ -48,6 +48,7 @@ mod liveness;
 mod map;
 mod queue;
 mod raise_fences;
+mod rates;
 mod release;
 mod renew;
 mod sessions;
@@ -88,6 +89,8 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: false,
@@ -151,6 +154,7 @@ impl Engine for EmbeddedEngine {
 
     optional_objects!(self:
         cells => Some(&self.cells),
+        rates => Some(self),
         fence_floor => Some(self),
         replication => None,
         partitions => None,

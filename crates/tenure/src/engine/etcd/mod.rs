@@ -100,6 +100,9 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    rates: false,
+    no_rates_because: "etcd has no clock that a transaction could read, so no window can be \
+                       exact: use the memory, embedded, redis or postgres engine",
     wake: Wake::Push,
     survives: &[
         Survives::ClientCrash,
@@ -235,6 +238,7 @@ impl Engine for EtcdEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        rates => None,
         fence_floor => Some(self),
         replication => None,
         partitions => None,

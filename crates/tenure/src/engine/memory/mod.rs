@@ -5,12 +5,14 @@
 //! tests, and of programs that want these locks among their own tasks.
 
 mod cells;
+mod rates;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use self::cells::MemoryCells;
+use self::rates::MemoryRates;
 use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
@@ -35,6 +37,8 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[],
     replicas: false,
@@ -53,6 +57,7 @@ struct Inner {
     ledger: Mutex<Ledger>,
     listeners: RwLock<IdMap<SessionId, Weak<dyn SignalListener>>>,
     cells: MemoryCells,
+    rates: MemoryRates,
 }
 
 impl std::fmt::Debug for Inner {
@@ -77,6 +82,7 @@ impl MemoryEngine {
     fn with_terms(clock: Arc<dyn Clock>, max_lease: Duration) -> Self {
         let inner = Inner {
             cells: MemoryCells::new(Arc::clone(&clock), max_lease),
+            rates: MemoryRates::new(Arc::clone(&clock)),
             clock,
             ledger: Mutex::new(Ledger::default()),
             listeners: RwLock::default(),
@@ -141,6 +147,7 @@ impl Engine for MemoryEngine {
 
     optional_objects!(self:
         cells => Some(&self.inner.cells),
+        rates => Some(&self.inner.rates),
         fence_floor => Some(self),
         replication => None,
         partitions => None,

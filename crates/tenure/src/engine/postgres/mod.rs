@@ -30,6 +30,7 @@ mod inspect;
 mod listener;
 mod pipeline;
 mod raise_fences;
+mod rates;
 mod release;
 mod renew;
 mod replies;
@@ -78,6 +79,8 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash, Survives::StoreRestart, Survives::PowerLoss],
     replicas: false,
@@ -263,6 +266,7 @@ impl Engine for PostgresEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        rates => Some(self),
         fence_floor => Some(self),
         replication => None,
         partitions => None,

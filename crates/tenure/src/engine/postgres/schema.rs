@@ -52,6 +52,7 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
         text!("postgres/sql/raise_fences.sql"),
         text!("postgres/sql/inspect.sql"),
         text!("postgres/sql/cells.sql"),
+        text!("postgres/sql/rates.sql"),
         text!("postgres/sql/connect.sql"),
     ],
 }];

@@ -67,6 +67,25 @@ const WRITE: &[Type] = &[
     Type::INT8_ARRAY,
 ];
 
+const TAKE: &[Type] = &[
+    Type::INT4,
+    Type::TEXT,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8,
+    Type::INT8,
+    Type::BOOL,
+];
+const SETTLE: &[Type] = &[
+    Type::INT4,
+    Type::TEXT,
+    Type::INT8_ARRAY,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8_ARRAY,
+];
+
 /// A function of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
@@ -86,11 +105,14 @@ pub(super) enum Function {
     Write,
     Cell,
     Cells,
+    Take,
+    Settle,
+    Reset,
 }
 
 impl Function {
     /// All functions, in the order of their discriminants: a prepared statement is found by it.
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::ClaimOne,
         Self::Claim,
         Self::Renew,
@@ -107,11 +129,22 @@ impl Function {
         Self::Write,
         Self::Cell,
         Self::Cells,
+        Self::Take,
+        Self::Settle,
+        Self::Reset,
     ];
 
     /// Returns whether the reply has one or two rows.
     pub(super) fn has_short_reply(self) -> bool {
-        matches!(self, Self::ClaimOne | Self::ReleaseOne | Self::Notify | Self::Cell)
+        matches!(
+            self,
+            Self::ClaimOne
+                | Self::ReleaseOne
+                | Self::Notify
+                | Self::Cell
+                | Self::Take
+                | Self::Settle
+        )
     }
 
     fn name(self) -> &'static str {
@@ -132,6 +165,9 @@ impl Function {
             Self::Write => "write",
             Self::Cell => "cell",
             Self::Cells => "cells_after",
+            Self::Take => "take",
+            Self::Settle => "settle",
+            Self::Reset => "reset",
         }
     }
 
@@ -177,8 +213,10 @@ impl Function {
             Self::Notify => &[Type::TEXT_ARRAY, Type::TEXT_ARRAY],
             Self::NotifyLater => &[],
             Self::Write => WRITE,
-            Self::Cell => &[Type::INT4, Type::TEXT],
+            Self::Cell | Self::Reset => &[Type::INT4, Type::TEXT],
             Self::Cells => &[Type::INT4, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT4],
+            Self::Take => TAKE,
+            Self::Settle => SETTLE,
         }
     }
 
@@ -188,6 +226,9 @@ impl Function {
             Self::Names => "names",
             Self::Notify | Self::NotifyLater => "1",
             Self::Write => "kind, part, value, version, fence, expires_in, watched",
+            Self::Take => "taken, wait, last, stamp, used, clear, stands",
+            Self::Settle => "settle",
+            Self::Reset => "reset",
             Self::Cell | Self::Cells => "name, value, version, fence, expires_in",
             _ => COLUMNS,
         };

@@ -33,6 +33,7 @@ mod evict;
 mod inspect;
 pub(in crate::engine) mod keys;
 mod names;
+mod rates;
 mod release;
 mod renew;
 mod replicas;
@@ -82,6 +83,8 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: true,
@@ -213,6 +216,7 @@ impl Engine for RedisEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        rates => Some(self),
         fence_floor => Some(self),
         replication => Some(self),
         partitions => None,

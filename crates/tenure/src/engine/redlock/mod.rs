@@ -87,6 +87,9 @@ pub const PROMISES: Promises = Promises {
     counting: false,
     atomic_sets: false,
     cells: false,
+    rates: false,
+    no_rates_because: "majorities of N nodes admit up to N / q times the limit, q being the \
+                       majority: use the memory, embedded, redis or postgres engine",
     wake: Wake::Poll,
     survives: &[Survives::ClientCrash, Survives::NodeLoss],
     replicas: false,
@@ -195,6 +198,7 @@ impl Engine for RedlockEngine {
 
     optional_objects!(self:
         cells => None,
+        rates => None,
         fence_floor => Some(self),
         replication => None,
         partitions => None,
