@@ -3,20 +3,22 @@
 mod cells;
 mod lock;
 mod looking;
+mod rate;
 mod shared;
 mod values;
 
 use clap::{Parser, Subcommand};
 
 pub(crate) use self::cells::{
-    CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellWatchArgs, CellsArgs,
-    CellsCommand,
+    CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellUpdateArgs, CellWatchArgs,
+    CellsArgs, CellsCommand,
 };
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{
     ForceReleaseArgs, KindArg, LeaderArgs, LsArgs, ManArgs, MigrateArgs, RaiseFencesArgs,
     SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
 };
+pub(crate) use self::rate::RateArgs;
 pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
 
 /// Examples first: most readers look for the line they can copy.
@@ -207,6 +209,27 @@ that does not hold.",
         disable_help_subcommand = true
     )]
     Cells(CellsArgs),
+    /// Take permits of a rate: at most so many in every window of time
+    #[command(
+        help_template = HELP,
+        override_usage = "tenure rate [OPTIONS] <NAME> --limit <N/DUR> [-- <CMD>...]",
+        before_help = "\
+Examples:
+  tenure rate api --limit 100/1s || echo 'too many'
+  tenure rate mail --limit 10/1m --limit 500/1day --wait 2m -- ./send-mail
+  tenure rate tokens --limit 100000/1m --cost 1200 --json
+  tenure rate api --limit 100/1s --peek             how many are left
+  tenure rate api --reset                           forget what was taken",
+        after_help = "\
+A limit holds in every window of its length, across all processes and hosts that use the store.
+All limits are checked and counted in one step. With --wait the permits are reserved for the
+earliest instant at which they fit, in the order of the requests.
+
+Exit codes: 0 taken, or that of the command; 75 refused, and nothing was taken: how long to wait is
+said in words and, with --json, as retry_after_ms; 1 the rate is in use with other windows; 69 the
+store cannot be reached; 126 the command cannot be executed; 127 it was not found."
+    )]
+    Rate(RateArgs),
     /// Release by force exactly one grant; its holder learns the reason
     #[command(
         help_template = HELP,

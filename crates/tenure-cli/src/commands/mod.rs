@@ -14,6 +14,7 @@ mod paper;
 mod presets;
 mod promises;
 mod raise_fences;
+mod rate;
 mod waiting;
 mod watch;
 
@@ -60,6 +61,7 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
         Command::Release(args) => handles::release(settings, &args.handle, shared, out),
         Command::Wait(args) => waiting::run(&settings, args),
         Command::Cells(args) => cells::run(&settings, args, form, out),
+        Command::Rate(args) => rate::run(&settings, args, form, out),
         Command::Presets => presets::show(&config, form, out),
         Command::Ls(args) => looking::ls(&settings, args, form, out),
         Command::Show(args) => looking::show(&settings, args, form, out),
