@@ -227,7 +227,7 @@ impl<'a> CellsUpdate<'a> {
             }
         }
         let written = batch.parts[..self.names.len()].iter().any(CellPart::writes);
-        let conflicts = match self.core.write(&batch).await? {
+        let conflicts = match self.core.write_new(&batch).await? {
             BatchVerdict::Done(version) => return Ok(Ok(written.then_some(version))),
             BatchVerdict::Refused(conflicts) => conflicts,
         };
@@ -267,7 +267,7 @@ impl<'a> CellsUpdate<'a> {
                 let put = Put::new(mark.clone(), text.clone()).fenced(fence);
                 batch = batch.put(put.time_to_live(MARK));
             }
-            let BatchVerdict::Done(version) = self.core.write(&batch).await? else {
+            let BatchVerdict::Done(version) = self.core.write_new(&batch).await? else {
                 // A later holder of the lock has reserved the cells: this one was lost.
                 return Err(self.too_late());
             };
