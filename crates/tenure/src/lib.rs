@@ -77,6 +77,7 @@
 //! | `embedded` | yes | locks between the processes of one host, without a server (Linux) |
 //! | `redis` | no | locks between hosts, in a Redis or Valkey server |
 //! | `redlock` | no | locks held at a majority of independent Redis servers |
+//! | `jobs` | no | queues of jobs whose attempts are fenced: [`Tenure`]`::queue` |
 //! | `etcd` | yes | locks between hosts, in an etcd cluster |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
 //! | `postgres` | no | locks between hosts in a PostgreSQL (see also crate `tenure-postgres`) |
@@ -111,6 +112,13 @@ pub use contract::{
     Pattern, Place, Promises, Put, PutVerdict, Query, SessionId, SessionView, Shape, SlotView,
     Snapshot, Verb, Version, WaiterView, WriteId,
 };
+#[cfg(feature = "jobs")]
+pub use contract::{
+    AttemptError, BackOff, Due, JobChanged, JobFilter, JobId, JobState, JobView, KeyMode, Lane,
+    NewJob, Pushed, QueueCounts, QueueSettings,
+};
+#[cfg(feature = "jobs")]
+pub use primitives::{Job, JobFailure, JobQueue};
 pub use primitives::{
     Builder, CellStore, Election, Family, Leader, LeaderGuard, LockSet, LockSetGuard, LockStatus,
     Mutex, MutexGuard, Observed, Observer, Owner, Preset, RwLock, RwLockReadGuard,

@@ -74,6 +74,47 @@ pub const BACK_OFF: Duration = Duration::from_secs(1);
 pub const REPLICAS: u32 = 64;
 /// Longest time that replicas may be given.
 pub const REPLICAS_WITHIN: Duration = Duration::from_millis(1_500);
+/// Largest payload of a job, in bytes.
+pub const JOB_BYTES: usize = 256 * 1024;
+/// Largest progress report of a job, in bytes.
+pub const PROGRESS_BYTES: usize = 4 * 1024;
+/// Longest text of an attempt's error that is kept, in bytes.
+pub const ATTEMPT_ERROR_BYTES: usize = 2 * 1024;
+/// How many errors of attempts are kept with a job.
+pub const ATTEMPT_ERRORS: usize = 10;
+/// Highest priority of a job; the lowest is 0.
+pub const JOB_PRIORITIES: u8 = 9;
+/// Priority of a job that does not say otherwise.
+pub const JOB_PRIORITY: u8 = 4;
+/// Attempts of a job that does not say otherwise.
+pub const JOB_ATTEMPTS: u32 = 20;
+/// Most attempts of a job.
+pub const JOB_MAX_ATTEMPTS: u32 = 1_000;
+/// After so many workers died while they ran a job, it is dead.
+pub const JOB_CRASHES: u32 = 3;
+/// Longest key and longest lane of a job, in bytes.
+pub const JOB_KEY_BYTES: usize = 200;
+/// Longest back-off of a job.
+pub const JOB_BACK_OFF: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest time until a job is due.
+pub const JOB_DELAY: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+/// Most jobs in one push.
+pub const PUSHED_JOBS: usize = 1_000;
+/// Most bytes of all payloads of one push.
+pub const PUSH_BYTES: usize = 4 * 1024 * 1024;
+/// Most jobs that one worker runs at once, most jobs that a turn claims, and most attempts that it
+/// reports.
+pub const WORKER_SLOTS: usize = 256;
+/// Most jobs of one lane that are ready or run at once.
+pub const LANE_JOBS: u32 = 1_000;
+/// How long dead jobs are kept, unless the queue says otherwise.
+pub const KEEP_DEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Longest time that dead jobs, and jobs that are done, are kept.
+pub const KEEP_JOBS: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// Longest time that one step of priority may be worth.
+pub const AGING: Duration = Duration::from_secs(24 * 60 * 60);
+/// Most dead jobs of one queue. The oldest are removed first.
+pub const DEAD_JOBS: u64 = 100_000;
 
 // A release that is answered by a call's time limit is waited for.
 const _: () = assert!(CALL.as_millis() < CLOSE.as_millis());

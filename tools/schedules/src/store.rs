@@ -22,11 +22,13 @@ const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
     wake: Wake::Push,
     survives: &[],
     replicas: false,
     drift_percent: 0,
     lacks_because: "",
+    lacks_jobs_because: "it is a store for schedules",
 };
 
 pub(crate) struct Store {
@@ -106,6 +108,7 @@ impl Engine for Store {
 
     optional_objects!(self:
         cells => None,
+        jobs => None,
         fence_floor => None,
         replication => None,
         partitions => None,

@@ -14,7 +14,7 @@ use super::gate::RequestGate;
 use super::world::cells_of;
 use crate::contract::{
     Batch, Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
-    FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
+    FenceFloor, InlineWait, Jobs, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
     Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
 };
 
@@ -308,6 +308,10 @@ impl Engine for Link {
 
     fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells().map(|_| self as &dyn Cells)
+    }
+
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.inner.jobs()
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

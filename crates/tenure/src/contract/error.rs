@@ -76,6 +76,8 @@ pub enum Verb {
     RaiseFences,
     /// Reading or writing a cell.
     Cell,
+    /// A queue of jobs.
+    Job,
 }
 
 /// An error that a person can act on.
@@ -390,6 +392,7 @@ impl fmt::Display for Verb {
             Self::Evict => "evict",
             Self::RaiseFences => "raise fences",
             Self::Cell => "cell",
+            Self::Job => "job",
         })
     }
 }
@@ -450,7 +453,7 @@ mod tests {
             (K::Conflict, false),
             (K::Corrupt, false),
         ];
-        let verbs = [Verb::Renew, Verb::Release, Verb::Inspect, Verb::Evict, Verb::Cell];
+        let verbs = [Verb::Renew, Verb::Release, Verb::Inspect, Verb::Evict, Verb::Cell, Verb::Job];
         for (kind, transient) in kinds {
             known(kind);
             let error = |verb| Error::new(kind, "").during(verb);

@@ -3,7 +3,7 @@
 //! An engine is the code for one kind of store. It implements five verbs (claim, renew, release,
 //! inspect, evict) and pushes [`Signal`]s to the listener of a session. What it guarantees is
 //! stated in its [`Promises`]; what only some engines have is an optional object (`cells()`,
-//! `replication()`, ...).
+//! `jobs()`, ...).
 //!
 //! A refusal is a value; a failure is an [`Error`] that says whether the store may have acted.
 
@@ -15,6 +15,8 @@ mod doctor;
 mod error;
 mod ids;
 mod inspect;
+mod job_views;
+mod jobs;
 mod name;
 mod optional;
 mod ownership;
@@ -43,6 +45,12 @@ pub(crate) use ids::IdMap;
 pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
 pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
+};
+pub use job_views::{AttemptError, JobFilter, JobView, QueueCounts};
+pub use jobs::{
+    AttemptOutcome, AttemptReport, BackOff, ClaimedJob, Due, JobAttempt, JobChange, JobChanged,
+    JobId, JobState, Jobs, KeyMode, Lane, NewJob, Pushed, QueueSettings, Reported, Turn, TurnReply,
+    UniqueKey, worker_slot,
 };
 pub use name::{Name, Namespace};
 pub(crate) use optional::optional_objects;
@@ -96,6 +104,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Versioned values beside the locks. Promised as [`Promises::cells`].
     fn cells(&self) -> Option<&dyn Cells>;
+
+    /// Queues of jobs. Promised as [`Promises::jobs`].
+    fn jobs(&self) -> Option<&dyn Jobs>;
 
     /// The floor under the namespace's fences. Promised as [`Promises::fence_floor`].
     fn fence_floor(&self) -> Option<&dyn FenceFloor>;

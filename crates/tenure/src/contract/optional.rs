@@ -91,6 +91,9 @@ macro_rules! optional_objects {
     (@ $engine:ident cells $object:expr) => {
         fn cells(&$engine) -> Option<&dyn $crate::contract::Cells> { $object }
     };
+    (@ $engine:ident jobs $object:expr) => {
+        fn jobs(&$engine) -> Option<&dyn $crate::contract::Jobs> { $object }
+    };
     (@ $engine:ident fence_floor $object:expr) => {
         fn fence_floor(&$engine) -> Option<&dyn $crate::contract::FenceFloor> { $object }
     };

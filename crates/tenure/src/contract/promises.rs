@@ -29,6 +29,8 @@ pub struct Promises {
     pub atomic_sets: bool,
     /// Cells: versioned values for what is not a lock.
     pub cells: bool,
+    /// Queues of jobs.
+    pub jobs: bool,
     /// How a waiter learns that it was granted.
     pub wake: Wake,
     /// What a held lock survives.
@@ -39,6 +41,8 @@ pub struct Promises {
     pub drift_percent: u32,
     /// Why it does not promise the rest, in a few words for people; empty if nothing is missing.
     pub lacks_because: &'static str,
+    /// Why it has no queues of jobs, in a few words for people; empty if it has them.
+    pub lacks_jobs_because: &'static str,
 }
 
 impl Promises {
@@ -56,6 +60,15 @@ impl Promises {
             text = format!("{text}: {}", self.lacks_because);
         }
         Error::new(ErrorKind::Unsupported, text)
+    }
+
+    /// The error for jobs of an engine that has none, with the reason.
+    #[must_use]
+    pub fn lacks_jobs(&self) -> Error {
+        let (engine, because) = (self.engine, self.lacks_jobs_because);
+        let text = format!("the {engine} engine has no queues of jobs: {because}");
+        Error::new(ErrorKind::Unsupported, text)
+            .with_help("use an engine that promises jobs: `tenure promises` lists them")
     }
 }
 

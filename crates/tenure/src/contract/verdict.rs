@@ -212,6 +212,11 @@ pub enum Signal {
     },
     /// Signals may have been missed: ask again about everything that waits.
     Resync,
+    /// There may be work in a queue of jobs, or a job of the session was cancelled.
+    Jobs {
+        /// Which queue.
+        queue: Name,
+    },
     /// What a claim waits for may be free: ask again after a short pause, unless that is due
     /// earlier anyway. Only a hint.
     Again {

@@ -8,10 +8,12 @@
 //! Each slot drops its own dead when it is touched. A set is one claim with a part in several
 //! slots and one expiry, so its parts die together wherever they are looked at.
 
+pub(crate) mod bytes;
 pub(crate) mod cells;
 mod claim;
 mod holds;
 mod inspect;
+pub(crate) mod jobs;
 mod line;
 mod mint;
 mod release;

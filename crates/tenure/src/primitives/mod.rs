@@ -7,6 +7,8 @@ mod election;
 mod exchange;
 mod family;
 mod guard;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod lock_set;
 mod mutex;
 mod observer;
@@ -30,6 +32,8 @@ pub use family::Family;
 pub use guard::{
     LockSetGuard, LockStatus, MutexGuard, RwLockReadGuard, RwLockWriteGuard, SemaphorePermit,
 };
+#[cfg(feature = "jobs")]
+pub use jobs::{Job, JobFailure, JobQueue};
 pub use lock_set::{LockSet, SetPart};
 pub use mutex::Mutex;
 pub use observer::{Leader, Observed, Observer};

@@ -302,6 +302,37 @@ impl Tenure {
         CellStore::new(&self.session)
     }
 
+    /// A queue of jobs. See [`JobQueue`](crate::JobQueue) for an example.
+    ///
+    /// # Errors
+    /// If the name cannot be one.
+    #[cfg(feature = "jobs")]
+    pub fn queue(&self, name: impl AsRef<str>) -> Result<super::JobQueue, Error> {
+        let name = Name::try_from(name.as_ref())?;
+        super::JobQueue::new(self.session.clone(), name, self.options.clone())
+    }
+
+    /// The names of all queues of jobs in the namespace.
+    ///
+    /// # Errors
+    /// `Unsupported` if the engine has no jobs, `Unavailable` if the store cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Looking changes nothing.
+    #[cfg(feature = "jobs")]
+    pub async fn queues(&self) -> Result<Vec<Name>, Error> {
+        crate::contract::Jobs::queues(&**self.session.core()).await
+    }
+
+    /// The blocking form of [`queues`](Self::queues).
+    ///
+    /// # Errors
+    /// As [`queues`](Self::queues).
+    #[cfg(feature = "jobs")]
+    pub fn blocking_queues(&self) -> Result<Vec<Name>, Error> {
+        block_on(self.queues())
+    }
+
     /// The file whose lock says that this session lives, where the engine notices a death by one.
     ///
     /// A process that acts on behalf of this one (a guardian of its children) takes a shared record

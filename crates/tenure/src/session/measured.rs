@@ -9,8 +9,9 @@ use std::sync::{Arc, Weak};
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
     Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Claim, ClaimRef, Delivery, Engine,
-    Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query, Release, Released, Renewed,
-    SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    Error, Evicted, Eviction, JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, NewJob,
+    Pattern, Pending, Promises, Pushed, Query, QueueCounts, Release, Released, Renewed, SessionId,
+    SignalListener, Snapshot, Turn, TurnReply, Verb, Verdict, optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -56,6 +57,10 @@ impl MeasuredEngine {
 
     fn cells(&self) -> &dyn Cells {
         self.inner.cells().expect("offered only if the engine has cells")
+    }
+
+    fn job_queues(&self) -> &dyn Jobs {
+        self.inner.jobs().expect("offered only if the engine has jobs")
     }
 }
 
@@ -115,6 +120,7 @@ impl Engine for MeasuredEngine {
 
     optional_objects! { self:
         cells => self.inner.cells().map(|_| self as &dyn Cells),
+        jobs => self.inner.jobs().map(|_| self as &dyn Jobs),
         fence_floor => self.inner.fence_floor(),
         replication => self.inner.replication(),
         partitions => self.inner.partitions(),
@@ -148,6 +154,37 @@ impl Cells for MeasuredEngine {
         watcher: Weak<dyn CellWatcher>,
     ) -> Pending<'a, Delivery> {
         self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).watch(range, watcher))
+    }
+}
+
+impl Jobs for MeasuredEngine {
+    fn push<'a>(&'a self, queue: &'a Name, jobs: &'a [NewJob]) -> Pending<'a, Vec<Pushed>> {
+        self.measure(Verb::Job, jobs.len(), self.job_queues().push(queue, jobs))
+    }
+
+    fn turn<'a>(&'a self, queue: &'a Name, turn: &'a Turn) -> Pending<'a, TurnReply> {
+        let items = turn.reports.len() + turn.want;
+        self.measure(Verb::Job, items, self.job_queues().turn(queue, turn))
+    }
+
+    fn change_job<'a>(&'a self, queue: &'a Name, change: &'a JobChange) -> Pending<'a, JobChanged> {
+        self.measure(Verb::Job, 1, self.job_queues().change_job(queue, change))
+    }
+
+    fn job<'a>(&'a self, queue: &'a Name, id: JobId) -> Pending<'a, Option<JobView>> {
+        self.measure(Verb::Job, 1, self.job_queues().job(queue, id))
+    }
+
+    fn list<'a>(&'a self, queue: &'a Name, filter: &'a JobFilter) -> Pending<'a, Vec<JobView>> {
+        self.measure(Verb::Job, 1, self.job_queues().list(queue, filter))
+    }
+
+    fn counts<'a>(&'a self, queue: &'a Name) -> Pending<'a, QueueCounts> {
+        self.measure(Verb::Job, 1, self.job_queues().counts(queue))
+    }
+
+    fn queues(&self) -> Pending<'_, Vec<Name>> {
+        self.measure(Verb::Job, 1, self.job_queues().queues())
     }
 }
 

@@ -22,6 +22,7 @@ mod entry;
 mod errors;
 mod hold;
 mod inherited;
+mod jobs;
 mod joint;
 mod keeper;
 mod measured;
@@ -61,6 +62,7 @@ pub use witness::{CallOutcome, Event, StoreCall, WaitEnd, Witness};
 use self::effects::Effects;
 use self::entry::{Entry, Phase};
 use self::inherited::forked_error;
+use self::jobs::JobAlarms;
 use self::measured::MeasuredEngine;
 use self::table::Table;
 use crate::contract::{
@@ -126,6 +128,7 @@ pub(crate) struct Core {
     birth: Birth,
     table: Mutex<Table>,
     events: Events,
+    job_alarms: JobAlarms,
     noise: AtomicU64,
 }
 
@@ -145,6 +148,7 @@ impl Session {
             clock,
             alarm: Arc::clone(&alarm),
             events: Events::new(settings.witnesses.clone()),
+            job_alarms: JobAlarms::default(),
             settings,
             host: host_name(),
             pid,

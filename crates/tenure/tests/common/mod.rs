@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tenure::contract::{
     About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence,
-    FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
+    FenceFloor, Lineage, Jobs, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
     Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
     SignalListener, Snapshot, Verdict,
 };
@@ -195,6 +195,10 @@ impl Engine for Meddler {
 
     fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells()
+    }
+
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.inner.jobs()
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
+    LocalSessions,
     OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
     SessionId, SignalListener, Snapshot, Verdict,
 };
@@ -94,6 +95,10 @@ impl Engine for SinglesEngine {
 
     fn cells(&self) -> Option<&dyn Cells> {
         self.0.cells()
+    }
+
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.0.jobs()
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
+    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
+    LocalSessions,
     OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
     SessionId, SignalListener, Snapshot, Verdict,
 };
@@ -57,6 +58,10 @@ impl Engine for CountingEngine {
 
     fn cells(&self) -> Option<&dyn Cells> {
         self.inner.cells()
+    }
+
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.inner.jobs()
     }
 
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub(super) use super::bytes::{Damaged, Read, Reader, Writer};
+pub(super) use crate::ledger::bytes::{Damaged, Read, Reader, Writer};
 use crate::contract::{
     About, Arrival, Claim, ClaimId, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
     Patience, Place, SessionId, Shape, Signal,
@@ -410,6 +410,10 @@ pub(super) fn write_signal(writer: &mut Writer, signal: &Signal) -> Option<()> {
             writer.text(reason);
         }
         Signal::Resync => writer.u8(3),
+        Signal::Jobs { queue } => {
+            writer.u8(4);
+            writer.text(queue.as_str());
+        }
         _ => return None,
     }
     Some(())
@@ -434,6 +438,7 @@ pub(super) fn read_signal(bytes: &[u8]) -> Read<Signal> {
             Ok(Signal::Ended { claim, loss: Loss::Evicted { reason } })
         }
         3 => Ok(Signal::Resync),
+        4 => Ok(Signal::Jobs { queue: Name::from_store(reader.text()?).map_err(|_| Damaged)? }),
         _ => Err(Damaged),
     }
 }

@@ -17,12 +17,12 @@
 //! - A release grants to the next waiter and sends a datagram to that waiter's session.
 //! - A process that dies releases the lock on its liveness file; the event loop of every process
 //!   that waits for it is woken, and ends what the dead process held (`cleanup.rs`).
-//! - A reboot ends every lock. Cells, and how far fences were given out, outlive it (`durable.rs`).
+//! - A reboot ends every lock. Cells, jobs, and how far fences were given out, outlive it
+//!   (`durable.rs`).
 //!
 //! There is no `doctor.rs`: what a doctor would examine (the owner and mode of the directory, the
 //! file system, the format, damage) is checked whenever the store is opened, and refused.
 
-mod bytes;
 mod cell_codec;
 mod cell_rows;
 mod cell_signals;
@@ -44,6 +44,9 @@ mod gate;
 mod handover;
 mod holders;
 mod inspect;
+mod job_commit;
+mod job_rows;
+mod jobs;
 mod liveness;
 mod map;
 mod queue;
@@ -65,6 +68,7 @@ mod worker;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::cells::EmbeddedCells;
+use self::jobs::EmbeddedJobs;
 pub(super) use self::connect::connect;
 use self::sessions::Sessions;
 pub use self::url::Location;
@@ -88,11 +92,13 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: true,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: false,
     drift_percent: 0,
     lacks_because: "",
+    lacks_jobs_because: "",
 };
 
 /// How many sessions in the way of a waiting claim are watched, in each slot: those of the holders
@@ -105,6 +111,7 @@ pub struct EmbeddedEngine {
     scope: StepScope,
     terms: Terms,
     cells: EmbeddedCells,
+    jobs: EmbeddedJobs,
     /// Sessions that could not begin, with the reason.
     failed: Mutex<IdMap<SessionId, Error>>,
     /// The sessions of this engine, which leave when it is dropped.
@@ -151,6 +158,7 @@ impl Engine for EmbeddedEngine {
 
     optional_objects!(self:
         cells => Some(&self.cells),
+        jobs => Some(&self.jobs),
         fence_floor => Some(self),
         replication => None,
         partitions => None,

@@ -77,6 +77,11 @@ impl<'t, 'e> SlotRows<'t, 'e> {
         Self { context, namespace, cached: Vec::new(), latest: 0 }
     }
 
+    /// Returns the transaction, for rows beside the slots.
+    pub(super) fn txn(&self) -> &'t Txn<'e> {
+        self.context.txn
+    }
+
     /// Writes back what has changed.
     pub(super) fn flush(&mut self) {
         for cached in std::mem::take(&mut self.cached) {

@@ -100,6 +100,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
     wake: Wake::Push,
     survives: &[
         Survives::ClientCrash,
@@ -110,6 +111,8 @@ pub const PROMISES: Promises = Promises {
     replicas: false,
     drift_percent: 10,
     lacks_because: "",
+    lacks_jobs_because: "each change of a job would be a write by consensus, kept in the \
+                         history until that is compacted",
 };
 
 /// The etcd engine.
@@ -235,6 +238,7 @@ impl Engine for EtcdEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
         fence_floor => Some(self),
         replication => None,
         partitions => None,

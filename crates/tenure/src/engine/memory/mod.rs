@@ -5,12 +5,14 @@
 //! tests, and of programs that want these locks among their own tasks.
 
 mod cells;
+mod jobs;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use self::cells::MemoryCells;
+use self::jobs::MemoryQueues;
 use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
@@ -35,11 +37,13 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: true,
     wake: Wake::Push,
     survives: &[],
     replicas: false,
     drift_percent: 0,
     lacks_because: "",
+    lacks_jobs_because: "",
 };
 
 /// The memory engine.
@@ -53,6 +57,8 @@ struct Inner {
     ledger: Mutex<Ledger>,
     listeners: RwLock<IdMap<SessionId, Weak<dyn SignalListener>>>,
     cells: MemoryCells,
+    /// Locked after the ledger.
+    queues: Mutex<MemoryQueues>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -80,6 +86,7 @@ impl MemoryEngine {
             clock,
             ledger: Mutex::new(Ledger::default()),
             listeners: RwLock::default(),
+            queues: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -95,7 +102,7 @@ impl MemoryEngine {
         self.inner.step(|ledger, now| ledger.end_session(session, now));
     }
 
-    /// Forgets all locks at once, as a store does that restarts without persistence.
+    /// Forgets all locks at once, but no jobs, as a store does that restarts without persistence.
     pub fn lose_memory(&self) {
         *self.inner.lock() = Ledger::default();
     }
@@ -141,6 +148,7 @@ impl Engine for MemoryEngine {
 
     optional_objects!(self:
         cells => Some(&self.inner.cells),
+        jobs => Some(self),
         fence_floor => Some(self),
         replication => None,
         partitions => None,
@@ -163,6 +171,10 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, MemoryQueues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One atomic step, then its signals, told after the ledger is free again.

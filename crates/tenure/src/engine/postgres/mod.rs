@@ -78,11 +78,13 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash, Survives::StoreRestart, Survives::PowerLoss],
     replicas: false,
     drift_percent: 10,
     lacks_because: "",
+    lacks_jobs_because: "they are not built for it yet",
 };
 
 /// What it promises where commits do not wait for the disk (`durability=grace`).
@@ -263,6 +265,7 @@ impl Engine for PostgresEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
         fence_floor => Some(self),
         replication => None,
         partitions => None,

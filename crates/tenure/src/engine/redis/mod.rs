@@ -82,11 +82,13 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: true,
     drift_percent: 10,
     lacks_because: "",
+    lacks_jobs_because: "they are not built for it yet",
 };
 
 /// The promises for a server that sentinels watch. A fail-over may lose what was written last,
@@ -213,6 +215,7 @@ impl Engine for RedisEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
         fence_floor => Some(self),
         replication => Some(self),
         partitions => None,

@@ -87,12 +87,14 @@ pub const PROMISES: Promises = Promises {
     counting: false,
     atomic_sets: false,
     cells: false,
+    jobs: false,
     wake: Wake::Poll,
     survives: &[Survives::ClientCrash, Survives::NodeLoss],
     replicas: false,
     drift_percent: 10,
     lacks_because: "its nodes do not know each other, so no majority can keep an order, count \
                     permits or readers, or tell that the last of them has left",
+    lacks_jobs_because: "independent nodes have no common order, and nothing to keep jobs in",
 };
 
 /// The quorum engine.
@@ -195,6 +197,7 @@ impl Engine for RedlockEngine {
 
     optional_objects!(self:
         cells => None,
+        jobs => None,
         fence_floor => Some(self),
         replication => None,
         partitions => None,

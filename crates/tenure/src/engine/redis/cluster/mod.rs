@@ -177,6 +177,7 @@ impl Engine for ClusterEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
         fence_floor => None,
         replication => Some(self),
         partitions => Some(self),
