@@ -33,6 +33,9 @@ fn help_leads_with_examples() {
         "watch",
         "sessions",
         "cells",
+        "push",
+        "work",
+        "jobs",
         "force-release",
         "raise-fences",
         "doctor",
@@ -96,15 +99,15 @@ fn promises_are_a_table_for_people() {
     let wanted = |lines: &'static str| lines.lines().map(cells).collect::<Vec<_>>();
     let rows = wanted(
         "\
-engine  fencing  queue  read-write  semaphores  sets  wake  survives  replicas  drift
-embedded  strict  yes  yes  yes  yes  push  client-crash  no  0%
-etcd  strict  yes  yes  yes  yes  push  client-crash store-restart power-loss node-loss  no  10%
-memory  clock-bounded  yes  yes  yes  yes  push  -  no  0%
-postgres  clock-bounded  yes  yes  yes  yes  push  client-crash store-restart power-loss  no  10%
-redis  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
-redis+sentinel  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
-redis+cluster  clock-bounded  yes  yes  yes  no  push  client-crash  yes  10%
-redlock  clock-bounded  no  no  no  no  poll  client-crash node-loss  no  10%",
+engine  fencing  queue  read-write  semaphores  sets  jobs  wake  survives  replicas  drift
+embedded  strict  yes  yes  yes  yes  yes  push  client-crash  no  0%
+etcd  strict  yes  yes  yes  yes  no  push  client-crash store-restart power-loss node-loss  no  10%
+memory  clock-bounded  yes  yes  yes  yes  yes  push  -  no  0%
+postgres  clock-bounded  yes  yes  yes  yes  no  push  client-crash store-restart power-loss  no  10%
+redis  clock-bounded  yes  yes  yes  yes  no  push  client-crash  yes  10%
+redis+sentinel  clock-bounded  yes  yes  yes  yes  no  push  client-crash  yes  10%
+redis+cluster  clock-bounded  yes  yes  yes  no  no  push  client-crash  yes  10%
+redlock  clock-bounded  no  no  no  no  no  poll  client-crash node-loss  no  10%",
     );
     assert_eq!(table.lines().map(cells).collect::<Vec<_>>(), rows);
     let reasons = wanted(

@@ -62,7 +62,7 @@ fn run(place: &Place, text: &str) -> Output {
 
 #[test]
 fn every_snippet_runs() {
-    for page in ["cells.md", "command.md", "recipes.md"] {
+    for page in ["cells.md", "command.md", "jobs.md", "recipes.md"] {
         for snippet in blocks(page, None, "sh") {
             let output = run(&furnished(), &snippet);
             assert!(output.status.success(), "{page}: {snippet}\n{output:?}");

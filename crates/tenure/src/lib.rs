@@ -28,6 +28,7 @@
 //! | to see holders and waiters | [`Tenure::inspect`], [`Tenure::holders`] |
 //! | to release a lock by force | [`Tenure::force_release`] |
 //! | a small versioned value with compare-and-set | [`Tenure::cells`] |
+//! | work done at least once, by any of many workers | `Tenure::queue` (feature `jobs`) |
 //! | no async runtime | the `blocking_` form of each method: [`Tenure::blocking_connect`] |
 //!
 //! # Coming from `tokio::sync`
@@ -140,6 +141,9 @@ mod pages {
     mod guide {}
     #[doc = include_str!("../../../docs/cells.md")]
     mod cells {}
+    #[cfg(feature = "jobs")]
+    #[doc = include_str!("../../../docs/jobs.md")]
+    mod jobs {}
     #[doc = include_str!("../../../docs/settings.md")]
     mod settings {}
     #[doc = include_str!("../../../docs/election.md")]

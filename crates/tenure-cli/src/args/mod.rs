@@ -1,6 +1,7 @@
 //! The words of every command, and their help. Knows words, not what they do.
 
 mod cells;
+mod jobs;
 mod lock;
 mod looking;
 mod shared;
@@ -11,6 +12,9 @@ use clap::{Parser, Subcommand};
 pub(crate) use self::cells::{
     CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellWatchArgs, CellsArgs,
     CellsCommand,
+};
+pub(crate) use self::jobs::{
+    JobArgs, JobListArgs, JobsArgs, JobsCommand, KeyArg, PushArgs, QueueSetArgs, StateArg, WorkArgs,
 };
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{
@@ -207,6 +211,58 @@ that does not hold.",
         disable_help_subcommand = true
     )]
     Cells(CellsArgs),
+    /// Add a job to a queue, and print its number
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure push mail 'to: ann@example.org'
+  tenure push mail < message.json                     from standard input
+  tenure push mail --priority 9 --in 10m urgent
+  tenure push report --key monthly --unique done ''   at most one until it is done
+  tenure push sync --lane host-7 full                 one at a time in that lane
+  printf 'a\nb\n' | tenure push mail --lines          a job for each line",
+        after_help = "\
+When it exits, the job is as durable as the store. Exit codes: 0 added; 1 a job with the key is
+there already: its number is printed, and nothing was added; 69 the store cannot be reached."
+    )]
+    Push(PushArgs),
+    /// Run a command for each job of a queue
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure work mail --slots 4 -- ./send-mail
+  tenure work mail --drain -- sh -c 'cat; echo job $TENURE_JOB attempt $TENURE_ATTEMPT'",
+        after_help = "\
+The command gets the payload on standard input, and TENURE_QUEUE, TENURE_JOB, TENURE_ATTEMPT and
+TENURE_FENCE in its environment. Its exit code says what became of the job: 0 done; 75 later, which
+does not count as an attempt; any other has failed, and is tried again after a pause until its
+attempts are used up.
+
+If the worker dies, is stopped, or loses the store for a lease, the command and all it has started
+are killed before the job can go to another worker. INT, TERM and HUP stop the worker: commands that
+run have --grace to finish, the rest is given back.
+
+Exit codes: 0 stopped by a signal or --drain; 69 the store cannot be reached."
+    )]
+    Work(WorkArgs),
+    /// Show and change the jobs of queues
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure jobs queues
+  tenure jobs list mail
+  tenure jobs show mail 17
+  tenure jobs dead mail
+  tenure jobs retry mail 17",
+        after_help = "Exit code 1 means no: no such job, or one in another state.",
+        subcommand_required = true,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Jobs(JobsArgs),
     /// Release by force exactly one grant; its holder learns the reason
     #[command(
         help_template = HELP,
@@ -267,6 +323,7 @@ queue         first come, first served across processes
 read-write    many readers or one writer
 semaphores    several permits
 sets          several names in one atomic step
+jobs          queues of jobs: tenure push, tenure work
 wake          push: the store tells a waiter; poll: the waiter asks again
 survives      what a held lock survives
 drift         how much clocks may drift apart, in percent of the lease"

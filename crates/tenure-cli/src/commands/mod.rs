@@ -7,6 +7,7 @@ mod doctor;
 mod force_release;
 mod handles;
 mod hold;
+mod jobs;
 mod leader;
 mod looking;
 mod migrate;
@@ -60,6 +61,8 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
         Command::Release(args) => handles::release(settings, &args.handle, shared, out),
         Command::Wait(args) => waiting::run(&settings, args),
         Command::Cells(args) => cells::run(&settings, args, form, out),
+        Command::Push(args) => jobs::push(&settings, args, form, out),
+        Command::Jobs(args) => jobs::run(&settings, args, form, out),
         Command::Presets => presets::show(&config, form, out),
         Command::Ls(args) => looking::ls(&settings, args, form, out),
         Command::Show(args) => looking::show(&settings, args, form, out),

@@ -39,6 +39,9 @@ struct Row<'a> {
     counting: bool,
     atomic_sets: bool,
     cells: bool,
+    jobs: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    lacks_jobs_because: &'a str,
     wake: String,
     survives: Vec<String>,
     replicas: bool,
@@ -57,6 +60,8 @@ impl<'a> Row<'a> {
             counting: promises.counting,
             atomic_sets: promises.atomic_sets,
             cells: promises.cells,
+            jobs: promises.jobs,
+            lacks_jobs_because: promises.lacks_jobs_because,
             wake: word(promises.wake),
             survives: promises.survives.iter().map(word).collect(),
             replicas: promises.replicas,
@@ -76,6 +81,7 @@ impl<'a> Row<'a> {
             answer(self.sharing),
             answer(self.counting),
             answer(self.atomic_sets),
+            answer(self.jobs),
             self.wake.clone(),
             survives,
             answer(self.replicas),
@@ -84,13 +90,14 @@ impl<'a> Row<'a> {
     }
 }
 
-const HEAD: [&str; 10] = [
+const HEAD: [&str; 11] = [
     "engine",
     "fencing",
     "queue",
     "read-write",
     "semaphores",
     "sets",
+    "jobs",
     "wake",
     "survives",
     "replicas",

@@ -18,7 +18,7 @@ mod front;
 mod guardian;
 mod margins;
 mod supervise;
-mod tree;
+pub(crate) mod tree;
 mod words;
 
 use std::ffi::OsString;

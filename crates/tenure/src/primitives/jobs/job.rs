@@ -90,6 +90,12 @@ impl Job {
         self.worker.check()
     }
 
+    /// How long the job stays with this worker if the store is not reached again.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.worker.remaining()
+    }
+
     /// Resolves when the worker is lost. The future of the handler is dropped then anyway; this is
     /// for what it has spawned.
     #[must_use]

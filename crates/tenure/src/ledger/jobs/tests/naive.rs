@@ -74,10 +74,8 @@ impl NaiveQueue {
             let Some(id) = next.map(|job| job.view.id) else { break };
             self.at(id).unwrap().view.state = JobState::Ready;
         }
-        let empty: Vec<String> = self.lanes.iter().map(|(name, _)| name.clone()).collect();
-        for lane in empty.into_iter().filter(|lane| self.taken(lane) == 0) {
-            self.lanes.retain(|(name, _)| *name != lane);
-        }
+        let lanes = std::mem::take(&mut self.lanes);
+        self.lanes = lanes.into_iter().filter(|(lane, _)| self.taken(lane) > 0).collect();
     }
 
     /// Ranks a job and decides its state.
