@@ -102,7 +102,10 @@ fn a_paused_queue_hands_out_nothing() {
     let mut worker = place.start(&["work", "mail", "--", "touch", "ran"]);
     place.says(&["jobs", "set", "mail", "--keep-done", "1h", "--aging", "10s"]);
     let queues = place.says_json(&["jobs", "queues", "--json"]);
-    assert_eq!((&queues["queues"][0]["paused"], &queues["queues"][0]["ready"]), (&json!(true), &json!(1)));
+    assert_eq!(
+        (&queues["queues"][0]["paused"], &queues["queues"][0]["ready"]),
+        (&json!(true), &json!(1))
+    );
     place.says(&["jobs", "resume", "mail"]);
     eventually("done", || {
         place.says_json(&["jobs", "queues", "--json"])["queues"][0]["done"] == json!(1)
@@ -114,7 +117,9 @@ fn a_paused_queue_hands_out_nothing() {
 
 /// Waits for a file with a process id in it.
 fn pid_in(place: &Place, name: &str) -> String {
-    eventually(name, || std::fs::read_to_string(place.file(name)).is_ok_and(|text| text.ends_with('\n')));
+    eventually(name, || {
+        std::fs::read_to_string(place.file(name)).is_ok_and(|text| text.ends_with('\n'))
+    });
     place.read(name).trim().to_owned()
 }
 
@@ -131,7 +136,8 @@ fn a_worker_that_is_killed_takes_the_whole_tree_of_its_command_along_first() {
         "kill -0 {child} 2> /dev/null && echo alive; kill -0 {grandchild} 2> /dev/null && \
          echo alive; echo attempt $TENURE_ATTEMPT"
     );
-    let second = ["work", "mail", "--", "sh", "-c", &format!("({check}) > seen.new; mv seen.new seen")];
+    let second =
+        ["work", "mail", "--", "sh", "-c", &format!("({check}) > seen.new; mv seen.new seen")];
     let mut second = place.start(&second);
     first.signal(Signal::KILL);
     first.ends();
@@ -146,8 +152,16 @@ fn a_worker_that_is_killed_takes_the_whole_tree_of_its_command_along_first() {
 fn a_worker_that_is_stopped_gives_its_command_time_and_then_the_job_back() {
     let place = Place::embedded();
     place.says(&["push", "mail", "x"]);
-    let mut worker =
-        place.start(&["work", "mail", "--grace", "0s", "--", "sh", "-c", "echo $$ > child; sleep 600"]);
+    let mut worker = place.start(&[
+        "work",
+        "mail",
+        "--grace",
+        "0s",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ > child; sleep 600",
+    ]);
     let child = pid_in(&place, "child");
     worker.signal(Signal::TERM);
     assert_eq!(worker.ends(), 0);
@@ -160,11 +174,14 @@ fn a_worker_that_is_stopped_gives_its_command_time_and_then_the_job_back() {
 fn a_worker_that_is_paused_for_a_lease_loses_its_command_before_another_has_the_job() {
     let place = Place::embedded();
     place.says(&["push", "mail", "x"]);
-    let first = ["work", "mail", "--lease", "600ms", "--", "sh", "-c", "echo $$ > child; sleep 600"];
+    let first =
+        ["work", "mail", "--lease", "600ms", "--", "sh", "-c", "echo $$ > child; sleep 600"];
     let mut first = place.start(&first);
     let child = pid_in(&place, "child");
     first.signal(Signal::STOP);
-    let check = format!("(kill -0 {child} 2> /dev/null && echo alive; echo over) > seen.new; mv seen.new seen");
+    let check = format!(
+        "(kill -0 {child} 2> /dev/null && echo alive; echo over) > seen.new; mv seen.new seen"
+    );
     let mut second = place.start(&["work", "mail", "--", "sh", "-c", &check]);
     eventually("the second attempt", || place.file("seen").exists());
     assert_eq!(place.read("seen"), "over\n");

@@ -118,14 +118,14 @@ pub use contract::{
     AttemptError, BackOff, Due, JobChanged, JobFilter, JobId, JobState, JobView, KeyMode, Lane,
     NewJob, Pushed, QueueCounts, QueueSettings,
 };
-#[cfg(feature = "jobs")]
-pub use primitives::{Job, JobFailure, JobQueue};
 pub use primitives::{
     Builder, CellStore, Election, Family, Leader, LeaderGuard, LockSet, LockSetGuard, LockStatus,
     Mutex, MutexGuard, Observed, Observer, Owner, Preset, RwLock, RwLockReadGuard,
     RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart, Tenure, Term, UpgradeError,
     blocking_scope, scope,
 };
+#[cfg(feature = "jobs")]
+pub use primitives::{Job, JobFailure, JobQueue};
 pub use session::{
     CallOutcome, CellChange, CellWatch, Closed, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
     Witness, block_on,

@@ -231,7 +231,8 @@ fn show(
 }
 
 fn unknown(args: &JobArgs) -> Failure {
-    let message = format!("{}: no job {}: it is done, cancelled, or never was", args.queue, args.id);
+    let message =
+        format!("{}: no job {}: it is done, cancelled, or never was", args.queue, args.id);
     Failure::new(failure::NO, message)
 }
 

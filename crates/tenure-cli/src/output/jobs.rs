@@ -48,8 +48,7 @@ impl Row for QueueRow {
     const NARROW: usize = 8;
 
     fn cells(&self) -> Vec<String> {
-        let counts =
-            [self.ready, self.running, self.scheduled, self.blocked, self.dead, self.done];
+        let counts = [self.ready, self.running, self.scheduled, self.blocked, self.dead, self.done];
         let mut cells = vec![self.queue.clone()];
         cells.extend(counts.map(|count| count.to_string()));
         cells.push(if self.paused { "yes" } else { "no" }.to_owned());
@@ -171,7 +170,8 @@ impl Row for JobRow {
     fn cells(&self) -> Vec<String> {
         let dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let error = self.errors.last().map(|error| error.error.chars().take(40).collect());
-        let error: Option<String> = error.map(|text: String| text.chars().flat_map(escape).collect());
+        let error: Option<String> =
+            error.map(|text: String| text.chars().flat_map(escape).collect());
         vec![
             self.id.to_string(),
             self.state.to_owned(),

@@ -77,7 +77,8 @@ impl RunningCommand {
         let keeper = std::thread::spawn(move || {
             let code = child.wait().ok().and_then(|status| status.code());
             let mut state = waiting.lock();
-            state.code = Some(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(failure::OWN));
+            state.code =
+                Some(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(failure::OWN));
             let waker = state.waker.take();
             drop(state);
             waiting.changed.notify_all();

@@ -58,11 +58,8 @@ fn keep(liveness: &OsString, command: &[OsString]) -> std::io::Result<u8> {
     let mut payload = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
     stdin.read_exact(&mut payload)?;
     let (program, arguments) = command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .spawn()?;
+    let mut child =
+        Command::new(program).args(arguments).process_group(0).stdin(Stdio::piped()).spawn()?;
     if let Some(mut to) = child.stdin.take() {
         // A command that does not read its input is none of our business.
         std::thread::spawn(move || drop(to.write_all(&payload)));

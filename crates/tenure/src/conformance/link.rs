@@ -14,8 +14,9 @@ use super::gate::RequestGate;
 use super::world::cells_of;
 use crate::contract::{
     Batch, Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
-    FenceFloor, InlineWait, Jobs, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
-    Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
+    FenceFloor, InlineWait, Jobs, LocalSessions, OwnershipProof, Partitions, Pending, Promises,
+    Query, Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot,
+    Verdict,
 };
 
 /// What happens to one call or push.

@@ -30,12 +30,13 @@ pub enum ScenarioGroup {
     Inspection,
     Cells,
     Election,
+    Jobs,
     Hostile,
 }
 
 impl ScenarioGroup {
     /// All groups.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Exclusion,
         Self::Expiry,
         Self::Fencing,
@@ -52,6 +53,7 @@ impl ScenarioGroup {
         Self::Inspection,
         Self::Cells,
         Self::Election,
+        Self::Jobs,
         Self::Hostile,
     ];
 }
@@ -93,6 +95,8 @@ pub enum Need {
     Push,
     /// Cells.
     Cells,
+    /// Queues of jobs.
+    Jobs,
     /// A floor of fences that can be raised.
     FenceFloor,
 }
@@ -108,6 +112,7 @@ impl Need {
             Self::AtomicSets => promises.atomic_sets,
             Self::Push => promises.wake == Wake::Push,
             Self::Cells => promises.cells,
+            Self::Jobs => promises.jobs,
             Self::FenceFloor => promises.fence_floor,
         }
     }

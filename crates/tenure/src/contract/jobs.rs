@@ -244,7 +244,8 @@ impl NewJob {
             let most = limits::JOB_MAX_ATTEMPTS;
             return wrong(format!("max attempts is {}, not 1 to {most}", self.max_attempts));
         }
-        let names = self.key.iter().map(|key| &key.key).chain(self.lane.iter().map(|lane| &lane.name));
+        let names =
+            self.key.iter().map(|key| &key.key).chain(self.lane.iter().map(|lane| &lane.name));
         for name in names {
             let (is, most) = (name.as_str().len(), limits::JOB_KEY_BYTES);
             if is > most {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tenure::contract::{
     About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence,
-    FenceFloor, Lineage, Jobs, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
+    FenceFloor, Jobs, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts,
+    Patience, Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
     SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};

@@ -7,9 +7,8 @@ use std::time::Duration;
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
-    LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;

@@ -231,8 +231,7 @@ async fn a_paused_queue_is_seen_and_its_settings_are_kept(place: &Place) {
     let queue = tenure.queue("mail").unwrap();
     queue.push("").await.unwrap();
     queue.pause().await.unwrap();
-    let settings =
-        QueueSettings { keep_done: Duration::from_secs(60), ..QueueSettings::default() };
+    let settings = QueueSettings { keep_done: Duration::from_secs(60), ..QueueSettings::default() };
     queue.configure(settings).await.unwrap();
     let counts = connect(place).await.queue("mail").unwrap().counts().await.unwrap();
     assert!(counts.paused && counts.settings == settings);

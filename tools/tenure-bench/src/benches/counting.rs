@@ -5,9 +5,8 @@ use std::sync::{Arc, Weak};
 
 use tenure::contract::{
     Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
-    LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 
 #[derive(Debug)]

@@ -15,6 +15,7 @@ mod floors;
 mod hostile;
 mod idempotence;
 mod inspection;
+mod jobs;
 mod lapsed;
 mod loss;
 mod outages;
@@ -61,6 +62,7 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     cell_batches::LIST,
     cell_watch::LIST,
     election::LIST,
+    jobs::LIST,
     hostile::LIST,
 ];
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub(super) use crate::ledger::bytes::{Damaged, Read, Reader, Writer};
 use crate::contract::{
     About, Arrival, Claim, ClaimId, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
     Patience, Place, SessionId, Shape, Signal,
 };
+pub(super) use crate::ledger::bytes::{Damaged, Read, Reader, Writer};
 use crate::ledger::seam::{Group, Hold, Holders as _, Holds, Ticket, Tomb};
 use crate::limits;
 use crate::time::Tick;

@@ -9,8 +9,8 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::cells::EmbeddedCells;
-use super::jobs::EmbeddedJobs;
 use super::directory::StoreDirectory;
+use super::jobs::EmbeddedJobs;
 use super::sessions::{self, Sessions};
 use super::sizes::Sizes;
 use super::slots::SlotRows;

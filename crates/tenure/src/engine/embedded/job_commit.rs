@@ -182,9 +182,8 @@ impl JobStore {
             let number = number_of(txn, &self.namespace);
             job_rows::write_behind(txn, number, records);
             let now = self.scope.clock.wall_micros();
-            let write = |push: &PendingPush| {
-                job_rows::write_new(txn, number, &push.queue, &push.jobs, now)
-            };
+            let write =
+                |push: &PendingPush| job_rows::write_new(txn, number, &push.queue, &push.jobs, now);
             pushes.iter().map(write).collect()
         })
     }
@@ -211,9 +210,10 @@ impl JobStore {
             }
         }
         let reply = |(push, ids): (&PendingPush, &Vec<JobId>)| match &taken[&push.queue] {
-            Ok(taken) => {
-                Ok(ids.iter().map(|id| taken.get(&id.0).copied().unwrap_or(Pushed::New(*id))).collect())
-            }
+            Ok(taken) => Ok(ids
+                .iter()
+                .map(|id| taken.get(&id.0).copied().unwrap_or(Pushed::New(*id)))
+                .collect()),
             Err(error) => Err(error.clone()),
         };
         pushes.iter().zip(ids).map(reply).collect()
@@ -228,9 +228,10 @@ impl JobStore {
         let Some(last) = ids.keys().next_back().copied() else { return Ok(ids) };
         loop {
             let step = |ledger: &mut Ledger<SlotRows<'_, '_>>, now: Now| {
-                let verb = |rules: &mut JobRules<'_, QueueRows<'_, '_>>,
-                            _: &mut Ledger<SlotRows<'_, '_>>,
-                            _: Now| self.take_in_records(rules, queue, &ids);
+                let verb =
+                    |rules: &mut JobRules<'_, QueueRows<'_, '_>>,
+                     _: &mut Ledger<SlotRows<'_, '_>>,
+                     _: Now| self.take_in_records(rules, queue, &ids);
                 self.run_rules(ledger, now, queue, verb)
             };
             let done = self.lock_step(StepKind::MayGrow, step)?;

@@ -323,8 +323,9 @@ pub(super) fn queue_names(durable: &Durable, namespace: &Namespace) -> Result<Ve
 /// The error for records that cannot be decoded.
 fn damaged() -> Error {
     let what = "the jobs of this queue cannot be read: damaged, or written by another version";
-    Error::new(ErrorKind::Corrupt, what)
-        .with_help("use the version that wrote them; or restore the directory `durable` of the store")
+    Error::new(ErrorKind::Corrupt, what).with_help(
+        "use the version that wrote them; or restore the directory `durable` of the store",
+    )
 }
 
 fn queue_key(kind: u8, namespace: [u8; 4], queue: &Name) -> Key {

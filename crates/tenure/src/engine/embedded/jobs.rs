@@ -149,8 +149,11 @@ impl EmbeddedJobs {
             let living = look.then(|| ledger.living_workers(&slot, now));
             let mint = &mut |last: &mut u64| ledger.job_fence(last, now);
             let reply = rules.turn(&given, living.as_ref(), mint);
-            let others: Vec<SessionId> =
-                living.into_iter().flat_map(std::collections::HashMap::into_values).flatten().collect();
+            let others: Vec<SessionId> = living
+                .into_iter()
+                .flat_map(std::collections::HashMap::into_values)
+                .flatten()
+                .collect();
             missing.map(|()| (reply, others))
         };
         let (mut reply, others) = self.queue_step(StepKind::FreesSpace, queue, verb).await??;
@@ -187,11 +190,7 @@ impl JobStore {
         ledger: &mut Ledger<SlotRows<'_, '_>>,
         now: Now,
         queue: &Name,
-        verb: impl FnOnce(
-            &mut JobRules<'_, QueueRows<'_, '_>>,
-            &mut Ledger<SlotRows<'_, '_>>,
-            Now,
-        ) -> T,
+        verb: impl FnOnce(&mut JobRules<'_, QueueRows<'_, '_>>, &mut Ledger<SlotRows<'_, '_>>, Now) -> T,
     ) -> JobStep<T> {
         let txn = ledger.shelf().txn();
         let mut rows = QueueRows::new(txn, self.scope.namespace, queue);
@@ -313,9 +312,8 @@ impl Jobs for EmbeddedJobs {
 
     fn job<'a>(&'a self, queue: &'a Name, id: JobId) -> Pending<'a, Option<JobView>> {
         Box::pin(async move {
-            let seen = self.queue_step(StepKind::FreesSpace, queue, move |rules, _, _| {
-                rules.view(id)
-            });
+            let seen =
+                self.queue_step(StepKind::FreesSpace, queue, move |rules, _, _| rules.view(id));
             let Some(view) = seen.await? else { return Ok(None) };
             let payload = self.0.records(queue)?.payload(id)?.unwrap_or_default();
             Ok(Some(JobView { payload, ..view }))

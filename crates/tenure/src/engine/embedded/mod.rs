@@ -68,8 +68,8 @@ mod worker;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::cells::EmbeddedCells;
-use self::jobs::EmbeddedJobs;
 pub(super) use self::connect::connect;
+use self::jobs::EmbeddedJobs;
 use self::sessions::Sessions;
 pub use self::url::Location;
 use super::Terms;

@@ -41,7 +41,8 @@ impl CallError {
         if failure.closed_early {
             // A server of another kind does so too: its first bytes, which are no HTTP/2 frame, may
             // end the connection before the request is sent, and then nothing says why.
-            let what = "the server closed the connection at once, or does not speak etcd's protocol";
+            let what =
+                "the server closed the connection at once, or does not speak etcd's protocol";
             return Self::NotConnected(format!("{what} (gRPC): {message}"));
         }
         if failure.unsent {

@@ -27,12 +27,7 @@ impl Inner {
     fn job_step<T>(
         &self,
         queue: &Name,
-        verb: impl FnOnce(
-            &mut JobRules<'_, JobHeap>,
-            &mut HashMap<u64, Vec<u8>>,
-            &mut Ledger,
-            Now,
-        ) -> T,
+        verb: impl FnOnce(&mut JobRules<'_, JobHeap>, &mut HashMap<u64, Vec<u8>>, &mut Ledger, Now) -> T,
     ) -> T {
         let (reply, notes) = self.step(|ledger, now| {
             let mut queues = self.queues();

@@ -521,8 +521,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
     /// Removes a few ended jobs that are kept no longer.
     fn sweep(&mut self) {
         let settings = self.queue.counts.settings;
-        let kinds =
-            [(JobState::Dead, settings.keep_dead), (JobState::Done, settings.keep_done)];
+        let kinds = [(JobState::Dead, settings.keep_dead), (JobState::Done, settings.keep_done)];
         for (state, keep) in kinds {
             let prefix = ended_prefix(state);
             for _ in 0..MOST_SWEPT {

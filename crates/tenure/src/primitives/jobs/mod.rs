@@ -129,7 +129,10 @@ impl JobQueue {
     /// ```
     pub async fn push(&self, job: impl Into<NewJob>) -> Result<Pushed, Error> {
         let pushed = self.push_many([job.into()]).await?;
-        pushed.into_iter().next().ok_or_else(|| Error::new(ErrorKind::Corrupt, "no reply to a push"))
+        pushed
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "no reply to a push"))
     }
 
     /// Adds jobs in one step: all of them, or none.

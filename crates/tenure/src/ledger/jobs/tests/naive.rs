@@ -102,7 +102,8 @@ impl NaiveQueue {
         let id = JobId(self.last);
         let mut instead_of = None;
         if let Some(key) = &new.key {
-            let has = |job: &&NaiveJob| job.has_key && job.view.key.as_ref().unwrap().key == key.key;
+            let has =
+                |job: &&NaiveJob| job.has_key && job.view.key.as_ref().unwrap().key == key.key;
             let other = self.jobs.iter().find(has).map(|job| (job.view.id, job.view.state));
             match other {
                 Some((other, state)) if key.mode == KeyMode::Replace && waits(state) => {
@@ -225,9 +226,10 @@ impl NaiveQueue {
     /// Due jobs leave the schedule in the order of their due times.
     fn promote(&mut self, now: u64) {
         loop {
-            let due = self.jobs.iter().filter(|job| {
-                job.view.state == JobState::Scheduled && job.view.due_micros <= now
-            });
+            let due = self
+                .jobs
+                .iter()
+                .filter(|job| job.view.state == JobState::Scheduled && job.view.due_micros <= now);
             let first = due.min_by_key(|job| (job.view.due_micros, job.view.id));
             let Some(job) = first.cloned() else { break };
             self.jobs.retain(|other| other.view.id != job.view.id);
