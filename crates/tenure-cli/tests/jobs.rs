@@ -50,7 +50,8 @@ fn exit_codes_say_what_became_of_a_job() {
     assert_eq!((&job["state"], &job["attempts"]), (&json!("scheduled"), &json!(0)));
     place.says(&["jobs", "cancel", "mail", "1"]);
     place.says(&["push", "mail", "y", "--max-attempts", "1"]);
-    place.says(&["work", "mail", "--drain", "--", "no-such-program-anywhere"]);
+    let output = place.run(&["work", "mail", "--drain", "--", "no-such-program-anywhere"]);
+    assert!(stderr(&output).contains("cannot run no-such-program-anywhere"), "{output:?}");
     let dead = place.says_json(&["jobs", "dead", "mail", "--json"]);
     let error = dead["jobs"][0]["errors"][0]["error"].as_str().unwrap();
     assert!(error.contains("not found"), "{error}");
@@ -128,7 +129,7 @@ fn a_worker_that_is_killed_takes_the_whole_tree_of_its_command_along_first() {
     let place = Place::embedded();
     place.says(&["push", "mail", "x"]);
     // A grandchild in a session of its own: not in any group of the command.
-    let script = "setsid sh -c 'echo $$ > grandchild; exec sleep 600' & echo $$ > child; wait";
+    let script = "setsid sh -c 'echo $$ > grandchild; exec sleep 120' & echo $$ > child; wait";
     let mut first = place.start(&["work", "mail", "--", "sh", "-c", script]);
     let (child, grandchild) = (pid_in(&place, "child"), pid_in(&place, "grandchild"));
     // The second worker sees whether anything of the first attempt is left when it begins.
@@ -160,7 +161,7 @@ fn a_worker_that_is_stopped_gives_its_command_time_and_then_the_job_back() {
         "--",
         "sh",
         "-c",
-        "echo $$ > child; sleep 600",
+        "echo $$ > child; sleep 120",
     ]);
     let child = pid_in(&place, "child");
     worker.signal(Signal::TERM);
@@ -175,7 +176,7 @@ fn a_worker_that_is_paused_for_a_lease_loses_its_command_before_another_has_the_
     let place = Place::embedded();
     place.says(&["push", "mail", "x"]);
     let first =
-        ["work", "mail", "--lease", "600ms", "--", "sh", "-c", "echo $$ > child; sleep 600"];
+        ["work", "mail", "--lease", "600ms", "--", "sh", "-c", "echo $$ > child; sleep 120"];
     let mut first = place.start(&first);
     let child = pid_in(&place, "child");
     first.signal(Signal::STOP);

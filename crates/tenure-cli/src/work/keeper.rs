@@ -9,7 +9,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -38,7 +37,8 @@ pub(crate) fn main(mut arguments: impl Iterator<Item = OsString>) -> u8 {
     match keep(&liveness, &command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tenure: a job cannot be run: {error}");
+            let program = command.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+            eprintln!("tenure: cannot run {program}: {error}");
             if error.kind() == std::io::ErrorKind::NotFound {
                 failure::NOT_FOUND
             } else {
@@ -49,7 +49,7 @@ pub(crate) fn main(mut arguments: impl Iterator<Item = OsString>) -> u8 {
 }
 
 fn keep(liveness: &OsString, command: &[OsString]) -> std::io::Result<u8> {
-    let mut stdin = std::io::stdin().lock();
+    let mut stdin = RawInput;
     let (length, until) = (read_u64(&mut stdin)?, read_u64(&mut stdin)?);
     set_child_subreaper(true)?;
     set_name(c"tenure-job")?;
@@ -110,15 +110,14 @@ fn watch(child: Pid, mut until: u64) -> u8 {
 /// Waits a moment for the next instant. `Some(None)` is the end of the input.
 #[expect(clippy::option_option, reason = "no news, the end, or an instant")]
 fn next_instant(ending: bool) -> Option<Option<u64>> {
-    let stdin = std::io::stdin();
     if ending {
         std::thread::sleep(LOOK);
         return None;
     }
     let timeout = Timespec::try_from(LOOK).ok();
-    let mut fds = [PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN)];
     match poll(&mut fds, timeout.as_ref()) {
-        Ok(ready) if ready > 0 => Some(read_u64(&mut stdin.lock()).ok()),
+        Ok(ready) if ready > 0 => Some(read_u64(&mut RawInput).ok()),
         _ => None,
     }
 }
@@ -130,6 +129,15 @@ fn exit_code(status: WaitStatus) -> Option<u8> {
             Some(failure::SIGNAL + u8::try_from(signal as i32).unwrap_or_default())
         }
         _ => None,
+    }
+}
+
+/// Standard input without a buffer: what is in a buffer cannot be polled.
+struct RawInput;
+
+impl Read for RawInput {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::read(rustix::stdio::stdin(), to)?)
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn serve(url: &str) {
                 let fence = job.fence()?;
                 note(&path, &format!("begin {} {fence}", job.id()));
                 if job.payload() == b"slow" {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 job.check()?;
                 note(&path, &format!("end {} {fence}", job.id()));
@@ -119,6 +119,7 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
     }
     let left = queue.blocking_list(&JobFilter { limit: 9, ..JobFilter::default() }).unwrap();
     assert!(left.is_empty(), "{left:?}");
+    assert!(faults >= 3, "only {faults} faults: the history shows nothing");
     audit(&std::fs::read_to_string(&history).unwrap(), jobs.into(), faults);
 }
 

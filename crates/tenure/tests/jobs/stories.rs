@@ -201,14 +201,14 @@ async fn a_lost_worker_drops_its_handlers_before_another_has_the_job(place: &Pla
     let (stop, started) = (Notify::new(), Notify::new());
     let work = queue.work_until(1, stop.notified(), |job| {
         let (stop, started, attempts) = (&stop, &started, &attempts);
-        let guard = OnDrop(Arc::clone(&dropped));
+        let dropped = Arc::clone(&dropped);
         async move {
             if attempts.fetch_add(1, Ordering::SeqCst) == 0 {
+                let _guard = OnDrop(dropped);
                 started.notify_one();
-                let _guard = guard;
-                std::future::pending::<()>().await;
+                return std::future::pending().await;
             }
-            assert_eq!(guard.0.load(Ordering::SeqCst), 1, "the first attempt is over");
+            assert_eq!(dropped.load(Ordering::SeqCst), 1, "the first attempt is over");
             assert_eq!(job.attempt(), 2);
             stop.notify_one();
             Ok(())

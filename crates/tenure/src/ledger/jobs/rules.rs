@@ -369,7 +369,14 @@ impl<'a, R: JobRows> JobRules<'a, R> {
         {
             self.rows.put(&unique_key(&key.key), &job.id.0.to_be_bytes());
         }
-        job.state = if job.due > self.now {
+        let due = job.due <= self.now;
+        if let Some(lane) = job.lane.as_ref().filter(|_| due)
+            && self.rows.get(&lane_key(lane)).is_none()
+        {
+            // The lane was empty meanwhile, and has forgotten its limit.
+            self.rows.put(&lane_key(lane), &job.lane_limit.to_le_bytes());
+        }
+        job.state = if !due {
             JobState::Scheduled
         } else if job.lane.as_ref().is_some_and(|lane| !self.has_room(lane, job.lane_limit)) {
             JobState::Blocked

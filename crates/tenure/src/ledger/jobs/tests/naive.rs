@@ -46,8 +46,11 @@ impl NaiveQueue {
     }
 
     fn remove(&mut self, id: JobId) {
+        let job = self.at(id).unwrap().view.clone();
         self.jobs.retain(|job| job.view.id != id);
-        self.fill_lanes();
+        if matches!(job.state, JobState::Ready | JobState::Running) {
+            self.leave(job.lane.as_ref());
+        }
     }
 
     fn taken(&self, lane: &str) -> u32 {
@@ -62,8 +65,10 @@ impl NaiveQueue {
         self.lanes.iter().find(|(name, _)| name == lane).map_or(stated, |(_, limit)| *limit)
     }
 
-    /// Lets blocked jobs in wherever there is room; a lane without jobs forgets its limit.
-    fn fill_lanes(&mut self) {
+    /// A job has left its place in a lane: lets blocked jobs in wherever there is room. A lane in
+    /// which no job has a place forgets its limit.
+    fn leave(&mut self, lane: Option<&crate::contract::Name>) {
+        let Some(left) = lane else { return };
         loop {
             let room = |job: &&NaiveJob| {
                 let lane = job.view.lane.as_ref().unwrap().as_str();
@@ -74,8 +79,9 @@ impl NaiveQueue {
             let Some(id) = next.map(|job| job.view.id) else { break };
             self.at(id).unwrap().view.state = JobState::Ready;
         }
-        let lanes = std::mem::take(&mut self.lanes);
-        self.lanes = lanes.into_iter().filter(|(lane, _)| self.taken(lane) > 0).collect();
+        if self.taken(left.as_str()) == 0 {
+            self.lanes.retain(|(lane, _)| lane != left.as_str());
+        }
     }
 
     /// Ranks a job and decides its state.
@@ -86,6 +92,11 @@ impl NaiveQueue {
             0 => (below, job.view.due_micros),
             _ => (0, job.view.due_micros + below * aging),
         };
+        if let Some(lane) = job.view.lane.as_ref().filter(|_| job.view.due_micros <= now)
+            && !self.lanes.iter().any(|(known, _)| known == lane.as_str())
+        {
+            self.lanes.push((lane.as_str().to_owned(), job.lane_limit));
+        }
         let full = job.view.lane.as_ref().is_some_and(|lane| {
             self.taken(lane.as_str()) >= self.limit(lane.as_str(), job.lane_limit)
         });
@@ -124,7 +135,7 @@ impl NaiveQueue {
                 Some((_, limit)) if *limit == lane.limit => {}
                 Some((_, limit)) => {
                     *limit = lane.limit;
-                    self.fill_lanes();
+                    self.leave(Some(&lane.name));
                 }
                 None => {}
             }
@@ -328,9 +339,9 @@ impl NaiveQueue {
         }
         self.enter(job, now);
         self.jobs.retain(|other| other.view.id != JobId(u64::MAX));
-        let keeps = self.at(id).is_some_and(|job| job.view.state == JobState::Ready);
-        if had_place && !keeps {
-            self.fill_lanes();
+        let entered = self.at(id).unwrap().view.clone();
+        if had_place && entered.state != JobState::Ready {
+            self.leave(entered.lane.as_ref());
         }
     }
 
@@ -344,7 +355,8 @@ impl NaiveQueue {
         if job.view.errors.len() > 10 {
             job.view.errors.remove(0);
         }
-        self.fill_lanes();
+        let lane = job.view.lane.clone();
+        self.leave(lane.as_ref());
     }
 
     fn rescue(&mut self, living: &LivingWorkers, now: u64) {
