@@ -103,7 +103,8 @@ engine  fencing  queue  read-write  semaphores  sets  jobs  wake  survives  repl
 embedded  strict  yes  yes  yes  yes  yes  push  client-crash  no  0%
 etcd  strict  yes  yes  yes  yes  no  push  client-crash store-restart power-loss node-loss  no  10%
 memory  clock-bounded  yes  yes  yes  yes  yes  push  -  no  0%
-postgres  clock-bounded  yes  yes  yes  yes  no  push  client-crash store-restart power-loss  no  10%
+postgres  clock-bounded  yes  yes  yes  yes  no  push  client-crash store-restart power-loss  \
+no  10%
 redis  clock-bounded  yes  yes  yes  yes  no  push  client-crash  yes  10%
 redis+sentinel  clock-bounded  yes  yes  yes  yes  no  push  client-crash  yes  10%
 redis+cluster  clock-bounded  yes  yes  yes  no  no  push  client-crash  yes  10%

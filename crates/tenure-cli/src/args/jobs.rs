@@ -30,13 +30,24 @@ pub(crate) struct PushArgs {
     #[arg(long = "in", value_name = "DUR", value_parser = duration)]
     pub(crate) delay: Option<Duration>,
     /// Begin no earlier than at this time: 2026-11-18T06:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak, conflicts_with = "delay")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = humantime::parse_rfc3339_weak,
+        conflicts_with = "delay"
+    )]
     pub(crate) at: Option<std::time::SystemTime>,
     /// At most one job with this key waits
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
     /// What happens to a second job with the key
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = KeyArg::Started, requires = "key")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "MODE",
+        default_value_t = KeyArg::Started,
+        requires = "key"
+    )]
     pub(crate) unique: KeyArg,
     /// Jobs of one lane run one at a time, or as many as --lane-limit says
     #[arg(long, value_name = "LANE")]
@@ -113,7 +124,10 @@ pub(crate) enum JobsCommand {
     #[command(
         visible_alias = "ls",
         help_template = HELP,
-        before_help = "Examples:\n  tenure jobs list mail\n  tenure jobs list mail --state running --json"
+        before_help = "\
+Examples:
+  tenure jobs list mail
+  tenure jobs list mail --state running --json"
     )]
     List(JobListArgs),
     /// Show one job in full: payload, progress, the errors of its attempts. Exit code 1 if unknown

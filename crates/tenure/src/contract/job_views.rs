@@ -1,8 +1,9 @@
 //! What a look at a job queue shows: jobs and counts. Data only.
 
 use super::ids::ClaimId;
-use super::jobs::{JobId, JobState, QueueSettings, UniqueKey};
+use super::jobs::{JobId, JobState, QueueSettings};
 use super::name::Name;
+use super::new_job::UniqueKey;
 use super::verdict::Fence;
 
 /// One job as it stands in the queue.

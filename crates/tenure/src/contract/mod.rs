@@ -18,6 +18,7 @@ mod inspect;
 mod job_views;
 mod jobs;
 mod name;
+mod new_job;
 mod optional;
 mod ownership;
 mod promises;
@@ -48,11 +49,11 @@ pub use inspect::{
 };
 pub use job_views::{AttemptError, JobFilter, JobView, QueueCounts};
 pub use jobs::{
-    AttemptOutcome, AttemptReport, BackOff, ClaimedJob, Due, JobAttempt, JobChange, JobChanged,
-    JobId, JobState, Jobs, KeyMode, Lane, NewJob, Pushed, QueueSettings, Reported, Turn, TurnReply,
-    UniqueKey, worker_slot,
+    JobOutcome, AttemptReport, ClaimedJob, JobAttempt, JobChange, JobChanged, JobId, JobState,
+    Jobs, Pushed, QueueSettings, Reported, Turn, TurnReply, worker_slot,
 };
 pub use name::{Name, Namespace};
+pub use new_job::{BackOff, JobDue, KeyMode, Lane, NewJob, UniqueKey};
 pub(crate) use optional::optional_objects;
 pub use optional::{
     Diagnostics, FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Replication,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Ask, Raw, World, list, name};
 use crate::contract::{
-    AttemptOutcome, AttemptReport, Claim, ClaimId, ClaimedJob, Engine, Error, ErrorKind,
+    JobOutcome, AttemptReport, Claim, ClaimId, ClaimedJob, Engine, Error, ErrorKind,
     JobAttempt, JobChange, JobChanged, JobFilter, JobId, JobState, JobView, Jobs, KeyMode, NewJob,
     Part, Pushed, QueueCounts, Reported, Turn, TurnReply, worker_slot,
 };
@@ -91,7 +91,7 @@ impl<'a> JobClient<'a> {
     }
 
     #[track_caller]
-    fn report(&self, attempt: JobAttempt, outcome: AttemptOutcome) -> Reported {
+    fn report(&self, attempt: JobAttempt, outcome: JobOutcome) -> Reported {
         let reports = vec![AttemptReport { attempt, outcome }];
         self.turn(Turn { reports, ..self.ask(0) }).reported[0]
     }
@@ -129,8 +129,8 @@ fn jobs_of(engine: &dyn Engine) -> &dyn Jobs {
     engine.jobs().expect("the engine promises jobs")
 }
 
-fn failed(for_good: bool, jitter: u16) -> AttemptOutcome {
-    AttemptOutcome::Fail { error: "no".to_owned(), for_good, retry_after: None, jitter }
+fn failed(for_good: bool, jitter: u16) -> JobOutcome {
+    JobOutcome::Fail { error: "no".to_owned(), for_good, retry_after: None, jitter }
 }
 
 fn jobs_are_claimed_by_priority_due_time_and_number(world: &World) {
@@ -154,7 +154,7 @@ fn payloads_of_any_bytes_and_sizes_arrive(world: &World) {
         assert!(client.job(id).is_some_and(|job| job.payload == payload));
         let claimed = client.claim(1).remove(0);
         assert_eq!(claimed.payload, payload);
-        assert_eq!(client.report(claimed.attempt, AttemptOutcome::Complete), Reported::Done);
+        assert_eq!(client.report(claimed.attempt, JobOutcome::Complete), Reported::Done);
     }
 }
 
@@ -167,7 +167,7 @@ fn fences_of_attempts_grow(world: &World) {
         for claimed in client.claim(2) {
             assert!(Some(claimed.attempt.fence) > last, "{claimed:?} after {last:?}");
             last = Some(claimed.attempt.fence);
-            assert_eq!(client.report(claimed.attempt, AttemptOutcome::GiveBack), Reported::Done);
+            assert_eq!(client.report(claimed.attempt, JobOutcome::GiveBack), Reported::Done);
         }
     }
 }
@@ -176,18 +176,18 @@ fn a_stale_attempt_changes_nothing(world: &World) {
     let client = JobClient::new(world);
     let id = client.push(NewJob::new("")).id();
     let stale = client.claim(1).remove(0).attempt;
-    assert_eq!(client.report(stale, AttemptOutcome::GiveBack), Reported::Done);
+    assert_eq!(client.report(stale, JobOutcome::GiveBack), Reported::Done);
     let current = client.claim(1).remove(0).attempt;
     let before = client.job(id);
-    let progress = AttemptOutcome::Progress(b"half".to_vec());
-    let later = AttemptOutcome::Later(Duration::ZERO);
-    let outcomes = [AttemptOutcome::Complete, failed(true, 0), later, progress];
-    for outcome in outcomes.into_iter().chain([AttemptOutcome::GiveBack]) {
+    let progress = JobOutcome::Progress(b"half".to_vec());
+    let later = JobOutcome::Later(Duration::ZERO);
+    let outcomes = [JobOutcome::Complete, failed(true, 0), later, progress];
+    for outcome in outcomes.into_iter().chain([JobOutcome::GiveBack]) {
         assert_eq!(client.report(stale, outcome.clone()), Reported::Stale, "{outcome:?}");
     }
     assert_eq!(client.job(id), before);
-    assert_eq!(client.report(current, AttemptOutcome::Complete), Reported::Done);
-    assert_eq!(client.report(current, AttemptOutcome::Complete), Reported::Stale, "it is gone");
+    assert_eq!(client.report(current, JobOutcome::Complete), Reported::Done);
+    assert_eq!(client.report(current, JobOutcome::Complete), Reported::Stale, "it is gone");
     assert_eq!(client.job(id), None);
 }
 
@@ -201,7 +201,7 @@ fn jobs_of_a_worker_whose_claim_expired_go_to_another(world: &World) {
     let rescued = other.claim(1).remove(0);
     assert_eq!((rescued.attempt.job, rescued.crashes, rescued.number), (id, 1, 2));
     assert!(rescued.attempt.fence > stale.fence);
-    assert_eq!(lost.report(stale, AttemptOutcome::Complete), Reported::Stale);
+    assert_eq!(lost.report(stale, JobOutcome::Complete), Reported::Stale);
 }
 
 fn jobs_of_a_worker_that_released_its_claim_go_to_another(world: &World) {
@@ -227,7 +227,7 @@ fn jobs_of_a_living_worker_stay_with_it(world: &World) {
         one.raw.renew(world, &one.worker);
         assert!(two.claim(1).is_empty());
     }
-    assert_eq!(one.report(attempt, AttemptOutcome::Complete), Reported::Done);
+    assert_eq!(one.report(attempt, JobOutcome::Complete), Reported::Done);
 }
 
 fn a_failed_job_comes_back_after_its_pause_and_is_dead_in_the_end(world: &World) {
@@ -257,7 +257,7 @@ fn a_lane_runs_as_many_jobs_as_its_limit_says(world: &World) {
     assert_eq!(running.len(), 2);
     assert_eq!(client.counts("q").blocked, 2);
     let reports =
-        vec![AttemptReport { attempt: running[0].attempt, outcome: AttemptOutcome::Complete }];
+        vec![AttemptReport { attempt: running[0].attempt, outcome: JobOutcome::Complete }];
     let next = client.turn(Turn { reports, ..client.ask(9) }).jobs;
     assert_eq!(next.iter().map(|job| job.attempt.job).collect::<Vec<_>>(), [ids[2]]);
 }

@@ -1,7 +1,7 @@
 //! Checks of what callers hand to a queue of jobs, the same for every engine with jobs.
 
 use crate::contract::{
-    AttemptOutcome, Error, ErrorKind, JobChange, NewJob, QueueSettings, Turn, short,
+    JobOutcome, Error, ErrorKind, JobChange, NewJob, QueueSettings, Turn, short,
 };
 use crate::limits;
 
@@ -31,7 +31,7 @@ pub(in crate::engine) fn check_turn(turn: &Turn) -> Result<(), Error> {
         return Err(Error::invalid(ErrorKind::InvalidOption, what));
     }
     for report in &turn.reports {
-        if let AttemptOutcome::Progress(progress) = &report.outcome
+        if let JobOutcome::Progress(progress) = &report.outcome
             && progress.len() > limits::PROGRESS_BYTES
         {
             let (is, most) = (progress.len(), limits::PROGRESS_BYTES);

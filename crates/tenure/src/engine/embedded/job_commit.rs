@@ -17,13 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::cell_rows::number_of;
-use super::job_rows::{self, BehindRecord, PER_STEP, QueueRows};
-use super::jobs::JobStore;
-use super::slots::SlotRows;
+use super::job_rows::{self, BehindRecord, PER_STEP};
+use super::jobs::{JobStore, LockLedger, QueueRules};
 use super::store::{StepKind, WAIT};
 use crate::contract::{Error, JobId, Name, NewJob, Pushed};
-use crate::ledger::jobs::JobRules;
-use crate::ledger::{Ledger, Now};
+use crate::ledger::Now;
 
 /// Most pushes in one commit.
 const MAX_PUSHES: usize = 1_024;
@@ -122,14 +120,18 @@ impl JobStore {
                     for (push, reply) in pushes.into_iter().zip(replies) {
                         let _ = push.reply.send(reply);
                     }
-                    flushed.into_iter().for_each(|one| drop(one.send(Ok(()))));
+                    for one in flushed {
+                        let _ = one.send(Ok(()));
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a commit of jobs failed");
                     for push in pushes {
                         let _ = push.reply.send(Err(error.clone()));
                     }
-                    flushed.into_iter().for_each(|one| drop(one.send(Err(error.clone()))));
+                    for one in flushed {
+                        let _ = one.send(Err(error.clone()));
+                    }
                 }
             }
         }
@@ -141,25 +143,32 @@ impl JobStore {
         pushes: &[PendingPush],
         behind: bool,
     ) -> Result<Vec<Result<Vec<Pushed>, Error>>, Error> {
-        let mut replies = None;
-        loop {
-            let records = if behind { self.read_behind()? } else { Vec::new() };
-            let more = records.len() == PER_STEP;
-            let first = if replies.is_none() { pushes } else { &[] };
-            let ids = self.commit(first, &records)?;
-            if replies.is_none() {
-                replies = Some(self.take_in(pushes, &ids));
-            }
-            if !records.is_empty() {
-                self.lock_step(StepKind::FreesSpace, |ledger, _| {
-                    let txn = ledger.shelf().txn();
-                    job_rows::clear_behind(txn, self.scope.namespace, &records);
-                })?;
-            }
-            if !more {
-                return Ok(replies.unwrap_or_default());
+        let mut records = if behind { self.read_behind()? } else { Vec::new() };
+        let ids = self.commit(pushes, &records)?;
+        let replies = self.take_in(pushes, &ids);
+        // The pushes are made, whatever becomes of the records: those stay marked until they are
+        // written.
+        while !records.is_empty() {
+            let next = self.clear_behind(&records).and_then(|()| {
+                let next =
+                    if records.len() == PER_STEP { self.read_behind()? } else { Vec::new() };
+                self.commit(&[], &next).map(|_| next)
+            });
+            match next {
+                Ok(next) => records = next,
+                Err(error) => {
+                    tracing::warn!(%error, "records of jobs are behind");
+                    break;
+                }
             }
         }
+        Ok(replies)
+    }
+
+    fn clear_behind(&self, records: &[BehindRecord]) -> Result<(), Error> {
+        self.lock_step(StepKind::FreesSpace, |ledger, _| {
+            job_rows::clear_behind(ledger.shelf().txn(), self.scope.namespace, records);
+        })
     }
 
     fn read_behind(&self) -> Result<Vec<BehindRecord>, Error> {
@@ -227,10 +236,10 @@ impl JobStore {
     ) -> Result<BTreeMap<u64, Pushed>, Error> {
         let Some(last) = ids.keys().next_back().copied() else { return Ok(ids) };
         loop {
-            let step = |ledger: &mut Ledger<SlotRows<'_, '_>>, now: Now| {
+            let step = |ledger: &mut LockLedger<'_, '_>, now: Now| {
                 let verb =
-                    |rules: &mut JobRules<'_, QueueRows<'_, '_>>,
-                     _: &mut Ledger<SlotRows<'_, '_>>,
+                    |rules: &mut QueueRules<'_, '_, '_>,
+                     _: &mut LockLedger<'_, '_>,
                      _: Now| self.take_in_records(rules, queue, &ids);
                 self.run_rules(ledger, now, queue, verb)
             };
@@ -250,7 +259,7 @@ impl JobStore {
     /// Takes in the next records of a queue. Returns the replies for `wanted`, and the last number.
     fn take_in_records(
         &self,
-        rules: &mut JobRules<'_, QueueRows<'_, '_>>,
+        rules: &mut QueueRules<'_, '_, '_>,
         queue: &Name,
         wanted: &BTreeMap<u64, Pushed>,
     ) -> Result<(Vec<(u64, Pushed)>, u64), Error> {
@@ -283,7 +292,7 @@ impl JobStore {
     fn lock_step<T>(
         &self,
         kind: StepKind,
-        step: impl Fn(&mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+        step: impl Fn(&mut LockLedger<'_, '_>, Now) -> T,
     ) -> Result<T, Error> {
         let (store, scope) = (self.sessions.store(), &self.scope);
         let done = store.step(scope.namespace, &*scope.clock, kind, WAIT, step);

@@ -25,6 +25,8 @@ use super::txn::{Key, LmdbTable, Txn};
 use crate::contract::{Error, ErrorKind, JobId, Name, Namespace, NewJob, Pushed};
 use crate::ledger::jobs::{JobRow, JobRows, QueueRow};
 
+type ReadTxn<'a> = heed::RoTxn<'a, heed::WithoutTls>;
+
 /// How many records are taken in or written in one step.
 pub(super) const PER_STEP: usize = 1_000;
 
@@ -108,9 +110,10 @@ impl JobRows for QueueRows<'_, '_> {
     fn next(&self, key: &[u8], including: bool, prefix: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         let (key, prefix, begin) = (self.key(key), self.key(prefix), self.prefix.len());
         let read = |key: &[u8], value: &[u8]| (key[begin..].to_vec(), value.to_vec());
-        match including {
-            true => self.txn.from(&key, &prefix, read),
-            false => self.txn.after(&key, &prefix, read),
+        if including {
+            self.txn.from(&key, &prefix, read)
+        } else {
+            self.txn.after(&key, &prefix, read)
         }
     }
 
@@ -235,7 +238,7 @@ impl QueueRecords<'_> {
     /// Runs a read with the prefix of the queue's keys; `None` if the namespace has no records.
     fn read<T>(
         &self,
-        read: impl FnOnce(&heed::RoTxn<'_, heed::WithoutTls>, LmdbTable, Key) -> heed::Result<Read<T>>,
+        read: impl FnOnce(&ReadTxn<'_>, LmdbTable, Key) -> heed::Result<Read<T>>,
     ) -> Result<Option<T>, Error> {
         let result = self.durable.read(|txn, table| {
             let Some(number) = table.get(txn, &namespace_key(self.namespace))? else {

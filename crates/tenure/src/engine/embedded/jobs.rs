@@ -30,13 +30,18 @@ use super::sessions::Sessions;
 use super::slots::SlotRows;
 use super::store::{StepKind, WAIT};
 use crate::contract::{
-    AttemptOutcome, Error, JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, Namespace,
+    JobOutcome, Error, JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, Namespace,
     NewJob, Pending, Pushed, QueueCounts, SessionId, Signal, Turn, TurnReply, Verb, worker_slot,
 };
 use crate::engine::common::job_limits;
 use crate::ledger::jobs::{JobRules, StepNotes};
 use crate::ledger::{Ledger, Now};
 use crate::time::{Clock, SystemClock};
+
+/// The rules over the rows of one transaction.
+pub(super) type QueueRules<'r, 't, 'e> = JobRules<'r, QueueRows<'t, 'e>>;
+/// The locks of the same transaction.
+pub(super) type LockLedger<'t, 'e> = Ledger<SlotRows<'t, 'e>>;
 
 /// The queues of one namespace.
 pub(super) struct EmbeddedJobs(Arc<JobStore>);
@@ -71,7 +76,7 @@ impl EmbeddedJobs {
         }
         loop {
             let (store, name) = (Arc::clone(&self.0), queue.clone());
-            let step = move |ledger: &mut Ledger<SlotRows<'_, '_>>, now: Now| {
+            let step = move |ledger: &mut LockLedger<'_, '_>, now: Now| {
                 store.restore_some(ledger, now, &name)
             };
             if self.step(StepKind::MayGrow, step).await?? {
@@ -87,22 +92,21 @@ impl EmbeddedJobs {
     async fn step<T: Send + 'static>(
         &self,
         kind: StepKind,
-        step: impl Fn(&mut Ledger<SlotRows<'_, '_>>, Now) -> T + Send + 'static,
+        step: impl Fn(&mut LockLedger<'_, '_>, Now) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let (store, scope) = (self.0.sessions.store(), &self.0.scope);
         let done = store.try_step(scope.namespace, &*scope.clock, kind, &step)?;
-        let (reply, signals) = match done {
-            Some(done) => done,
-            None => {
-                let (jobs, queued_at) = (Arc::clone(&self.0), SystemClock.now());
-                let on_worker = move || {
-                    let left = WAIT.saturating_sub(SystemClock.now().since(queued_at));
-                    let scope = &jobs.scope;
-                    let store = jobs.sessions.store();
-                    store.step(scope.namespace, &*scope.clock, kind, left, &step)
-                };
-                self.0.sessions.worker().run(on_worker).await?
-            }
+        let (reply, signals) = if let Some(done) = done {
+            done
+        } else {
+            let (jobs, queued_at) = (Arc::clone(&self.0), SystemClock.now());
+            let on_worker = move || {
+                let left = WAIT.saturating_sub(SystemClock.now().since(queued_at));
+                let scope = &jobs.scope;
+                let store = jobs.sessions.store();
+                store.step(scope.namespace, &*scope.clock, kind, left, &step)
+            };
+            self.0.sessions.worker().run(on_worker).await?
         };
         self.0.sessions.deliver(signals, scope);
         if store.wants_reserve() {
@@ -121,7 +125,7 @@ impl EmbeddedJobs {
         &self,
         kind: StepKind,
         queue: &Name,
-        verb: impl Fn(&mut JobRules<'_, QueueRows<'_, '_>>, &mut Ledger<SlotRows<'_, '_>>, Now) -> T
+        verb: impl Fn(&mut QueueRules<'_, '_, '_>, &mut LockLedger<'_, '_>, Now) -> T
         + Send
         + 'static,
     ) -> Result<T, Error> {
@@ -139,8 +143,8 @@ impl EmbeddedJobs {
     async fn run_turn(&self, queue: &Name, turn: &Turn) -> Result<TurnReply, Error> {
         let slot = worker_slot(queue)?;
         let (given, store, name) = (turn.clone(), Arc::clone(&self.0), queue.clone());
-        let verb = move |rules: &mut JobRules<'_, QueueRows<'_, '_>>,
-                         ledger: &mut Ledger<SlotRows<'_, '_>>,
+        let verb = move |rules: &mut QueueRules<'_, '_, '_>,
+                         ledger: &mut LockLedger<'_, '_>,
                          now: Now| {
             let want = u64::try_from(given.want).unwrap_or(u64::MAX);
             let short = rules.counts().ready < want;
@@ -169,7 +173,7 @@ impl EmbeddedJobs {
         }
         reply.jobs = jobs;
         let failed = |report: &crate::contract::AttemptReport| {
-            matches!(report.outcome, AttemptOutcome::Fail { .. })
+            matches!(report.outcome, JobOutcome::Fail { .. })
         };
         if turn.reports.iter().any(failed) {
             self.0.write_behind().await?;
@@ -187,10 +191,10 @@ impl JobStore {
     /// Runs the rules over the rows of a queue, and marks the records that are behind.
     pub(super) fn run_rules<T>(
         &self,
-        ledger: &mut Ledger<SlotRows<'_, '_>>,
+        ledger: &mut LockLedger<'_, '_>,
         now: Now,
         queue: &Name,
-        verb: impl FnOnce(&mut JobRules<'_, QueueRows<'_, '_>>, &mut Ledger<SlotRows<'_, '_>>, Now) -> T,
+        verb: impl FnOnce(&mut QueueRules<'_, '_, '_>, &mut LockLedger<'_, '_>, Now) -> T,
     ) -> JobStep<T> {
         let txn = ledger.shelf().txn();
         let mut rows = QueueRows::new(txn, self.scope.namespace, queue);
@@ -207,24 +211,23 @@ impl JobStore {
     /// Takes in some of what was there before a reboot. Returns whether that was all.
     fn restore_some(
         &self,
-        ledger: &mut Ledger<SlotRows<'_, '_>>,
+        ledger: &mut LockLedger<'_, '_>,
         now: Now,
         queue: &Name,
     ) -> Result<bool, Error> {
         let records = self.records(queue)?;
         let mut rows = QueueRows::new(ledger.shelf().txn(), self.scope.namespace, queue);
-        let until = match rows.restored_until() {
-            Some(until) => until,
-            None => {
-                let until = records.last_number()?;
-                rows.set_restored_until(until);
-                if let Some(settings) = records.settings()? {
-                    let mut rules = JobRules::new(&mut rows, now.wall_micros);
-                    rules.restore_settings(&settings);
-                    rules.finish();
-                }
-                until
+        let until = if let Some(until) = rows.restored_until() {
+            until
+        } else {
+            let until = records.last_number()?;
+            rows.set_restored_until(until);
+            if let Some(settings) = records.settings()? {
+                let mut rules = JobRules::new(&mut rows, now.wall_micros);
+                rules.restore_settings(&settings);
+                rules.finish();
             }
+            until
         };
         let mut rules = JobRules::new(&mut rows, now.wall_micros);
         if rules.last_number() >= until {
@@ -245,7 +248,7 @@ impl JobStore {
     /// Takes in jobs whose pushing process has died after their records were synced.
     fn take_in_missing(
         &self,
-        rules: &mut JobRules<'_, QueueRows<'_, '_>>,
+        rules: &mut QueueRules<'_, '_, '_>,
         queue: &Name,
     ) -> Result<(), Error> {
         let records = self.records(queue)?;
@@ -323,8 +326,8 @@ impl Jobs for EmbeddedJobs {
     fn list<'a>(&'a self, queue: &'a Name, filter: &'a JobFilter) -> Pending<'a, Vec<JobView>> {
         let filter = *filter;
         Box::pin(async move {
-            let look = move |rules: &mut JobRules<'_, QueueRows<'_, '_>>,
-                             _: &mut Ledger<SlotRows<'_, '_>>,
+            let look = move |rules: &mut QueueRules<'_, '_, '_>,
+                             _: &mut LockLedger<'_, '_>,
                              _: Now| rules.list(&filter);
             self.queue_step(StepKind::FreesSpace, queue, look).await
         })

@@ -16,10 +16,13 @@ use crate::ledger::{Ledger, Now};
 #[derive(Default)]
 pub(super) struct MemoryQueues(BTreeMap<Name, MemoryQueue>);
 
+/// Payloads by the numbers of their jobs.
+type Payloads = HashMap<u64, Vec<u8>>;
+
 #[derive(Default)]
 struct MemoryQueue {
     rows: JobHeap,
-    payloads: HashMap<u64, Vec<u8>>,
+    payloads: Payloads,
 }
 
 impl Inner {
@@ -27,7 +30,7 @@ impl Inner {
     fn job_step<T>(
         &self,
         queue: &Name,
-        verb: impl FnOnce(&mut JobRules<'_, JobHeap>, &mut HashMap<u64, Vec<u8>>, &mut Ledger, Now) -> T,
+        verb: impl FnOnce(&mut JobRules<'_, JobHeap>, &mut Payloads, &mut Ledger, Now) -> T,
     ) -> T {
         let (reply, notes) = self.step(|ledger, now| {
             let mut queues = self.queues();
@@ -113,7 +116,7 @@ impl Inner {
     fn look_at_queue<T: Default>(
         &self,
         queue: &Name,
-        look: impl FnOnce(&JobRules<'_, JobHeap>, &HashMap<u64, Vec<u8>>) -> T,
+        look: impl FnOnce(&JobRules<'_, JobHeap>, &Payloads) -> T,
     ) -> T {
         let mut queues = self.queues();
         let now = self.now();

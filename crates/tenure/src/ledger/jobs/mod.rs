@@ -29,6 +29,7 @@
 //! - The counts of the queue row are those of the rows, because [`JobRules::change`] is the only
 //!   place that writes a job.
 
+mod beside;
 mod heap;
 mod row;
 mod rules;

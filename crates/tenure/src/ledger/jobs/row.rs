@@ -25,7 +25,7 @@
 use smallvec::SmallVec;
 
 use crate::contract::{
-    AttemptError, BackOff, ClaimId, Fence, JobId, JobState, JobView, KeyMode, Name, NewJob,
+    AttemptError, BackOff, ClaimId, Fence, JobDue, JobId, JobState, JobView, KeyMode, Name, NewJob,
     QueueCounts, QueueSettings, SessionId, UniqueKey,
 };
 use crate::ledger::bytes::{Damaged, Read, Reader, Writer};
@@ -86,8 +86,8 @@ impl JobRow {
     /// A job that was pushed at this time.
     pub(crate) fn of_new(id: JobId, job: &NewJob, now: u64) -> Self {
         let due = match job.due {
-            crate::contract::Due::In(delay) => now.saturating_add(micros(delay)),
-            crate::contract::Due::At(at) => at.min(now.saturating_add(micros(limits::JOB_DELAY))),
+            JobDue::In(delay) => now.saturating_add(micros(delay)),
+            JobDue::At(at) => at.min(now.saturating_add(micros(limits::JOB_DELAY))),
         };
         Self {
             id,

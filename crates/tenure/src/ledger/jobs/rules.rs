@@ -1,22 +1,20 @@
-//! Jobs in and out: push, promote, claim, rescue, changes by operators, retention. How attempts end
-//! is in `settle.rs`.
+//! Jobs in and out: push, promote, claim, rescue, changes by operators. How attempts end is in
+//! `settle.rs`; lanes, keys and sleepers are in `beside.rs`.
 
 use super::row::{
-    self, JobRow, QueueRow, blocked_prefix, ended_prefix, id_of, job_key, lane_key, lane_place_key,
-    micros, party_of, sleeper_key, unique_key, worker_key,
+    self, JobRow, QueueRow, id_of, job_key, lane_key, micros, party_of, sleeper_key, unique_key,
+    worker_key,
 };
 use super::{JobRows, JobRules, LivingWorkers, MintFence, StepNotes};
 use crate::contract::{
-    AttemptError, ClaimId, ClaimedJob, Fence, JobAttempt, JobChange, JobChanged, JobFilter, JobId,
-    JobState, JobView, KeyMode, Name, Pushed, QueueCounts, SessionId, Turn, TurnReply,
+    AttemptError, ClaimId, ClaimedJob, JobAttempt, JobChange, JobChanged, JobFilter, JobId,
+    JobState, JobView, KeyMode, Pushed, QueueCounts, SessionId, Turn, TurnReply,
 };
 use crate::limits;
 use std::time::Duration;
 
 /// How many jobs one step promotes or gives back at most: the next step goes on.
 const MOST_MOVED: usize = 1_000;
-/// How many ended jobs one step removes at most.
-const MOST_SWEPT: usize = 8;
 /// How often jobs of lost workers are looked for while there is other work, in microseconds.
 const LOOK_EVERY: u64 = 100_000;
 
@@ -81,7 +79,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
         let id = job.id;
         self.queue.last_number = self.queue.last_number.max(id.0);
         if restored && matches!(job.state, JobState::Dead | JobState::Done) {
-            self.change(None, Some(job));
+            self.change(None, Some(&job));
             return Pushed::New(id);
         }
         job.state = JobState::Scheduled;
@@ -94,7 +92,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
                 job.key = None;
             } else if key.mode == KeyMode::Replace && is_waiting(other.state) {
                 instead_of = Some(other.id);
-                self.drop_job(other);
+                self.drop_job(&other);
             } else {
                 let other = other.id;
                 // Its record, if it has one, is of no use.
@@ -170,15 +168,15 @@ impl<'a, R: JobRows> JobRules<'a, R> {
             (JobChange::Cancel(_), JobState::Running) => {
                 let told = JobRow { cancelled: true, ..job.clone() };
                 self.outcome.wake.extend(job.worker.map(|(_, session)| session));
-                self.change(Some(&job), Some(told));
+                self.change(Some(&job), Some(&told));
                 JobChanged::Told
             }
             (JobChange::Cancel(_), state) if is_waiting(state) => {
-                self.drop_job(job);
+                self.drop_job(&job);
                 JobChanged::Done
             }
             (JobChange::Delete(_), JobState::Dead | JobState::Done) => {
-                self.drop_job(job);
+                self.drop_job(&job);
                 JobChanged::Done
             }
             (JobChange::Retry(_), JobState::Dead) => {
@@ -269,7 +267,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
                 crashes: runs.crashes,
                 progress: runs.progress.clone(),
             });
-            self.change(Some(&job), Some(runs));
+            self.change(Some(&job), Some(&runs));
             self.ready = self.ready.saturating_sub(1);
         }
         claimed
@@ -303,7 +301,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
         back.attempts = back.attempts.saturating_sub(1);
         back.crashes += 1;
         if job.cancelled {
-            self.drop_job(job.clone());
+            self.drop_job(job);
         } else if back.crashes >= limits::JOB_CRASHES {
             let error = "its worker died or was lost each time".to_owned();
             let attempt = back.attempts + back.crashes;
@@ -321,7 +319,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
         back.generation += 1;
         self.outcome.changed.push(back.id.0);
         self.ready += 1;
-        self.change(Some(job), Some(back));
+        self.change(Some(job), Some(&back));
     }
 
     /// Puts a job that had ended or run back into the queue, at a new due time.
@@ -346,14 +344,14 @@ impl<'a, R: JobRows> JobRules<'a, R> {
         dead.generation += 1;
         self.outcome.changed.push(dead.id.0);
         self.release_key(&dead);
-        self.change(Some(job), Some(dead));
+        self.change(Some(job), Some(&dead));
     }
 
     /// Removes a job.
-    pub(super) fn drop_job(&mut self, job: JobRow) {
-        self.release_key(&job);
+    pub(super) fn drop_job(&mut self, job: &JobRow) {
+        self.release_key(job);
         self.outcome.changed.push(job.id.0);
-        self.change(Some(&job), None);
+        self.change(Some(job), None);
     }
 
     /// Decides whether a job is scheduled, blocked or ready, and writes it.
@@ -384,13 +382,13 @@ impl<'a, R: JobRows> JobRules<'a, R> {
             self.ready += 1;
             JobState::Ready
         };
-        self.change(before, Some(job));
+        self.change(before, Some(&job));
     }
 
     /// Writes a job, or removes it, with all rows that follow from it.
-    pub(super) fn change(&mut self, before: Option<&JobRow>, after: Option<JobRow>) {
+    pub(super) fn change(&mut self, before: Option<&JobRow>, after: Option<&JobRow>) {
         let old = before.map(JobRow::index_keys).unwrap_or_default();
-        let new = after.as_ref().map(JobRow::index_keys).unwrap_or_default();
+        let new = after.map(JobRow::index_keys).unwrap_or_default();
         for key in old.iter().filter(|key| !new.contains(key)) {
             self.rows.remove(key);
         }
@@ -401,7 +399,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
             let count = self.queue.counts.of_mut(before.state);
             *count = count.saturating_sub(1);
         }
-        match &after {
+        match after {
             Some(after) => {
                 *self.queue.counts.of_mut(after.state) += 1;
                 self.rows.put(&job_key(after.id), after.encode().bytes());
@@ -414,134 +412,10 @@ impl<'a, R: JobRows> JobRules<'a, R> {
         }
         let leaves = |job: &JobRow| matches!(job.state, JobState::Ready | JobState::Running);
         if let Some(before) = before.filter(|before| leaves(before))
-            && !after.as_ref().is_some_and(leaves)
+            && !after.is_some_and(leaves)
             && let Some(lane) = &before.lane
         {
             self.fill_lane(lane, before.lane_limit);
-        }
-    }
-
-    /// Notes the limit of a lane that was stated last. A larger one lets blocked jobs in.
-    fn state_limit(&mut self, lane: &Name, limit: u32) {
-        let (key, limit) = (lane_key(lane), limit.to_le_bytes());
-        if self.rows.get(&key).is_some_and(|stated| stated != limit) {
-            self.rows.put(&key, &limit);
-            self.fill_lane(lane, 0);
-        }
-        self.rows.put(&key, &limit);
-    }
-
-    /// Lets the next jobs of a lane in while there is room.
-    fn fill_lane(&mut self, lane: &Name, stated: u32) {
-        let prefix = blocked_prefix(Some(lane));
-        while self.has_room(lane, stated)
-            && let Some((key, _)) = self.rows.next(&prefix, true, &prefix)
-        {
-            let Some(job) = id_of(&key).and_then(|id| self.job(id)) else {
-                return self.rows.damaged("a lane of a queue");
-            };
-            let ready = JobRow { state: JobState::Ready, ..job.clone() };
-            self.ready += 1;
-            self.change(Some(&job), Some(ready));
-        }
-        let places = lane_place_key(lane, None);
-        if self.rows.next(&places, true, &places).is_none() {
-            self.rows.remove(&lane_key(lane));
-        }
-    }
-
-    /// Counts the places of a lane that are taken, as rows.
-    fn has_room(&self, lane: &Name, stated: u32) -> bool {
-        let limit = self.rows.get(&lane_key(lane));
-        let limit = limit.and_then(|bytes| Some(u32::from_le_bytes(*bytes.first_chunk()?)));
-        let limit = limit.unwrap_or(stated);
-        let prefix = lane_place_key(lane, None);
-        let mut at = prefix.clone();
-        for _ in 0..limit {
-            match self.rows.next(&at, false, &prefix) {
-                Some((key, _)) => at = row::RowKey::from_slice(&key),
-                None => return true,
-            }
-        }
-        false
-    }
-
-    fn key_holder(&self, key: &Name) -> Option<JobRow> {
-        let id = self.rows.get(&unique_key(key))?;
-        id_of(&id).and_then(|id| self.job(id))
-    }
-
-    /// Gives a job that comes back its key, unless a newer one has it: then it goes on without.
-    fn take_key(&mut self, job: &mut JobRow) {
-        let Some(key) = &job.key else { return };
-        match self.key_holder(&key.key) {
-            Some(holder) if holder.id != job.id => job.key = None,
-            _ => self.rows.put(&unique_key(&key.key), &job.id.0.to_be_bytes()),
-        }
-    }
-
-    pub(super) fn release_key(&mut self, job: &JobRow) {
-        if let Some(key) = &job.key
-            && self.key_holder(&key.key).is_some_and(|holder| holder.id == job.id)
-        {
-            self.rows.remove(&unique_key(&key.key));
-        }
-    }
-
-    /// The attempts of a worker whose jobs were cancelled.
-    fn cancelled_of(&self, worker: ClaimId) -> Vec<JobAttempt> {
-        let prefix = worker_key(b'C', worker, None);
-        let (mut found, mut at) = (Vec::new(), prefix.clone());
-        while found.len() < limits::WORKER_SLOTS
-            && let Some((key, _)) = self.rows.next(&at, false, &prefix)
-        {
-            if let Some(job) = id_of(&key).and_then(|id| self.job(id)) {
-                found.push(JobAttempt { job: job.id, fence: Fence::new(job.fence) });
-            }
-            at = row::RowKey::from_slice(&key);
-        }
-        found
-    }
-
-    /// Wakes one sleeper for each job that has become ready.
-    fn wake_sleepers(&mut self) {
-        let left = usize::try_from(self.queue.counts.ready).unwrap_or(usize::MAX);
-        for _ in 0..self.ready.min(left) {
-            let Some((key, _)) = self.rows.next(b"T", false, b"T") else { break };
-            self.rows.remove(&key);
-            self.outcome.wake.extend(party_of(&key).map(SessionId::from_u128));
-        }
-    }
-
-    /// Removes sleepers that have no worker any more, so that no wake-up is spent on them.
-    fn forget_sleepers(&mut self, living: &LivingWorkers) {
-        let mut at = row::RowKey::from_slice(b"T");
-        while let Some((key, _)) = self.rows.next(&at, false, b"T") {
-            let session = party_of(&key).map(SessionId::from_u128);
-            if !living.values().any(|living| *living == session) {
-                self.rows.remove(&key);
-            }
-            at = row::RowKey::from_slice(&key);
-        }
-    }
-
-    /// Removes a few ended jobs that are kept no longer.
-    fn sweep(&mut self) {
-        let settings = self.queue.counts.settings;
-        let kinds = [(JobState::Dead, settings.keep_dead), (JobState::Done, settings.keep_done)];
-        for (state, keep) in kinds {
-            let prefix = ended_prefix(state);
-            for _ in 0..MOST_SWEPT {
-                let Some((key, _)) = self.rows.next(&prefix, false, &prefix) else { break };
-                let Some(job) = id_of(&key).and_then(|id| self.job(id)) else {
-                    return self.rows.damaged("the ended jobs of a queue");
-                };
-                let too_many = self.queue.counts.of(state) > limits::DEAD_JOBS;
-                if job.ended.saturating_add(micros(keep)) > self.now && !too_many {
-                    break;
-                }
-                self.drop_job(job);
-            }
         }
     }
 

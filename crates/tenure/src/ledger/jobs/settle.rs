@@ -3,7 +3,7 @@
 
 use super::row::{JobRow, micros};
 use super::{JobRows, JobRules};
-use crate::contract::{AttemptError, AttemptOutcome, AttemptReport, BackOff, JobState, Reported};
+use crate::contract::{AttemptError, JobOutcome, AttemptReport, BackOff, JobState, Reported};
 use crate::limits;
 use std::time::Duration;
 
@@ -16,47 +16,47 @@ impl<R: JobRows> JobRules<'_, R> {
         };
         let Some(job) = job.filter(current) else { return Reported::Stale };
         match &report.outcome {
-            AttemptOutcome::Complete => self.complete(job),
-            AttemptOutcome::Fail { error, for_good, retry_after, jitter } => {
+            JobOutcome::Complete => self.complete(&job),
+            JobOutcome::Fail { error, for_good, retry_after, jitter } => {
                 let pause = retry_after
                     .map_or_else(|| pause_of(job.back_off, job.attempts, *jitter), at_most_allowed);
                 self.fail(&job, error, *for_good, pause)
             }
-            AttemptOutcome::Later(delay) => self.again_after(&job, at_most_allowed(*delay)),
-            AttemptOutcome::GiveBack if job.cancelled => self.end_cancelled(job),
-            AttemptOutcome::GiveBack => {
+            JobOutcome::Later(delay) => self.again_after(&job, at_most_allowed(*delay)),
+            JobOutcome::GiveBack if job.cancelled => self.end_cancelled(&job),
+            JobOutcome::GiveBack => {
                 let back = JobRow { attempts: job.attempts.saturating_sub(1), ..job.clone() };
                 self.resume_rank(&job, back);
                 Reported::Done
             }
-            AttemptOutcome::Progress(progress) => {
+            JobOutcome::Progress(progress) => {
                 let most = progress.len().min(limits::PROGRESS_BYTES);
                 let mut reported = JobRow { progress: progress[..most].to_vec(), ..job.clone() };
                 reported.generation += 1;
                 self.note_changed(job.id);
-                self.change(Some(&job), Some(reported));
+                self.change(Some(&job), Some(&reported));
                 Reported::Done
             }
         }
     }
 
-    fn complete(&mut self, job: JobRow) -> Reported {
+    fn complete(&mut self, job: &JobRow) -> Reported {
         if !self.keeps_done() {
             self.drop_job(job);
             return Reported::Done;
         }
-        self.release_key(&job);
+        self.release_key(job);
         let mut done = JobRow { state: JobState::Done, ended: self.now(), ..job.clone() };
         done.worker = None;
         done.generation += 1;
         self.note_changed(job.id);
-        self.change(Some(&job), Some(done));
+        self.change(Some(job), Some(&done));
         Reported::Done
     }
 
     fn fail(&mut self, job: &JobRow, text: &str, for_good: bool, pause: Duration) -> Reported {
         if job.cancelled {
-            return self.end_cancelled(job.clone());
+            return self.end_cancelled(job);
         }
         let attempt = job.attempts + job.crashes;
         let error = AttemptError { attempt, at_micros: self.now(), error: shortened(text) };
@@ -76,7 +76,7 @@ impl<R: JobRows> JobRules<'_, R> {
 
     fn again_after(&mut self, job: &JobRow, delay: Duration) -> Reported {
         if job.cancelled {
-            return self.end_cancelled(job.clone());
+            return self.end_cancelled(job);
         }
         let mut again = JobRow { attempts: job.attempts.saturating_sub(1), ..job.clone() };
         again.due = self.now().saturating_add(micros(delay));
@@ -84,7 +84,7 @@ impl<R: JobRows> JobRules<'_, R> {
         Reported::Again(delay)
     }
 
-    fn end_cancelled(&mut self, job: JobRow) -> Reported {
+    fn end_cancelled(&mut self, job: &JobRow) -> Reported {
         self.drop_job(job);
         Reported::Cancelled
     }

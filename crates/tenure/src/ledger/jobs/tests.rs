@@ -10,7 +10,7 @@ use self::naive::NaiveQueue;
 use super::row::{JobRow, job_key};
 use super::{JobHeap, JobRows, JobRules, LivingWorkers};
 use crate::contract::{
-    AttemptOutcome, AttemptReport, ClaimId, Fence, JobAttempt, JobChange, JobChanged, JobFilter,
+    JobOutcome, AttemptReport, ClaimId, Fence, JobAttempt, JobChange, JobChanged, JobFilter,
     JobId, JobState, JobView, KeyMode, NewJob, Pushed, QueueSettings, SessionId, Turn, TurnReply,
 };
 
@@ -112,7 +112,7 @@ fn ask(number: u128, want: usize) -> Turn {
     Turn { worker, session, reports: Vec::new(), want, look: false }
 }
 
-fn report(number: u128, attempt: JobAttempt, outcome: AttemptOutcome) -> Turn {
+fn report(number: u128, attempt: JobAttempt, outcome: JobOutcome) -> Turn {
     Turn { reports: vec![AttemptReport { attempt, outcome }], ..ask(number, 0) }
 }
 
@@ -120,8 +120,8 @@ fn living(numbers: &[u128]) -> LivingWorkers {
     numbers.iter().map(|number| worker(*number)).map(|(id, session)| (id, Some(session))).collect()
 }
 
-fn fail(jitter: u16) -> AttemptOutcome {
-    AttemptOutcome::Fail { error: "no".to_owned(), for_good: false, retry_after: None, jitter }
+fn fail(jitter: u16) -> JobOutcome {
+    JobOutcome::Fail { error: "no".to_owned(), for_good: false, retry_after: None, jitter }
 }
 
 /// A small generator, so that a failure can be repeated from its seed.
@@ -234,12 +234,12 @@ fn run_program(seed: u64) {
     }
 }
 
-fn outcome(dice: &mut Dice) -> AttemptOutcome {
+fn outcome(dice: &mut Dice) -> JobOutcome {
     match dice.roll(6) {
-        0 | 1 => AttemptOutcome::Complete,
+        0 | 1 => JobOutcome::Complete,
         2 => fail(u16::try_from(dice.roll(65_536)).unwrap()),
-        3 => AttemptOutcome::Later(Duration::from_secs(dice.roll(5))),
-        4 => AttemptOutcome::GiveBack,
-        _ => AttemptOutcome::Progress(vec![u8::try_from(dice.roll(9)).unwrap()]),
+        3 => JobOutcome::Later(Duration::from_secs(dice.roll(5))),
+        4 => JobOutcome::GiveBack,
+        _ => JobOutcome::Progress(vec![u8::try_from(dice.roll(9)).unwrap()]),
     }
 }

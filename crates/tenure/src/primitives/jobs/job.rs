@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::contract::{
-    AttemptOutcome, AttemptReport, ClaimedJob, Error, ErrorKind, Fence, JobAttempt, JobId, Name,
+    JobOutcome, AttemptReport, ClaimedJob, Error, ErrorKind, Fence, JobAttempt, JobId, Name,
     Reported,
 };
 use crate::primitives::guard::LockStatus;
@@ -98,13 +98,15 @@ impl Job {
 
     /// Resolves when the worker is lost. The future of the handler is dropped then anyway; this is
     /// for what it has spawned.
-    #[must_use]
     pub fn lost(&self) -> Lost {
         self.worker.lost()
     }
 
     /// Resolves when the job was cancelled. A handler may go on: if it completes, the job is done;
     /// if it fails, the job is gone.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
     pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
         let cancel = Arc::clone(&self.cancel);
         poll_fn(move |cx| {
@@ -146,7 +148,7 @@ impl Job {
             return Err(Error::invalid(ErrorKind::InvalidOption, what).on(&self.queue));
         }
         let (reply, noted) = oneshot::channel();
-        let outcome = AttemptOutcome::Progress(progress);
+        let outcome = JobOutcome::Progress(progress);
         let report = AttemptReport { attempt: self.claimed.attempt, outcome };
         self.outbox.push(report, reply);
         match noted.await {
@@ -206,12 +208,12 @@ impl JobFailure {
         self
     }
 
-    pub(super) fn into_outcome(self, jitter: u16) -> AttemptOutcome {
+    pub(super) fn into_outcome(self, jitter: u16) -> JobOutcome {
         match self.0 {
             FailureKind::Failed { error, for_good, retry_after } => {
-                AttemptOutcome::Fail { error, for_good, retry_after, jitter }
+                JobOutcome::Fail { error, for_good, retry_after, jitter }
             }
-            FailureKind::Later(delay) => AttemptOutcome::Later(delay),
+            FailureKind::Later(delay) => JobOutcome::Later(delay),
         }
     }
 }

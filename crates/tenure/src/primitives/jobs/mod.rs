@@ -251,7 +251,10 @@ impl JobQueue {
 
 /// Declares the changes of operators, each async and blocking.
 macro_rules! changes {
-    ($($(#[$doc:meta])* $name:ident, $blocking:ident, ($($arg:ident: $type:ty)?) => $change:expr;)+) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident, $blocking:ident, ($($arg:ident: $type:ty)?) => $change:expr;
+    )+) => {
         impl JobQueue {
             $(
                 $(#[$doc])*
@@ -265,7 +268,7 @@ macro_rules! changes {
                     self.core().change_job(&self.name, &$change).await
                 }
 
-                #[doc = concat!("The blocking form of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+                #[doc = concat!("The blocking form of `", stringify!($name), "`.")]
                 ///
                 /// # Errors
                 /// As [`job`](Self::job).

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::FusedFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, Stream as _};
 use tokio::sync::oneshot;
@@ -31,7 +32,7 @@ use tokio::sync::oneshot;
 use super::JobQueue;
 use super::job::{CancelFlag, Job, JobFailure, OutboxReport, ReportOutbox};
 use crate::contract::{
-    AttemptOutcome, AttemptReport, ClaimedJob, Error, ErrorKind, JobAttempt, Jobs as _, Reported,
+    JobOutcome, AttemptReport, ClaimedJob, Error, ErrorKind, JobAttempt, Jobs as _, Reported,
     Turn, TurnReply,
 };
 use crate::limits;
@@ -100,7 +101,7 @@ where
 /// Waits for a future, unless `stop` resolves first.
 async fn until<T>(
     mut future: Pin<&mut impl Future<Output = T>>,
-    mut stop: Pin<&mut (impl Future<Output = ()> + futures_util::future::FusedFuture)>,
+    mut stop: Pin<&mut (impl FusedFuture<Output = ()>)>,
 ) -> Option<T> {
     poll_fn(|cx| {
         if stop.is_terminated() || stop.as_mut().poll(cx).is_ready() {
@@ -115,13 +116,13 @@ async fn until<T>(
 async fn pause(
     core: &Core,
     failures: u32,
-    stop: Pin<&mut (impl Future<Output = ()> + futures_util::future::FusedFuture)>,
+    stop: Pin<&mut (impl FusedFuture<Output = ()>)>,
 ) -> bool {
     let sleep = pin!(sleep_until(core, core.now() + core.pause(failures)));
     until(sleep, stop).await.is_none()
 }
 
-type Running<'a> = Pin<Box<dyn Future<Output = (JobAttempt, AttemptOutcome)> + Send + 'a>>;
+type Running<'a> = Pin<Box<dyn Future<Output = (JobAttempt, JobOutcome)> + Send + 'a>>;
 type TurnCall<'a> = Pin<Box<dyn Future<Output = (Turn, Result<TurnReply, Error>)> + Send + 'a>>;
 
 /// A report that waits for a turn.
@@ -134,7 +135,7 @@ struct WaitingReport {
 
 /// What the loop waits for.
 enum WorkEvent {
-    Ended(JobAttempt, AttemptOutcome),
+    Ended(JobAttempt, JobOutcome),
     Turned(Turn, Result<TurnReply, Error>),
     Rung(bool),
     Reports(Vec<OutboxReport>),
@@ -193,7 +194,7 @@ where
 
     async fn run(
         mut self,
-        mut stop: Pin<&mut (impl Future<Output = ()> + futures_util::future::FusedFuture)>,
+        mut stop: Pin<&mut (impl FusedFuture<Output = ()>)>,
     ) -> Result<(), Error> {
         let alarm = self.core().job_alarms().add(&self.queue.name);
         loop {
@@ -344,9 +345,10 @@ where
         // Full: the next look is when a slot is free. Short: when the next job is due.
         let due = reply.next_due.unwrap_or(LOOK).min(LOOK);
         let early = LOOK.mul_f64(f64::from(self.core().wide_jitter()) / f64::from(u16::MAX) / 4.0);
-        let due = if due == LOOK { LOOK - early } else { due };
+        let look = LOOK.saturating_sub(early);
+        let due = if due == LOOK { look } else { due };
         self.look_at = match self.free() {
-            0 => now + (LOOK - early),
+            0 => now + look,
             _ if filled => now,
             _ => now + due,
         };
@@ -369,7 +371,7 @@ where
             // The handler is called inside, so that a panic in it is a failure too.
             let attempted = AssertUnwindSafe(async { handler(job).await }).catch_unwind().await;
             let outcome = match attempted {
-                Ok(Ok(())) => AttemptOutcome::Complete,
+                Ok(Ok(())) => JobOutcome::Complete,
                 Ok(Err(failure)) => failure.into_outcome(core.wide_jitter()),
                 Err(panic) => {
                     let failure = JobFailure::new(format!("panic: {}", panic_text(&*panic)));
@@ -384,7 +386,7 @@ where
     fn give_back_all(&mut self) {
         self.running = FuturesUnordered::new();
         for (attempt, _) in self.cancels.drain() {
-            let report = AttemptReport { attempt, outcome: AttemptOutcome::GiveBack };
+            let report = AttemptReport { attempt, outcome: JobOutcome::GiveBack };
             self.waiting.push(WaitingReport { report, repeated: false, reply: None });
         }
     }

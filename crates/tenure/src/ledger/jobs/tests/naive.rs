@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::LivingWorkers;
 use crate::contract::{
-    AttemptError, AttemptOutcome, ClaimedJob, Due, Fence, JobAttempt, JobChange, JobChanged, JobId,
+    AttemptError, JobOutcome, ClaimedJob, JobDue, Fence, JobAttempt, JobChange, JobChanged, JobId,
     JobState, JobView, KeyMode, NewJob, Pushed, QueueSettings, Reported, Turn, TurnReply,
 };
 
@@ -142,7 +142,7 @@ impl NaiveQueue {
             self.lanes.retain(|(known, _)| *known != name);
             self.lanes.push((name, lane.limit));
         }
-        let Due::In(delay) = new.due else { panic!("programs use delays") };
+        let JobDue::In(delay) = new.due else { panic!("programs use delays") };
         let view = JobView {
             id,
             state: JobState::Scheduled,
@@ -248,22 +248,22 @@ impl NaiveQueue {
         }
     }
 
-    fn settle(&mut self, attempt: JobAttempt, outcome: &AttemptOutcome, now: u64) -> Reported {
+    fn settle(&mut self, attempt: JobAttempt, outcome: &JobOutcome, now: u64) -> Reported {
         let current = self.jobs.iter().find(|job| {
             job.view.id == attempt.job
                 && job.view.running.is_some_and(|(_, fence)| fence == attempt.fence)
         });
         let Some(mut job) = current.cloned() else { return Reported::Stale };
         match outcome {
-            AttemptOutcome::Complete if self.settings.keep_done.is_zero() => {
+            JobOutcome::Complete if self.settings.keep_done.is_zero() => {
                 self.remove(attempt.job);
                 Reported::Done
             }
-            AttemptOutcome::Complete => {
+            JobOutcome::Complete => {
                 self.end(attempt.job, JobState::Done, now, None);
                 Reported::Done
             }
-            AttemptOutcome::Progress(progress) => {
+            JobOutcome::Progress(progress) => {
                 self.at(attempt.job).unwrap().view.progress.clone_from(progress);
                 Reported::Done
             }
@@ -271,7 +271,7 @@ impl NaiveQueue {
                 self.remove(attempt.job);
                 Reported::Cancelled
             }
-            AttemptOutcome::Fail { error, for_good, jitter, .. } => {
+            JobOutcome::Fail { error, for_good, jitter, .. } => {
                 let number = job.view.attempts + job.view.crashes;
                 let error = AttemptError { attempt: number, at_micros: now, error: error.clone() };
                 if *for_good || job.view.attempts == job.view.max_attempts {
@@ -285,12 +285,12 @@ impl NaiveQueue {
                 self.back(job, Some(now + pause), now);
                 Reported::Again(Duration::from_micros(pause))
             }
-            AttemptOutcome::Later(delay) => {
+            JobOutcome::Later(delay) => {
                 job.view.attempts -= 1;
                 self.back(job, Some(now + u64::try_from(delay.as_micros()).unwrap()), now);
                 Reported::Again(*delay)
             }
-            AttemptOutcome::GiveBack => {
+            JobOutcome::GiveBack => {
                 job.view.attempts -= 1;
                 self.back(job, None, now);
                 Reported::Done

@@ -37,14 +37,14 @@ fn a_stale_attempt_changes_nothing_whatever_it_reports() {
     let fresh = play.turn(&ask(2, 1), Some(&living(&[2]))).jobs[0].attempt;
     assert!(fresh.job == stale.job && fresh.fence > stale.fence);
     let before = play.all();
-    let progress = AttemptOutcome::Progress(b"half".to_vec());
-    let later = AttemptOutcome::Later(Duration::ZERO);
-    for outcome in [AttemptOutcome::Complete, fail(0), later, AttemptOutcome::GiveBack, progress] {
+    let progress = JobOutcome::Progress(b"half".to_vec());
+    let later = JobOutcome::Later(Duration::ZERO);
+    for outcome in [JobOutcome::Complete, fail(0), later, JobOutcome::GiveBack, progress] {
         let reply = play.turn(&report(1, stale, outcome), None);
         assert_eq!(reply.reported, [crate::contract::Reported::Stale]);
     }
     assert_eq!(play.all(), before);
-    let done = play.turn(&report(2, fresh, AttemptOutcome::Complete), None);
+    let done = play.turn(&report(2, fresh, JobOutcome::Complete), None);
     assert_eq!(done.reported, [crate::contract::Reported::Done]);
     assert!(play.all().is_empty());
 }
@@ -116,7 +116,7 @@ fn a_lane_lets_the_next_job_in_when_one_leaves_in_the_same_step() {
     }
     let first = play.turn(&ask(1, 9), None).jobs;
     assert_eq!(first.iter().map(|job| job.attempt.job.0).collect::<Vec<_>>(), [1]);
-    let turn = Turn { want: 9, ..report(1, first[0].attempt, AttemptOutcome::Complete) };
+    let turn = Turn { want: 9, ..report(1, first[0].attempt, JobOutcome::Complete) };
     let next = play.turn(&turn, None).jobs;
     assert_eq!(next.iter().map(|job| job.attempt.job.0).collect::<Vec<_>>(), [3], "by priority");
     // A larger limit lets the one that is blocked in.
@@ -133,7 +133,7 @@ fn a_key_that_lasts_until_the_start_lets_the_next_job_in_beside_one_that_runs() 
     let first = play.turn(&ask(1, 1), None).jobs[0].attempt;
     assert_eq!(play.push(&job(KeyMode::UntilDone)), Pushed::New(JobId(3)));
     // The first one comes back and goes on without its key.
-    play.turn(&report(1, first, AttemptOutcome::GiveBack), None);
+    play.turn(&report(1, first, JobOutcome::GiveBack), None);
     assert_eq!(play.all()[0].key, None);
     assert_eq!(claim_all(&mut play, 1), [1, 3]);
     assert_eq!(play.push(&job(KeyMode::Replace)), Pushed::Exists(JobId(3)), "until it is done");
@@ -160,7 +160,7 @@ fn a_running_job_that_is_cancelled_is_told_and_completion_wins_over_it() {
     play.change(JobChange::Cancel(JobId(2)));
     let reply = play.turn(&ask(1, 0), None);
     assert_eq!(reply.cancelled, [jobs[0].attempt, jobs[1].attempt]);
-    let done = play.turn(&report(1, jobs[0].attempt, AttemptOutcome::Complete), None);
+    let done = play.turn(&report(1, jobs[0].attempt, JobOutcome::Complete), None);
     assert_eq!(done.reported, [crate::contract::Reported::Done]);
     let gone = play.turn(&report(1, jobs[1].attempt, fail(0)), None);
     assert_eq!(gone.reported, [crate::contract::Reported::Cancelled]);
