@@ -6,7 +6,7 @@
 //! sub-reaper, so nothing below it escapes, and it exits only when it has no children left; until
 //! then its lock on the session's liveness file keeps the job with this worker.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt as _;
@@ -48,7 +48,7 @@ pub(crate) fn main(mut arguments: impl Iterator<Item = OsString>) -> u8 {
     }
 }
 
-fn keep(liveness: &OsString, command: &[OsString]) -> std::io::Result<u8> {
+fn keep(liveness: &OsStr, command: &[OsString]) -> std::io::Result<u8> {
     let mut stdin = RawInput;
     let (length, until) = (read_u64(&mut stdin)?, read_u64(&mut stdin)?);
     set_child_subreaper(true)?;
@@ -68,7 +68,7 @@ fn keep(liveness: &OsString, command: &[OsString]) -> std::io::Result<u8> {
     Ok(watch(child, until))
 }
 
-fn lock(path: &OsString) -> std::io::Result<File> {
+fn lock(path: &OsStr) -> std::io::Result<File> {
     let file = File::options().read(true).write(true).open(path)?;
     fcntl_lock(&file, FlockOperation::NonBlockingLockShared)?;
     Ok(file)

@@ -101,7 +101,7 @@ where
 /// Waits for a future, unless `stop` resolves first.
 async fn until<T>(
     mut future: Pin<&mut impl Future<Output = T>>,
-    mut stop: Pin<&mut (impl FusedFuture<Output = ()>)>,
+    mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
 ) -> Option<T> {
     poll_fn(|cx| {
         if stop.is_terminated() || stop.as_mut().poll(cx).is_ready() {
@@ -116,7 +116,7 @@ async fn until<T>(
 async fn pause(
     core: &Core,
     failures: u32,
-    stop: Pin<&mut (impl FusedFuture<Output = ()>)>,
+    stop: Pin<&mut impl FusedFuture<Output = ()>>,
 ) -> bool {
     let sleep = pin!(sleep_until(core, core.now() + core.pause(failures)));
     until(sleep, stop).await.is_none()
@@ -194,7 +194,7 @@ where
 
     async fn run(
         mut self,
-        mut stop: Pin<&mut (impl FusedFuture<Output = ()>)>,
+        mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
     ) -> Result<(), Error> {
         let alarm = self.core().job_alarms().add(&self.queue.name);
         loop {
