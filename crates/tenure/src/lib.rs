@@ -115,7 +115,7 @@ pub use contract::{
 };
 #[cfg(feature = "jobs")]
 pub use contract::{
-    AttemptError, BackOff, JobDue, JobChanged, JobFilter, JobId, JobState, JobView, KeyMode, Lane,
+    AttemptError, BackOff, JobChanged, JobDue, JobFilter, JobId, JobState, JobView, KeyMode, Lane,
     NewJob, Pushed, QueueCounts, QueueSettings,
 };
 pub use primitives::{

@@ -49,7 +49,7 @@ pub use inspect::{
 };
 pub use job_views::{AttemptError, JobFilter, JobView, QueueCounts};
 pub use jobs::{
-    JobOutcome, AttemptReport, ClaimedJob, JobAttempt, JobChange, JobChanged, JobId, JobState,
+    AttemptReport, ClaimedJob, JobAttempt, JobChange, JobChanged, JobId, JobOutcome, JobState,
     Jobs, Pushed, QueueSettings, Reported, Turn, TurnReply, worker_slot,
 };
 pub use name::{Name, Namespace};

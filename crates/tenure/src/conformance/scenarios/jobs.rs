@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::{Ask, Raw, World, list, name};
 use crate::contract::{
-    JobOutcome, AttemptReport, Claim, ClaimId, ClaimedJob, Engine, Error, ErrorKind,
-    JobAttempt, JobChange, JobChanged, JobFilter, JobId, JobState, JobView, Jobs, KeyMode, NewJob,
-    Part, Pushed, QueueCounts, Reported, Turn, TurnReply, worker_slot,
+    AttemptReport, Claim, ClaimId, ClaimedJob, Engine, Error, ErrorKind, JobAttempt, JobChange,
+    JobChanged, JobFilter, JobId, JobOutcome, JobState, JobView, Jobs, KeyMode, NewJob, Part,
+    Pushed, QueueCounts, Reported, Turn, TurnReply, worker_slot,
 };
 use crate::limits;
 

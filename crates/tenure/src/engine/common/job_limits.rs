@@ -1,7 +1,7 @@
 //! Checks of what callers hand to a queue of jobs, the same for every engine with jobs.
 
 use crate::contract::{
-    JobOutcome, Error, ErrorKind, JobChange, NewJob, QueueSettings, Turn, short,
+    Error, ErrorKind, JobChange, JobOutcome, NewJob, QueueSettings, Turn, short,
 };
 use crate::limits;
 

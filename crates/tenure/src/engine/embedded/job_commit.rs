@@ -150,8 +150,7 @@ impl JobStore {
         // written.
         while !records.is_empty() {
             let next = self.clear_behind(&records).and_then(|()| {
-                let next =
-                    if records.len() == PER_STEP { self.read_behind()? } else { Vec::new() };
+                let next = if records.len() == PER_STEP { self.read_behind()? } else { Vec::new() };
                 self.commit(&[], &next).map(|_| next)
             });
             match next {
@@ -238,9 +237,9 @@ impl JobStore {
         loop {
             let step = |ledger: &mut LockLedger<'_, '_>, now: Now| {
                 let verb =
-                    |rules: &mut QueueRules<'_, '_, '_>,
-                     _: &mut LockLedger<'_, '_>,
-                     _: Now| self.take_in_records(rules, queue, &ids);
+                    |rules: &mut QueueRules<'_, '_, '_>, _: &mut LockLedger<'_, '_>, _: Now| {
+                        self.take_in_records(rules, queue, &ids)
+                    };
                 self.run_rules(ledger, now, queue, verb)
             };
             let done = self.lock_step(StepKind::MayGrow, step)?;

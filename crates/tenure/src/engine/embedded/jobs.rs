@@ -30,7 +30,7 @@ use super::sessions::Sessions;
 use super::slots::SlotRows;
 use super::store::{StepKind, WAIT};
 use crate::contract::{
-    JobOutcome, Error, JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, Namespace,
+    Error, JobChange, JobChanged, JobFilter, JobId, JobOutcome, JobView, Jobs, Name, Namespace,
     NewJob, Pending, Pushed, QueueCounts, SessionId, Signal, Turn, TurnReply, Verb, worker_slot,
 };
 use crate::engine::common::job_limits;
@@ -125,9 +125,7 @@ impl EmbeddedJobs {
         &self,
         kind: StepKind,
         queue: &Name,
-        verb: impl Fn(&mut QueueRules<'_, '_, '_>, &mut LockLedger<'_, '_>, Now) -> T
-        + Send
-        + 'static,
+        verb: impl Fn(&mut QueueRules<'_, '_, '_>, &mut LockLedger<'_, '_>, Now) -> T + Send + 'static,
     ) -> Result<T, Error> {
         self.restore(queue).await?;
         let (store, name) = (Arc::clone(&self.0), queue.clone());
@@ -143,23 +141,22 @@ impl EmbeddedJobs {
     async fn run_turn(&self, queue: &Name, turn: &Turn) -> Result<TurnReply, Error> {
         let slot = worker_slot(queue)?;
         let (given, store, name) = (turn.clone(), Arc::clone(&self.0), queue.clone());
-        let verb = move |rules: &mut QueueRules<'_, '_, '_>,
-                         ledger: &mut LockLedger<'_, '_>,
-                         now: Now| {
-            let want = u64::try_from(given.want).unwrap_or(u64::MAX);
-            let short = rules.counts().ready < want;
-            let look = given.look || short || rules.wants_look();
-            let missing = if look { store.take_in_missing(rules, &name) } else { Ok(()) };
-            let living = look.then(|| ledger.living_workers(&slot, now));
-            let mint = &mut |last: &mut u64| ledger.job_fence(last, now);
-            let reply = rules.turn(&given, living.as_ref(), mint);
-            let others: Vec<SessionId> = living
-                .into_iter()
-                .flat_map(std::collections::HashMap::into_values)
-                .flatten()
-                .collect();
-            missing.map(|()| (reply, others))
-        };
+        let verb =
+            move |rules: &mut QueueRules<'_, '_, '_>, ledger: &mut LockLedger<'_, '_>, now: Now| {
+                let want = u64::try_from(given.want).unwrap_or(u64::MAX);
+                let short = rules.counts().ready < want;
+                let look = given.look || short || rules.wants_look();
+                let missing = if look { store.take_in_missing(rules, &name) } else { Ok(()) };
+                let living = look.then(|| ledger.living_workers(&slot, now));
+                let mint = &mut |last: &mut u64| ledger.job_fence(last, now);
+                let reply = rules.turn(&given, living.as_ref(), mint);
+                let others: Vec<SessionId> = living
+                    .into_iter()
+                    .flat_map(std::collections::HashMap::into_values)
+                    .flatten()
+                    .collect();
+                missing.map(|()| (reply, others))
+            };
         let (mut reply, others) = self.queue_step(StepKind::FreesSpace, queue, verb).await??;
         self.0.sessions.watch(&others, &self.0.scope);
         let records = self.0.records(queue)?;

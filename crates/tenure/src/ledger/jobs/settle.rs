@@ -3,7 +3,7 @@
 
 use super::row::{JobRow, micros};
 use super::{JobRows, JobRules};
-use crate::contract::{AttemptError, JobOutcome, AttemptReport, BackOff, JobState, Reported};
+use crate::contract::{AttemptError, AttemptReport, BackOff, JobOutcome, JobState, Reported};
 use crate::limits;
 use std::time::Duration;
 

@@ -10,8 +10,8 @@ use self::naive::NaiveQueue;
 use super::row::{JobRow, job_key};
 use super::{JobHeap, JobRows, JobRules, LivingWorkers};
 use crate::contract::{
-    JobOutcome, AttemptReport, ClaimId, Fence, JobAttempt, JobChange, JobChanged, JobFilter,
-    JobId, JobState, JobView, KeyMode, NewJob, Pushed, QueueSettings, SessionId, Turn, TurnReply,
+    AttemptReport, ClaimId, Fence, JobAttempt, JobChange, JobChanged, JobFilter, JobId, JobOutcome,
+    JobState, JobView, KeyMode, NewJob, Pushed, QueueSettings, SessionId, Turn, TurnReply,
 };
 
 /// A queue in memory and the time of its tests, in microseconds.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::contract::{
-    JobOutcome, AttemptReport, ClaimedJob, Error, ErrorKind, Fence, JobAttempt, JobId, Name,
+    AttemptReport, ClaimedJob, Error, ErrorKind, Fence, JobAttempt, JobId, JobOutcome, Name,
     Reported,
 };
 use crate::primitives::guard::LockStatus;

@@ -32,8 +32,8 @@ use tokio::sync::oneshot;
 use super::JobQueue;
 use super::job::{CancelFlag, Job, JobFailure, OutboxReport, ReportOutbox};
 use crate::contract::{
-    JobOutcome, AttemptReport, ClaimedJob, Error, ErrorKind, JobAttempt, Jobs as _, Reported,
-    Turn, TurnReply,
+    AttemptReport, ClaimedJob, Error, ErrorKind, JobAttempt, JobOutcome, Jobs as _, Reported, Turn,
+    TurnReply,
 };
 use crate::limits;
 use crate::primitives::guard::{LockStatus, RwLockReadGuard};
@@ -113,11 +113,7 @@ async fn until<T>(
 }
 
 /// Pauses after a failure. Returns whether `stop` has resolved meanwhile.
-async fn pause(
-    core: &Core,
-    failures: u32,
-    stop: Pin<&mut impl FusedFuture<Output = ()>>,
-) -> bool {
+async fn pause(core: &Core, failures: u32, stop: Pin<&mut impl FusedFuture<Output = ()>>) -> bool {
     let sleep = pin!(sleep_until(core, core.now() + core.pause(failures)));
     until(sleep, stop).await.is_none()
 }
@@ -192,10 +188,7 @@ where
         self.queue.core()
     }
 
-    async fn run(
-        mut self,
-        mut stop: Pin<&mut impl FusedFuture<Output = ()>>,
-    ) -> Result<(), Error> {
+    async fn run(mut self, mut stop: Pin<&mut impl FusedFuture<Output = ()>>) -> Result<(), Error> {
         let alarm = self.core().job_alarms().add(&self.queue.name);
         loop {
             if let Some(give_up) = self.stopping {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::LivingWorkers;
 use crate::contract::{
-    AttemptError, JobOutcome, ClaimedJob, JobDue, Fence, JobAttempt, JobChange, JobChanged, JobId,
+    AttemptError, ClaimedJob, Fence, JobAttempt, JobChange, JobChanged, JobDue, JobId, JobOutcome,
     JobState, JobView, KeyMode, NewJob, Pushed, QueueSettings, Reported, Turn, TurnReply,
 };
 
