@@ -132,9 +132,9 @@ pub(super) fn run(
             let args = JobListArgs { queue, state: Some(StateArg::Dead), limit: limits::PAGE };
             list(settings, &args, form, out)
         }
-        JobsCommand::Retry(args) => one(args, |queue, id| queue.blocking_retry(id)),
-        JobsCommand::Cancel(args) => one(args, |queue, id| queue.blocking_cancel(id)),
-        JobsCommand::Delete(args) => one(args, |queue, id| queue.blocking_delete(id)),
+        JobsCommand::Retry(args) => one(args, JobQueue::blocking_retry),
+        JobsCommand::Cancel(args) => one(args, JobQueue::blocking_cancel),
+        JobsCommand::Delete(args) => one(args, JobQueue::blocking_delete),
         JobsCommand::Pause(args) => {
             settings.session(|tenure| Ok(tenure.queue(&args.queue)?.blocking_pause()?))?;
             Ok(0)

@@ -79,7 +79,7 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
     let tenure = place.connect();
     let queue = tenure.queue("work").unwrap();
     for chunk in 0..jobs / 1_000 {
-        let job = |number: u32| NewJob::new(if number % 10 == 0 { "slow" } else { "" });
+        let job = |number: u32| NewJob::new(if number.is_multiple_of(10) { "slow" } else { "" });
         queue.blocking_push_many((0..1_000).map(|number| job(chunk + number))).unwrap();
     }
     let mut workers: Vec<Child> = (0..processes).map(|_| start(&place, &history)).collect();

@@ -121,12 +121,11 @@ impl EmbeddedJobs {
     }
 
     /// Runs one step of the rules. Signals are sent, and records that are behind are queued.
-    async fn queue_step<T: Send + 'static>(
-        &self,
-        kind: StepKind,
-        queue: &Name,
-        verb: impl Fn(&mut QueueRules<'_, '_, '_>, &mut LockLedger<'_, '_>, Now) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    async fn queue_step<T, V>(&self, kind: StepKind, queue: &Name, verb: V) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        V: Fn(&mut QueueRules<'_, '_, '_>, &mut LockLedger<'_, '_>, Now) -> T + Send + 'static,
+    {
         self.restore(queue).await?;
         let (store, name) = (Arc::clone(&self.0), queue.clone());
         let done = self.step(kind, move |ledger, now| store.run_rules(ledger, now, &name, &verb));
