@@ -152,6 +152,7 @@ fn promises_are_json_for_scripts() {
                 "counting": true,
                 "atomic_sets": true,
                 "cells": true,
+        "jobs": true,
                 "wake": "push",
                 "survives": [],
                 "replicas": false,

@@ -156,7 +156,7 @@ fn read_one_behind(txn: &Txn<'_>, namespace: u32, rest: &[u8]) -> Option<BehindR
         let settings = txn.get(&rows.key(b"Q"), "a queue of jobs", QueueRow::decode);
         return Some(BehindRecord { queue, id, row: None, settings });
     }
-    let key = rows.key(&crate::ledger::jobs::job_key(JobId(id)));
+    let key = rows.key(&crate::ledger::jobs::row::job_key(JobId(id)));
     let row = txn.get(&key, "a job", JobRow::decode);
     Some(BehindRecord { queue, id, row, settings: None })
 }

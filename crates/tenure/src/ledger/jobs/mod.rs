@@ -31,7 +31,7 @@
 
 mod beside;
 mod heap;
-mod row;
+pub(crate) mod row;
 mod rules;
 mod settle;
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests;
 use std::collections::HashMap;
 
 pub(crate) use self::heap::JobHeap;
-pub(crate) use self::row::{JobRow, QueueRow, job_key};
+pub(crate) use self::row::{JobRow, QueueRow};
 use super::shelf::Shelf;
 use super::{Ledger, Now};
 use crate::contract::{ClaimId, Fence, Name, Query, SessionId};
