@@ -124,6 +124,10 @@ pub struct Turn {
     pub session: SessionId,
     /// The attempts that end or report.
     pub reports: Vec<AttemptReport>,
+    /// All attempts that the worker knows of, those of the reports included. A job that the store
+    /// has given to this worker otherwise was claimed by a turn whose reply was lost: it is given
+    /// back. `None` gives nothing back.
+    pub held: Option<Vec<JobAttempt>>,
     /// How many jobs to claim at most.
     pub want: usize,
     /// Looks for jobs of workers that are gone even if that was done just now.

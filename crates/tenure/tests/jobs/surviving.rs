@@ -20,7 +20,7 @@ fn jobs_of_a_worker_that_is_killed_go_to_another_at_once() {
     let mut took = Vec::new();
     for _ in 0..5 {
         // A process that has the job is stopped, so that it cannot finish it, and killed.
-        let mut victim = history::start(&place, &history);
+        let mut victim = history::start(&place, &history, Duration::from_secs(60));
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             let counts = queue.blocking_counts().unwrap();
@@ -51,8 +51,7 @@ fn rescued_after_kill(tenure: &Tenure, victim: &mut std::process::Child) -> Dura
         let stop = Notify::new();
         let rescued = std::sync::Mutex::new(None);
         let work = queue.work_until(1, stop.notified(), |job| {
-            *rescued.lock().unwrap() = Some(Instant::now());
-            assert_eq!(job.attempt(), 2);
+            *rescued.lock().unwrap() = Some((Instant::now(), job.attempt()));
             stop.notify_one();
             async { Ok(()) }
         });
@@ -72,7 +71,9 @@ fn rescued_after_kill(tenure: &Tenure, victim: &mut std::process::Child) -> Dura
         };
         let (worked, killed) = tokio::join!(work, kill);
         worked.unwrap();
-        rescued.lock().unwrap().unwrap().duration_since(killed)
+        let (at, attempt) = rescued.lock().unwrap().unwrap();
+        assert_eq!(attempt, 2);
+        at.duration_since(killed)
     })
 }
 

@@ -19,6 +19,7 @@ list! { Jobs:
     a_stale_attempt_changes_nothing cites [9] needs [Jobs];
     jobs_of_a_worker_whose_claim_expired_go_to_another cites [4] needs [Jobs];
     jobs_of_a_worker_that_released_its_claim_go_to_another cites [9] needs [Jobs];
+    a_claim_whose_reply_was_lost_is_given_back cites [5] needs [Jobs];
     jobs_of_a_living_worker_stay_with_it cites [4] needs [Jobs];
     a_failed_job_comes_back_after_its_pause_and_is_dead_in_the_end cites [10] needs [Jobs];
     a_lane_runs_as_many_jobs_as_its_limit_says cites [1] needs [Jobs];
@@ -70,7 +71,7 @@ impl<'a> JobClient<'a> {
 
     fn ask(&self, want: usize) -> Turn {
         let (worker, session) = (self.worker.id, self.raw.session());
-        Turn { worker, session, reports: Vec::new(), want, look: true }
+        Turn { worker, session, reports: Vec::new(), held: None, want, look: true }
     }
 
     #[track_caller]
@@ -216,6 +217,20 @@ fn jobs_of_a_worker_that_released_its_claim_go_to_another(world: &World) {
     other.push(NewJob::new(""));
     assert_eq!(other.turn(turn).jobs.len(), 1);
     assert_eq!(other.claim(1).len(), 1);
+}
+
+fn a_claim_whose_reply_was_lost_is_given_back(world: &World) {
+    let client = JobClient::new(world);
+    client.push(NewJob::new(""));
+    client.push(NewJob::new(""));
+    let known = client.claim(1).remove(0).attempt;
+    // The worker has never seen the reply to this one.
+    let lost = client.claim(1).remove(0).attempt;
+    let again = client.turn(Turn { held: Some(vec![known]), ..client.ask(9) }).jobs;
+    let again: Vec<JobAttempt> = again.iter().map(|job| job.attempt).collect();
+    assert!(again.len() == 1 && again[0].job == lost.job && again[0].fence > lost.fence);
+    assert_eq!(client.report(lost, JobOutcome::Complete), Reported::Stale);
+    assert_eq!(client.report(known, JobOutcome::Complete), Reported::Done);
 }
 
 fn jobs_of_a_living_worker_stay_with_it(world: &World) {

@@ -84,6 +84,21 @@ impl<R: JobRows> JobRules<'_, R> {
         }
     }
 
+    /// Gives back jobs that a worker has claimed without knowing it: the reply was lost.
+    pub(super) fn give_back_unknown(&mut self, worker: ClaimId, held: &[JobAttempt]) {
+        let prefix = worker_key(b'W', worker, None);
+        let mut at = prefix.clone();
+        while let Some((key, _)) = self.rows.next(&at, false, &prefix) {
+            if let Some(job) = id_of(&key).and_then(|id| self.job(id))
+                && !held.contains(&JobAttempt { job: job.id, fence: Fence::new(job.fence) })
+            {
+                let attempts = job.attempts.saturating_sub(1);
+                self.resume_rank(&job, JobRow { attempts, ..job.clone() });
+            }
+            at = row::RowKey::from_slice(&key);
+        }
+    }
+
     /// The attempts of a worker whose jobs were cancelled.
     pub(super) fn cancelled_of(&self, worker: ClaimId) -> Vec<JobAttempt> {
         let prefix = worker_key(b'C', worker, None);

@@ -119,6 +119,9 @@ impl<'a, R: JobRows> JobRules<'a, R> {
     ) -> TurnReply {
         self.rows.remove(&sleeper_key(turn.session));
         let reported = turn.reports.iter().map(|report| self.settle(report)).collect();
+        if let Some(held) = &turn.held {
+            self.give_back_unknown(turn.worker, held);
+        }
         if let Some(living) = living {
             self.rescue(living);
         }

@@ -12,6 +12,9 @@
 //! At most one turn is under way. Handlers that end meanwhile gather their reports for the next
 //! one, so that a busy worker reports and claims in batches without any timer.
 //!
+//! Every turn names all attempts that the worker knows of, so that a job which was claimed by a turn
+//! whose reply was lost is given back by the store and not stuck with this worker.
+//!
 //! Reports are repeated until they are answered: a report whose reply was lost is harmless, because
 //! the store refuses it as stale or it was not carried out before. Only a report that was refused
 //! when it was sent for the first time is logged: then another worker has the job.
@@ -286,7 +289,10 @@ where
         }
         let take = self.waiting.len().min(limits::WORKER_SLOTS);
         self.sent = self.waiting.drain(..take).collect();
+        let waiting = self.sent.iter().chain(&self.waiting).map(|one| one.report.attempt);
+        let held = self.cancels.keys().copied().chain(waiting).collect();
         let turn = Turn {
+            held: Some(held),
             worker: self.worker.claim_id(),
             session: self.core().id(),
             reports: self.sent.iter().map(|one| one.report.clone()).collect(),

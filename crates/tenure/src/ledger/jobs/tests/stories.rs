@@ -65,6 +65,20 @@ fn rescue_takes_jobs_of_workers_that_do_not_live_and_no_others() {
 }
 
 #[test]
+fn a_job_that_its_worker_does_not_know_of_is_given_back() {
+    let mut play = Play::new();
+    play.push(&NewJob::new(""));
+    play.push(&NewJob::new(""));
+    let known = play.turn(&ask(1, 1), None).jobs[0].attempt;
+    let lost = play.turn(&ask(1, 1), None).jobs[0].attempt;
+    play.turn(&Turn { held: Some(vec![known]), ..ask(1, 0) }, None);
+    let states: Vec<JobState> = play.all().iter().map(|job| job.state).collect();
+    assert_eq!(states, [JobState::Running, JobState::Ready]);
+    let again = play.turn(&ask(1, 1), None).jobs[0].clone();
+    assert_eq!((again.attempt.job, again.number), (lost.job, 1), "it does not count");
+}
+
+#[test]
 fn a_job_whose_worker_dies_three_times_is_dead() {
     let mut play = Play::new();
     play.push(&NewJob::new("").max_attempts(1));
