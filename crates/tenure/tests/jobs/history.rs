@@ -117,12 +117,17 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
                 continue;
             }
         };
-        assert_eq!(counts.dead, 0, "{:?}", queue.blocking_dead(None, 3));
-        if counts.ready + counts.running + counts.scheduled == 0 {
+        // A job may meet three faults. Then it is dead, and an operator tries it again.
+        let dead = if counts.dead > 0 { queue.blocking_dead(None, 100).unwrap() } else { vec![] };
+        for job in &dead {
+            assert_eq!(job.crashes, 3, "{job:?}");
+            queue.blocking_retry(job.id).unwrap();
+        }
+        if dead.is_empty() && counts.ready + counts.running + counts.scheduled == 0 {
             break;
         }
         assert!(Instant::now() < end, "not done in time: {counts:?}");
-        // A few faults, far enough apart that no job meets three of them.
+        // A few faults, one after the other.
         if faults < 12 {
             let mut victim = workers.remove(0);
             if faults % 3 == 2 && stopped.is_none() {

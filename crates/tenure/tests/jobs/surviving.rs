@@ -20,7 +20,7 @@ fn jobs_of_a_worker_that_is_killed_go_to_another_at_once() {
     let mut took = Vec::new();
     for _ in 0..5 {
         // A process that has the job is stopped, so that it cannot finish it, and killed.
-        let mut victim = history::start(&place, &history, Duration::from_secs(60));
+        let mut victim = history::start(&place, &history, Duration::from_secs(5));
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             let counts = queue.blocking_counts().unwrap();

@@ -12,8 +12,8 @@
 //! At most one turn is under way. Handlers that end meanwhile gather their reports for the next
 //! one, so that a busy worker reports and claims in batches without any timer.
 //!
-//! Every turn names all attempts that the worker knows of, so that a job which was claimed by a turn
-//! whose reply was lost is given back by the store and not stuck with this worker.
+//! Every turn names all attempts that the worker knows of, so that a job which was claimed by a
+//! turn whose reply was lost is given back by the store and not stuck with this worker.
 //!
 //! Reports are repeated until they are answered: a report whose reply was lost is harmless, because
 //! the store refuses it as stale or it was not carried out before. Only a report that was refused
