@@ -141,12 +141,7 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
             workers.push(start(&place, &history, SHORT_LEASE));
             faults += 1;
         }
-        if let Some((child, since)) = &stopped
-            && since.elapsed() > Duration::from_millis(800)
-        {
-            signal(child, Signal::CONT);
-            workers.extend(stopped.take().map(|(child, _)| child));
-        }
+        go_on_after_a_while(&mut stopped, &mut workers);
         std::thread::sleep(Duration::from_millis(150));
     }
     for mut worker in workers.into_iter().chain(stopped.map(|(child, _)| child)) {
@@ -159,6 +154,16 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
     // A process that is stopped inside the store keeps all others from renewing their leases.
     let losses = faults + stops * processes;
     audit(&std::fs::read_to_string(&history).unwrap(), jobs.into(), losses);
+}
+
+/// Lets the process that is stopped go on when its lease is over.
+fn go_on_after_a_while(stopped: &mut Option<(Child, Instant)>, workers: &mut Vec<Child>) {
+    if let Some((child, since)) = stopped
+        && since.elapsed() > Duration::from_millis(800)
+    {
+        signal(child, Signal::CONT);
+        workers.extend(stopped.take().map(|(child, _)| child));
+    }
 }
 
 /// Judges a history.

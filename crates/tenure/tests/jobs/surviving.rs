@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure::engine::embedded::{EmbeddedEngine, Location};
-use tenure::{JobChanged, JobState, KeyMode, NewJob, Tenure};
+use tenure::{JobChanged, JobState, KeyMode, NewJob, Query, Tenure};
 use tokio::sync::Notify;
 
-use super::{Place, eventually, history, terms};
+use super::{Place, history, terms};
 
 #[test]
 fn jobs_of_a_worker_that_is_killed_go_to_another_at_once() {
@@ -44,36 +44,38 @@ fn jobs_of_a_worker_that_is_killed_go_to_another_at_once() {
 }
 
 /// Kills a process and returns how long it took until a worker of this one had its job.
+///
+/// The kill comes from a thread of its own: a process that is stopped inside LMDB can block the
+/// reads of this one until it is gone.
 fn rescued_after_kill(tenure: &Tenure, victim: &mut std::process::Child) -> Duration {
     let queue = tenure.queue("work").unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let stop = Notify::new();
-        let rescued = std::sync::Mutex::new(None);
+    std::thread::scope(|scope| {
+        let slot = Query::Slot(queue.slot().clone());
+        let killer = scope.spawn(move || {
+            // The worker of this process sleeps, and watches the other one.
+            let end = Instant::now() + Duration::from_secs(2);
+            let both = || {
+                let seen = tenure.blocking_inspect(&slot);
+                seen.is_ok_and(|seen| seen.slots.iter().any(|slot| slot.holders.len() == 2))
+            };
+            while !both() && Instant::now() < end {}
+            std::thread::sleep(Duration::from_millis(30));
+            let killed = Instant::now();
+            victim.kill().unwrap();
+            victim.wait().unwrap();
+            killed
+        });
+        let (stop, rescued) = (Notify::new(), std::sync::Mutex::new(None));
         let work = queue.work_until(1, stop.notified(), |job| {
             *rescued.lock().unwrap() = Some((Instant::now(), job.attempt()));
             stop.notify_one();
             async { Ok(()) }
         });
-        let kill = async {
-            // The worker of this process sleeps, and watches the other one.
-            let slot = queue.slot().as_str().to_owned();
-            let query = tenure::Query::Slot(queue.slot().clone());
-            eventually(&slot, async || {
-                tenure.inspect(&query).await.unwrap().slots[0].holders.len() == 2
-            })
-            .await;
-            tokio::time::sleep(Duration::from_millis(30)).await;
-            let killed = Instant::now();
-            victim.kill().unwrap();
-            victim.wait().unwrap();
-            killed
-        };
-        let (worked, killed) = tokio::join!(work, kill);
-        worked.unwrap();
+        runtime.block_on(work).unwrap();
         let (at, attempt) = rescued.lock().unwrap().unwrap();
         assert_eq!(attempt, 2);
-        at.duration_since(killed)
+        at.duration_since(killer.join().unwrap())
     })
 }
 
