@@ -97,10 +97,11 @@ impl Asking<'_> {
     }
 
     fn all(&self) -> Result<LockSet, Error> {
-        let Wanted { lease, lock_delay, label, patience, .. } = self.wanted;
+        let Wanted { lease, lock_delay, label, patience, victim_priority, .. } = self.wanted;
         let parts = self.wanted.parts()?;
         let mut all = self.tenure.lock_set(parts.as_slice().to_vec())?;
         all = all.lease(*lease).lock_delay(*lock_delay).owner(self.owner);
+        all = all.victim_priority(*victim_priority);
         if let Some(label) = label {
             all = all.label(label);
         }

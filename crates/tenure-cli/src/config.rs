@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
-use tenure::Preset;
+use tenure::{LockOrder, Preset};
 
 /// What a config file says.
 #[derive(Debug, Default, Deserialize)]
@@ -18,6 +18,12 @@ pub(crate) struct Config {
     profiles: BTreeMap<String, Profile>,
     #[serde(default)]
     presets: BTreeMap<String, PresetLines>,
+    /// Read by the library: see `order`.
+    #[serde(default, rename = "order")]
+    _order: de::IgnoredAny,
+    /// The text of the file, and the folder that files which it names are in.
+    #[serde(skip)]
+    source: (String, PathBuf),
     /// The longest lease of the namespace, to which built-in presets are shortened.
     #[serde(skip)]
     pub(crate) max_lease: Option<Duration>,
@@ -58,7 +64,15 @@ impl Config {
             return Ok(Self::default());
         };
         match std::fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text).map_err(|why| format!("{}: {why}", path.display())),
+            Ok(text) => {
+                let parsed = Self::parse(&text);
+                let mut config = parsed.map_err(|why| format!("{}: {why}", path.display()))?;
+                let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+                config.source = (text, folder);
+                let order = config.order().map(drop);
+                order.map_err(|why| format!("{}: {why}", path.display()))?;
+                Ok(config)
+            }
             Err(error) if named.is_none() && is_absent(&error) => Ok(Self::default()),
             Err(error) => Err(format!("cannot read the config file {}: {error}", path.display())),
         }
@@ -66,6 +80,16 @@ impl Config {
 
     fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+    }
+
+    /// The settings of the order checker.
+    fn order(&self) -> Result<LockOrder, tenure::Error> {
+        LockOrder::from_toml(&self.source.0, &self.source.1)
+    }
+
+    /// Where the settings of the order checker stand, if the file has any.
+    pub(crate) fn order_source(&self) -> Option<(String, PathBuf)> {
+        self.source.0.contains("[order").then(|| self.source.clone())
     }
 
     /// The profile that was named, or the file's own choice, or an empty one.

@@ -89,7 +89,7 @@ impl From<Error> for Failure {
         let code = match error.kind() {
             K::InvalidName | K::InvalidOption | K::Unsupported => USAGE,
             K::Unavailable => UNREACHABLE,
-            K::TimedOut | K::Limit => NOT_OBTAINED,
+            K::TimedOut | K::Limit | K::Deadlock => NOT_OBTAINED,
             _ => NO,
         };
         Self::new(code, error.to_string())

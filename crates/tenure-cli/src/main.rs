@@ -17,6 +17,7 @@ mod settings;
 mod signals;
 mod waiting_line;
 mod wanted;
+mod work;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,6 +31,9 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     if words.next().is_some_and(|word| word == run::ARGV0) {
         return ExitCode::from(run::guardian_main(words));
+    }
+    if std::env::args_os().next().is_some_and(|word| word == work::ARGV0) {
+        return ExitCode::from(work::keeper_main(words));
     }
     if let Some(Line { shared, run }) = Line::of_run() {
         return exit(run::run(&shared, &run));
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
     }
     let done = match &arguments.command {
         Command::Run(run) => run::run(&arguments.shared, run),
+        Command::Work(args) => work::run(&arguments.shared, args),
         command => {
             let mut out = io::BufWriter::new(anstream::stdout().lock());
             let done = commands::run(&arguments.shared, command, &mut out);

@@ -2,6 +2,7 @@
 //! where words come from.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use tenure::contract::{Engine, short};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
-use tenure::{Builder, Error, Namespace, Tenure, limits};
+use tenure::{Builder, DeadlockMode, Error, LockOrder, Namespace, Tenure, limits};
 
-use crate::args::{LockArgs, Shared};
+use crate::args::{DeadlocksMode, LockArgs, Shared};
 use crate::config::Config;
 use crate::ending::{Ending, Session};
 use crate::failure::{self, Failure};
@@ -37,8 +38,13 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,
+    /// The mode of the order checker: off, warn or deny.
+    pub(crate) order: Option<String>,
+    /// The text of the config file with the settings of the order checker, and its folder.
+    pub(crate) order_config: Option<(String, PathBuf)>,
     /// How many replicas shall have a grant before it counts, and how long they have for that.
     pub(crate) replicas: Option<(u32, Duration)>,
+    pub(crate) deadlocks: Option<DeadlocksMode>,
 }
 
 /// How long replicas have for those who do not say.
@@ -62,7 +68,10 @@ impl Settings {
             connect_timeout: None,
             quiet: shared.quiet,
             verbose: shared.verbose,
+            order: shared.order.map(|mode| mode.word().to_owned()),
+            order_config: config.order_source(),
             replicas: None,
+            deadlocks: shared.deadlocks,
         };
         config.max_lease = Some(settings.max_lease);
         Ok((settings, config))
@@ -100,11 +109,31 @@ impl Settings {
             .namespace(&self.namespace)
             .max_lease(self.max_lease)
             .call_limit(self.op_timeout)
-            .close_limit(self.close_timeout);
+            .close_limit(self.close_timeout)
+            .deadlocks(match self.deadlocks {
+                Some(DeadlocksMode::Off) => DeadlockMode::Off,
+                Some(DeadlocksMode::Observe) => DeadlockMode::Observe,
+                Some(DeadlocksMode::Break) | None => DeadlockMode::Break,
+            })
+            .order(self.lock_order());
         match self.replicas {
             Some((replicas, within)) => builder.replicas(replicas, within),
             None => builder,
         }
+    }
+
+    /// The settings of the order checker. The config file was checked when it was read.
+    fn lock_order(&self) -> LockOrder {
+        let config = self.order_config.as_ref();
+        let order = config.and_then(|(text, folder)| LockOrder::from_toml(text, folder).ok());
+        let mut order = order.unwrap_or_default();
+        if let Some(mode) = self.order.as_deref().and_then(|mode| mode.parse().ok()) {
+            order = order.mode(mode);
+        }
+        if self.quiet {
+            return order;
+        }
+        order.on_report(|report| anstream::eprintln!("tenure: {report}"))
     }
 
     /// Works in a session with the store, for a command that holds nothing. Signals do what they do

@@ -26,6 +26,10 @@ pub(crate) struct Wanted {
     pub(crate) conflict: u8,
     /// What a leader publishes.
     pub(crate) value: String,
+    /// Who gives way in a deadlock.
+    pub(crate) victim_priority: i8,
+    /// How many owners above this one wait for the end of this process, see `run/nesting.rs`.
+    pub(crate) waiting_parents: u8,
 }
 
 /// As what the names are taken.
@@ -82,6 +86,8 @@ impl Wanted {
             label: args.label.clone(),
             conflict: args.conflict_exit_code,
             value: String::new(),
+            victim_priority: args.victim_priority,
+            waiting_parents: 0,
         };
         // Mistakes are found before anything is started.
         wanted.parts()?;

@@ -14,6 +14,7 @@ common::on_stores!(
         a_value_is_written_read_listed_and_removed,
         a_condition_that_does_not_hold_is_exit_code_1,
         a_watch_prints_what_is_there_and_every_change,
+        an_update_is_what_a_command_makes_of_the_value,
     ]
 );
 
@@ -133,4 +134,24 @@ fn an_engine_without_cells_says_so() {
     let said = stderr(&output);
     assert!(said.contains("does not promise cells"), "{said}");
     assert_ne!(output.status.code(), Some(0));
+}
+
+fn an_update_is_what_a_command_makes_of_the_value(place: &Place) {
+    let update = ["cells", "update", "visits", "--", "sh", "-c"];
+    let add = [&update[..], &["read old; echo $((old + 1))"]].concat();
+    let first: u64 = place.says(&add).trim().parse().expect("a version alone");
+    let second: u64 = place.says(&add).trim().parse().expect("a version alone");
+    assert!(second > first);
+    assert_eq!(place.says(&["cells", "get", "visits"]), "2\n");
+    let failed = place.run(&[&update[..], &["echo no; exit 9"]].concat());
+    assert_eq!(failed.status.code(), Some(9));
+    assert!(stderr(&failed).contains("not written: sh failed"), "{}", stderr(&failed));
+    assert_eq!(place.code(&["cells", "update", "visits", "--", "./no-such-command"]), 127);
+    assert_eq!(place.says(&["cells", "get", "visits"]), "2\n");
+    // Four at once: none is lost.
+    let running: Vec<_> = (0..4).map(|_| place.tenure(&add).spawn().unwrap()).collect();
+    for mut one in running {
+        assert!(one.wait().unwrap().success());
+    }
+    assert_eq!(place.says(&["cells", "get", "visits"]), "6\n");
 }

@@ -31,8 +31,15 @@ fn help_leads_with_examples() {
         "show",
         "leader",
         "watch",
+        "graph",
+        "deadlocks",
         "sessions",
         "cells",
+        "order",
+        "push",
+        "work",
+        "jobs",
+        "rate",
         "force-release",
         "raise-fences",
         "doctor",
@@ -92,19 +99,23 @@ fn cells(line: &str) -> Vec<&str> {
 fn promises_are_a_table_for_people() {
     let said = Place::memory().says(&["promises"]);
     let (table, rest) = said.split_once("\n\nWhat the fences rest on:\n").unwrap();
-    let (rests_on, replicas) = rest.split_once("\n\n").unwrap();
+    let (rests_on, rest) = rest.split_once("\n\nWithout rates:\n").unwrap();
+    let (without_rates, replicas) = rest.split_once("\n\n").unwrap();
     let wanted = |lines: &'static str| lines.lines().map(cells).collect::<Vec<_>>();
     let rows = wanted(
         "\
-engine  fencing  queue  read-write  semaphores  sets  wake  survives  replicas  drift
-embedded  strict  yes  yes  yes  yes  push  client-crash  no  0%
-etcd  strict  yes  yes  yes  yes  push  client-crash store-restart power-loss node-loss  no  10%
-memory  clock-bounded  yes  yes  yes  yes  push  -  no  0%
-postgres  clock-bounded  yes  yes  yes  yes  push  client-crash store-restart power-loss  no  10%
-redis  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
-redis+sentinel  clock-bounded  yes  yes  yes  yes  push  client-crash  yes  10%
-redis+cluster  clock-bounded  yes  yes  yes  no  push  client-crash  yes  10%
-redlock  clock-bounded  no  no  no  no  poll  client-crash node-loss  no  10%",
+engine  fencing  queue  read-write  semaphores  sets  jobs  deadlocks  rates  wake  \
+survives  replicas  drift
+embedded  strict  yes  yes  yes  yes  yes  broken  yes  push  client-crash  no  0%
+etcd  strict  yes  yes  yes  yes  no  broken  no  push  \
+client-crash store-restart power-loss node-loss  no  10%
+memory  clock-bounded  yes  yes  yes  yes  yes  broken  yes  push  -  no  0%
+postgres  clock-bounded  yes  yes  yes  yes  no  broken  yes  push  \
+client-crash store-restart power-loss  no  10%
+redis  clock-bounded  yes  yes  yes  yes  no  broken  yes  push  client-crash  yes  10%
+redis+sentinel  clock-bounded  yes  yes  yes  yes  no  broken  yes  push  client-crash  yes  10%
+redis+cluster  clock-bounded  yes  yes  yes  no  no  reported  yes  push  client-crash  yes  10%
+redlock  clock-bounded  no  no  no  no  no  unseen  no  poll  client-crash node-loss  no  10%",
     );
     assert_eq!(table.lines().map(cells).collect::<Vec<_>>(), rows);
     let reasons = wanted(
@@ -122,6 +133,14 @@ redlock  counters at a majority of nodes; for nodes that keep no append-only fil
 restart the nodes' clocks",
     );
     assert_eq!(rests_on.lines().map(cells).collect::<Vec<_>>(), reasons);
+    let without = wanted(
+        "\
+etcd  etcd has no clock that a transaction could read, so no window can be exact: use the memory, \
+embedded, redis or postgres engine
+redlock  majorities of N nodes admit up to N / q times the limit, q being the majority: use the \
+memory, embedded, redis or postgres engine",
+    );
+    assert_eq!(without_rates.lines().map(cells).collect::<Vec<_>>(), without);
     assert_eq!(
         replicas,
         "What replicas are for: with --replicas N a lock is held only once N of them have it, so \
@@ -148,6 +167,10 @@ fn promises_are_json_for_scripts() {
                 "counting": true,
                 "atomic_sets": true,
                 "cells": true,
+                "jobs": true,
+                "deadlocks": "broken",
+                "rates": true,
+                "no_rates_because": "",
                 "wake": "push",
                 "survives": [],
                 "replicas": false,

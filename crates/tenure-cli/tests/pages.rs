@@ -96,7 +96,7 @@ fn check(command: &str) -> Result<(), String> {
 fn known(args: &[&str]) -> Result<(), String> {
     let name = args.first().ok_or("no command")?;
     // A command of a family, such as `cells put`, has a help of its own.
-    let family = *name == "cells";
+    let family = ["cells", "jobs", "order"].contains(name);
     let words = args.iter().take(1 + usize::from(family)).chain(&["--help"]);
     let help = Command::new(env!("CARGO_BIN_EXE_tenure")).args(words).output();
     let help = help.map_err(|error| error.to_string())?;

@@ -62,7 +62,7 @@ fn run(place: &Place, text: &str) -> Output {
 
 #[test]
 fn every_snippet_runs() {
-    for page in ["cells.md", "command.md", "recipes.md"] {
+    for page in ["cells.md", "command.md", "jobs.md", "ordering.md", "rates.md", "recipes.md"] {
         for snippet in blocks(page, None, "sh") {
             let output = run(&furnished(), &snippet);
             assert!(output.status.success(), "{page}: {snippet}\n{output:?}");
@@ -77,6 +77,16 @@ fn the_config_file_of_the_page_is_one() {
     let arguments = ["run", "x", "--preset", "nightly", "-c", "echo $TENURE_NAMESPACE"];
     let output = output(place.tenure(&arguments).env("TENURE_CONFIG", file));
     assert_eq!(stdout(&output), "staging\n", "{output:?}");
+}
+
+#[test]
+fn the_table_of_the_page_on_ordering_is_one() {
+    let place = furnished();
+    let file = place.write("tenure.toml", &blocks("ordering.md", None, "toml").swap_remove(0));
+    let nested = "tenure run account:1 -- tenure run account:2 -- echo done";
+    let output = output(place.shell(nested).env("TENURE_CONFIG", file));
+    assert_eq!(stdout(&output), "", "{output:?}");
+    assert!(stderr(&output).contains("of level \"account\""), "{output:?}");
 }
 
 #[test]

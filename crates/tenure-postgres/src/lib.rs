@@ -6,6 +6,8 @@
 //! | a lock that ends with a transaction or a connection, without a table | [`advisory`] |
 //! | rows that refuse a holder who wakes too late | [`FencedTable`], [`fence_trigger_sql`] |
 //! | several rows locked without a deadlock | [`lock_rows`] |
+//! | rows written only over what was read, without a lock | [`VersionedTable`] |
+//! | transactions repeated after a serialization failure or a deadlock | [`retrying`] |
 //!
 //! Clients and transactions are those of `tokio-postgres` 0.7, which is part of this crate's API.
 //! `docs/postgres-locks.md` explains the rest.
@@ -14,14 +16,18 @@ pub mod advisory;
 mod fenced;
 mod names;
 mod own;
+mod retrying;
 mod rows;
 mod step;
+mod versioned;
 
 pub use self::fenced::fence_trigger_sql;
 pub use self::fenced::{FencedTable, Stale, state_fence};
 pub use self::names::Table;
 pub use self::own::Canceller;
+pub use self::retrying::{RetryCause, retrying};
 pub use self::rows::{RowKey, lock_rows};
+pub use self::versioned::{Outdated, VersionedRow, VersionedTable};
 
 /// The README and the page are compiled as tests.
 #[cfg(doctest)]

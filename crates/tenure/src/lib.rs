@@ -25,9 +25,12 @@
 //! | to lock again further down the same flow of control | [`scope`] |
 //! | work that must stop when the lock is lost | [`Mutex::run`] |
 //! | to wait for two seconds, else `None` | [`Mutex::try_lock_for`] |
+//! | an error instead of a deadlock, before it happens | [`Levels`], [`LockOrder`], [`levels!`] |
 //! | to see holders and waiters | [`Tenure::inspect`], [`Tenure::holders`] |
 //! | to release a lock by force | [`Tenure::force_release`] |
 //! | a small versioned value with compare-and-set | [`Tenure::cells`] |
+//! | work done at least once, by any of many workers | `Tenure::queue` (feature `jobs`) |
+//! | to run again what was refused to break a deadlock | [`Tenure::retry_on_deadlock`] |
 //! | no async runtime | the `blocking_` form of each method: [`Tenure::blocking_connect`] |
 //!
 //! # Coming from `tokio::sync`
@@ -77,7 +80,9 @@
 //! | `embedded` | yes | locks between the processes of one host, without a server (Linux) |
 //! | `redis` | no | locks between hosts, in a Redis or Valkey server |
 //! | `redlock` | no | locks held at a majority of independent Redis servers |
+//! | `jobs` | no | queues of jobs whose attempts are fenced: [`Tenure`]`::queue` |
 //! | `etcd` | yes | locks between hosts, in an etcd cluster |
+//! | `json` | no | [`UpdatableCell::update`] with values that `serde` knows |
 //! | `conformance` | no | the suite that judges engines, for engines of your own |
 //! | `postgres` | no | locks between hosts in a PostgreSQL (see also crate `tenure-postgres`) |
 //! | `test-util` | no | [`time`]`::ManualClock`: tests that own the time |
@@ -85,6 +90,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
+pub mod deadlock;
 pub mod engine;
 mod ledger;
 // Public, because an engine of another crate has to keep to the same limits as the conformance
@@ -92,6 +98,7 @@ mod ledger;
 // `tenure-bench`. Hidden, because the numbers may change.
 #[doc(hidden)]
 pub mod limits;
+mod order;
 mod primitives;
 mod process;
 // Public for `tests/conformance.rs`, which turns each bug on and expects a scenario to fail.
@@ -105,22 +112,57 @@ mod sync;
 pub mod time;
 
 pub use contract::{
-    About, Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, ClaimId, Conflict,
+    About, Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, ClaimId, Conduct, Conflict,
     ConflictCause, Effect, Error, ErrorKind, Evicted, Expect, Fence, Fencing, Finding, Health,
     HolderView, Label, Lineage, Loss, Name, NameClasses, Namespace, OwnerId, Ownership, Page, Part,
-    Pattern, Place, Promises, Put, PutVerdict, Query, SessionId, SessionView, Shape, SlotView,
-    Snapshot, Verb, Version, WaiterView, WriteId,
+    Pattern, Place, Promises, Put, PutVerdict, Query, RateLevel, RateLimit, SessionId, SessionView,
+    Settled, Shape, SlotView, Snapshot, Verb, Version, WaiterView, WriteId,
+};
+#[cfg(feature = "jobs")]
+pub use contract::{
+    AttemptError, BackOff, JobChanged, JobDue, JobFilter, JobId, JobState, JobView, KeyMode, Lane,
+    NewJob, Pushed, QueueCounts, QueueSettings,
+};
+pub use order::{
+    InheritedHolds, Levels, LockMode, LockOrder, NameOrders, OrderChecker, OrderEdge, OrderGraph,
+    OrderMode, OrderReport, ReportKind, SilencedEdges,
 };
 pub use primitives::{
-    Builder, CellStore, Election, Family, Leader, LeaderGuard, LockSet, LockSetGuard, LockStatus,
-    Mutex, MutexGuard, Observed, Observer, Owner, Preset, RwLock, RwLockReadGuard,
-    RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart, Tenure, Term, UpgradeError,
-    blocking_scope, scope,
+    AtLevel, Below, Builder, CellStore, Election, Family, Leader, LeaderGuard, Level, LevelFlow,
+    LevelGuard, LockSet, LockSetGuard, LockStatus, Mutex, MutexGuard, NoLevel, Observed, Observer,
+    Owner, Preset, Rate, RatePermit, RateRefusal, RateStatus, RwLock, RwLockReadGuard,
+    RwLockWriteGuard, Scope, Semaphore, SemaphorePermit, SetPart, TakeOutcome, Tenure, Term,
+    UpdatableCell, Updated, UpgradeError, blocking_scope, scope,
 };
+#[cfg(feature = "jobs")]
+pub use primitives::{Job, JobFailure, JobQueue};
 pub use session::{
-    CallOutcome, CellChange, CellWatch, Closed, Event, Lost, Sample, Sampler, StoreCall, WaitEnd,
-    Witness, block_on,
+    CallOutcome, CellChange, CellWatch, Closed, DeadlockMode, Event, Lost, Sample, Sampler,
+    StoreCall, WaitEnd, Witness, block_on,
 };
+
+/// Declares levels of locks as types, the highest first: `levels! { System > Region > Account }`.
+/// [`LevelFlow`](crate::LevelFlow) has an example.
+#[macro_export]
+macro_rules! levels {
+    ($($level:ident)>+) => {
+        $(
+            #[doc = concat!("The level `", stringify!($level), "` of locks.")]
+            #[derive(Debug)]
+            pub struct $level;
+
+            impl $crate::Level for $level {
+                const NAME: &'static str = stringify!($level);
+            }
+        )+
+        $crate::levels!(@below $($level)>+);
+    };
+    (@below $last:ident) => {};
+    (@below $first:ident > $($rest:ident)>+) => {
+        $(impl $crate::Below<$first> for $rest {})+
+        $crate::levels!(@below $($rest)>+);
+    };
+}
 
 /// The README and the docs are compiled and run as tests.
 #[cfg(doctest)]
@@ -132,10 +174,19 @@ mod pages {
     mod guide {}
     #[doc = include_str!("../../../docs/cells.md")]
     mod cells {}
+    #[cfg(feature = "jobs")]
+    #[doc = include_str!("../../../docs/jobs.md")]
+    mod jobs {}
+    #[doc = include_str!("../../../docs/ordering.md")]
+    mod ordering {}
+    #[doc = include_str!("../../../docs/rates.md")]
+    mod rates {}
     #[doc = include_str!("../../../docs/settings.md")]
     mod settings {}
     #[doc = include_str!("../../../docs/election.md")]
     mod election {}
+    #[doc = include_str!("../../../docs/deadlock.md")]
+    mod deadlock {}
     #[cfg(all(feature = "embedded", target_os = "linux"))]
     #[doc = include_str!("../../../docs/embedded.md")]
     mod embedded {}

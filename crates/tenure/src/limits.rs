@@ -47,6 +47,23 @@ pub const NAMED_HOLDERS: usize = 8;
 pub const PAGE: usize = 1_000;
 /// Most slots in a picture of what can be reached from an owner.
 pub const REACH_SLOTS: usize = 4_096;
+/// Most holds and waits that one verdict on a deadlock compares: an etcd transaction takes 128
+/// comparisons, and a Redis serves no other client meanwhile. A larger deadlock is reported.
+pub const DEADLOCK_FACTS: usize = 120;
+/// Longest description of a deadlock that its victim receives, in bytes of UTF-8.
+pub const DEADLOCK_WORDS: usize = 1_536;
+/// How many members of a deadlock its description names.
+pub const NAMED_MEMBERS: usize = 8;
+/// How long a claim waits before it looks for a deadlock, unless the builder says otherwise.
+pub const DEADLOCK_DELAY: Duration = Duration::from_secs(1);
+/// Shortest and longest time that a claim waits before it looks for a deadlock.
+pub const MIN_DEADLOCK_DELAY: Duration = Duration::from_millis(10);
+/// See [`MIN_DEADLOCK_DELAY`].
+pub const MAX_DEADLOCK_DELAY: Duration = Duration::from_secs(60 * 60);
+/// How often work is run again that was refused as a deadlock's victim.
+pub const DEADLOCK_RETRIES: u32 = 16;
+/// Largest victim priority, and smallest if negative.
+pub const VICTIM_PRIORITY: i8 = 100;
 /// Largest value of a cell, in bytes.
 pub const CELL_BYTES: usize = 256 * 1024;
 /// Most cells in one batch.
@@ -57,6 +74,23 @@ pub const BATCH_BYTES: usize = 1024 * 1024;
 pub const WRITE_IDS: usize = 128;
 /// How many ids of its own writes a session remembers, to tell a repeat from a first attempt.
 pub const SENT_IDS: usize = 256;
+/// How often an update of a cell applies its function, unless it says otherwise.
+pub const UPDATE_TRIES: u32 = 64;
+/// For how long an update of a cell is tried, unless it says otherwise.
+pub const UPDATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest pause of an update after a conflict.
+pub const UPDATE_PAUSE: Duration = Duration::from_millis(50);
+/// Most permits of a limit of a rate, and most that can be settled.
+pub const RATE_PERMITS: u64 = 1_000_000_000;
+/// Most limits of one rate.
+pub const RATE_LIMITS: usize = 8;
+/// Shortest window of a limit of a rate.
+pub const MIN_RATE_WINDOW: Duration = Duration::from_millis(1);
+/// Longest window of a limit of a rate.
+pub const RATE_WINDOW: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// From so many entries on, what is taken within a part of the window, one in so many, is one
+/// entry.
+pub const RATE_ENTRIES: u64 = 1_024;
 /// Fences stay below this, so that stores which count in doubles keep them exact.
 pub const FENCE: u64 = 1 << 53;
 /// The highest number that fences can be raised above: room for 2^40 grants stays.
@@ -74,8 +108,61 @@ pub const CLAIM_TRIES: u32 = 3;
 pub const BACK_OFF: Duration = Duration::from_secs(1);
 /// Most replicas that may be asked for.
 pub const REPLICAS: u32 = 64;
+/// Most levels of locks.
+pub const LEVELS: usize = 64;
+/// Most classes that an order checker learns; locks of further classes are not checked.
+pub const ORDER_CLASSES: usize = 1_000_000;
+/// Most reports that an order checker keeps; later ones are logged all the same.
+pub const ORDER_REPORTS: usize = 256;
+/// Most places in the code for which habits are reported.
+pub const ORDER_PLACES: usize = 10_000;
+/// Most locks that an owner brings along from another process.
+pub const ORDER_INHERITED: usize = 128;
+/// How long a store keeps a learned edge that no process learns again.
+pub const ORDER_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Longest time that replicas may be given.
 pub const REPLICAS_WITHIN: Duration = Duration::from_millis(1_500);
+/// Largest payload of a job, in bytes.
+pub const JOB_BYTES: usize = 256 * 1024;
+/// Largest progress report of a job, in bytes.
+pub const PROGRESS_BYTES: usize = 4 * 1024;
+/// Longest text of an attempt's error that is kept, in bytes.
+pub const ATTEMPT_ERROR_BYTES: usize = 2 * 1024;
+/// How many errors of attempts are kept with a job.
+pub const ATTEMPT_ERRORS: usize = 10;
+/// Highest priority of a job; the lowest is 0.
+pub const JOB_PRIORITIES: u8 = 9;
+/// Priority of a job that does not say otherwise.
+pub const JOB_PRIORITY: u8 = 4;
+/// Attempts of a job that does not say otherwise.
+pub const JOB_ATTEMPTS: u32 = 20;
+/// Most attempts of a job.
+pub const JOB_MAX_ATTEMPTS: u32 = 1_000;
+/// After so many workers died while they ran a job, it is dead.
+pub const JOB_CRASHES: u32 = 3;
+/// Longest key and longest lane of a job, in bytes.
+pub const JOB_KEY_BYTES: usize = 200;
+/// Longest back-off of a job.
+pub const JOB_BACK_OFF: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest time until a job is due.
+pub const JOB_DELAY: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+/// Most jobs in one push.
+pub const PUSHED_JOBS: usize = 1_000;
+/// Most bytes of all payloads of one push.
+pub const PUSH_BYTES: usize = 4 * 1024 * 1024;
+/// Most jobs that one worker runs at once, most jobs that a turn claims, and most attempts that it
+/// reports.
+pub const WORKER_SLOTS: usize = 256;
+/// Most jobs of one lane that are ready or run at once.
+pub const LANE_JOBS: u32 = 1_000;
+/// How long dead jobs are kept, unless the queue says otherwise.
+pub const KEEP_DEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Longest time that dead jobs, and jobs that are done, are kept.
+pub const KEEP_JOBS: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// Longest time that one step of priority may be worth.
+pub const AGING: Duration = Duration::from_secs(24 * 60 * 60);
+/// Most dead jobs of one queue. The oldest are removed first.
+pub const DEAD_JOBS: u64 = 100_000;
 
 // A release that is answered by a call's time limit is waited for.
 const _: () = assert!(CALL.as_millis() < CLOSE.as_millis());
@@ -89,5 +176,7 @@ const _: () = assert!(SET_NAMES <= BATCH);
 // A session that filled the log of a cell alone still knows all of its ids.
 const _: () = assert!(WRITE_IDS < SENT_IDS);
 const _: () = assert!(NAMED_HOLDERS <= HOLDERS);
+// A window after the present instant is a number that stores which count in doubles keep exact.
+const _: () = assert!(RATE_WINDOW.as_micros() < (FENCE / 4) as u128);
 // The weights of all holders plus one more never overflow a u64, and reads never fill the capacity.
 const _: () = assert!((HOLDERS as u64) < FULL_WEIGHT as u64);

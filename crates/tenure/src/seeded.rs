@@ -19,6 +19,7 @@ pub enum Bug {
     LostPushNeverRead,
     SetTakenPiecemeal,
     UpgradeKeepsFence,
+    VictimUnchecked,
 }
 
 /// Whether this bug is on.
@@ -41,7 +42,7 @@ mod switched {
 
     impl Bug {
         /// All bugs.
-        pub const ALL: [Self; 11] = [
+        pub const ALL: [Self; 12] = [
             Self::Barging,
             Self::FenceReuse,
             Self::ReleaseByName,
@@ -53,6 +54,7 @@ mod switched {
             Self::LostPushNeverRead,
             Self::SetTakenPiecemeal,
             Self::UpgradeKeepsFence,
+            Self::VictimUnchecked,
         ];
     }
 

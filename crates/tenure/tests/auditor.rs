@@ -65,7 +65,7 @@ fn a_clean_hand_over_is_no_breach() {
     forge.note(1_020, one, What::Released);
     forge.granted(1_021, two, 8, 11_000);
     forge.note(1_030, two, What::Released);
-    assert_eq!(forge.judge(), []);
+    assert_eq!(forge.judge(), [0_u8; 0]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_belief_ends_with_safe_until_unless_it_was_renewed_in_time() {
     forge.note(2_102, one, What::Renewed(millis(12_000)));
     forge.note(2_103, one, What::Lost);
     forge.note(2_104, two, What::Released);
-    assert_eq!(forge.judge(), []);
+    assert_eq!(forge.judge(), [0_u8; 0]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn permits_beyond_the_capacity_are_found_and_nested_owners_count_once() {
     forge.granted(1_003, inner, 7, 11_000);
     forge.note(1_010, inner, What::Released);
     forge.note(1_011, outer, What::Released);
-    assert_eq!(forge.judge(), []);
+    assert_eq!(forge.judge(), [0_u8; 0]);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn an_unanswered_claim_may_be_what_the_others_wait_for() {
     forge.note(1_003, waiter, What::Queued);
     forge.granted(6_000, waiter, 1, 16_000);
     forge.note(6_001, waiter, What::Released);
-    assert_eq!(forge.judge(), [], "it may have held for its lease");
+    assert_eq!(forge.judge(), [0_u8; 0], "it may have held for its lease");
 }
 
 #[test]

@@ -171,6 +171,7 @@ const JUDGES: &[(Bug, &str)] = &[
     (Bug::LostPushNeverRead, "memory::waiting::a_lost_push_costs_a_heartbeat_and_no_more"),
     (Bug::SetTakenPiecemeal, "memory::sets::a_try_takes_all_or_nothing"),
     (Bug::UpgradeKeepsFence, "memory::upgrade::a_lone_reader_becomes_the_writer_at_once"),
+    (Bug::VictimUnchecked, "memory::deadlocks::a_verdict_falls_if_a_wait_was_withdrawn"),
 ];
 
 /// Plays a test again in a process of its own with a bug put in, and expects it to fail there.

@@ -1,6 +1,6 @@
 //! The tables in the docs are what the code says.
 
-use tenure::contract::{Fencing, Promises, Survives, Wake};
+use tenure::contract::{DeadlockHandling, Fencing, Promises, Survives, Wake};
 use tenure::engine;
 
 const README: &str = include_str!("../../../README.md");
@@ -17,6 +17,11 @@ fn row(promises: &Promises) -> String {
         Wake::Push => "pushed",
         Wake::Poll => "polled",
     };
+    let deadlocks = match promises.deadlocks {
+        DeadlockHandling::Broken => "broken",
+        DeadlockHandling::Reported => "reported",
+        DeadlockHandling::Unseen => "not seen",
+    };
     let survives: Vec<_> = promises.survives.iter().copied().map(survives).collect();
     let survives = if survives.is_empty() { "nothing".to_owned() } else { survives.join(", ") };
     [
@@ -24,6 +29,7 @@ fn row(promises: &Promises) -> String {
         yes(promises.queue),
         yes(promises.sharing && promises.counting),
         yes(promises.atomic_sets),
+        deadlocks,
         wake,
         &survives,
     ]

@@ -8,6 +8,8 @@
 
 #[path = "../../../crates/tenure/src/contract/mod.rs"]
 mod contract;
+#[path = "../../../crates/tenure/src/deadlock/mod.rs"]
+mod deadlock;
 #[path = "../../../crates/tenure/src/ledger/mod.rs"]
 mod ledger;
 #[path = "../../../crates/tenure/src/limits.rs"]

@@ -35,7 +35,13 @@ fn ask(core: &Core) -> AcquireRequest {
         max_hold: None,
         lock_delay: Duration::ZERO,
         replaces: None,
-        about: About { host: Arc::clone(core.host()), pid: 1, place: None, label: None },
+        about: About {
+            host: Arc::clone(core.host()),
+            pid: 1,
+            place: None,
+            label: None,
+            conduct: crate::contract::Conduct::default(),
+        },
     }
 }
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Claim, ClaimRef, Engine, Evicted, Eviction, Fence, Fencing, Pending, Promises, Query, Raised,
-    Release, Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verdict, Wake,
-    optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Evicted, Eviction, Fence, Fencing, Pending,
+    Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal, SignalListener,
+    Snapshot, Verdict, Wake, optional_objects,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};
@@ -22,11 +22,16 @@ const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
+    deadlocks: DeadlockHandling::Unseen,
+    rates: false,
+    no_rates_because: "it has locks alone",
     wake: Wake::Push,
     survives: &[],
     replicas: false,
     drift_percent: 0,
     lacks_because: "",
+    lacks_jobs_because: "it is a store for schedules",
 };
 
 pub(crate) struct Store {
@@ -106,11 +111,14 @@ impl Engine for Store {
 
     optional_objects!(self:
         cells => None,
+        jobs => None,
+        rates => None,
         fence_floor => None,
         replication => None,
         partitions => None,
         diagnostics => None,
         ownership_proof => None,
+        deadlocks => None,
         local => None,
     );
 }

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "an allocator cannot be written without it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -18,6 +18,21 @@ pub(crate) fn grown_by<T>(work: impl FnOnce() -> T) -> (T, i64) {
     let output = work();
     ON.store(false, Ordering::SeqCst);
     (output, LIVE.load(Ordering::SeqCst))
+}
+
+/// How many allocations there were since counting began, on all threads together.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// Begins to count allocations.
+pub(crate) fn start_counting() -> u64 {
+    ON.store(true, Ordering::SeqCst);
+    MADE.load(Ordering::SeqCst)
+}
+
+/// Ends counting. Returns how many allocations were made since it began with `before`.
+pub(crate) fn stop_counting(before: u64) -> u64 {
+    ON.store(false, Ordering::SeqCst);
+    MADE.load(Ordering::SeqCst) - before
 }
 
 /// The system's allocator, with a counter beside it.
@@ -53,6 +68,7 @@ unsafe impl GlobalAlloc for Counting {
 
 fn count(more: usize, less: usize) {
     if ON.load(Ordering::Relaxed) {
+        MADE.fetch_add(u64::from(more > 0), Ordering::Relaxed);
         // No allocation is larger than `isize::MAX`, so neither number wraps.
         LIVE.fetch_add(more.cast_signed() as i64, Ordering::Relaxed);
         LIVE.fetch_sub(less.cast_signed() as i64, Ordering::Relaxed);

@@ -34,9 +34,12 @@ use crate::run::{Bench, Run, Store};
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
         tenure-bench memory --quick --json\n  \
+        tenure-bench order\n  \
         tenure-bench postgres\n  \
+        tenure-bench rates\n  \
         tenure-bench redis\n  \
-        tenure-bench redlock"
+        tenure-bench redlock\n  \
+        tenure-bench updates"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -60,12 +63,18 @@ enum Engine {
     Looking(Options),
     /// The memory engine, in this process
     Memory(Options),
+    /// The order checker: what it adds to a lock, in this process
+    Order(Options),
     /// The PostgreSQL engine on servers of its own, beside what is written by hand
     Postgres(Options),
+    /// Rates, beside a bare GCRA script, a bare upsert function, a lock and `governor`
+    Rates(Options),
     /// The Redis engine on a server of its own, beside what is written by hand and `rslock`
     Redis(Options),
     /// The quorum engine on nodes of its own, beside what is written by hand and `rslock`
     Redlock(Options),
+    /// Updates of cells without a lock, beside get and put and a naive loop
+    Updates(Options),
     /// What other processes of a benchmark do
     #[command(subcommand, hide = true)]
     Worker(Worker),
@@ -96,8 +105,11 @@ fn main() -> ExitCode {
         Engine::Etcd(options) => measure(&options, Store::Remote, engines::etcd::benches()),
         Engine::Worker(worker) => worker.work().map_err(|error| error.to_string()),
         Engine::Memory(options) => measure(&options, Store::Local, engines::memory::benches()),
+        Engine::Order(options) => measure(&options, Store::Local, benches::order::benches()),
         Engine::Postgres(options) => measure(&options, Store::Remote, engines::postgres::benches()),
         Engine::Redis(options) => measure(&options, Store::Remote, engines::redis::benches()),
+        Engine::Rates(options) => measure(&options, Store::Remote, benches::rates::benches()),
+        Engine::Updates(options) => measure(&options, Store::Remote, benches::updates::benches()),
         Engine::Redlock(options) => measure(&options, Store::Remote, engines::redlock::benches()),
     };
     match done {

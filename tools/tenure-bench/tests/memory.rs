@@ -78,3 +78,20 @@ fn a_name_that_is_no_benchmark_gets_the_list_of_those_that_are() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("\"speed\"") && stderr.contains("handoff_1024"), "{stderr}");
 }
+
+#[test]
+fn the_order_checker_adds_no_allocation_and_no_call_for_what_is_known() {
+    let figures = figures(&bench(&["order", "--quick", "--json"]));
+    let names: Vec<_> = figures.iter().map(|figure| figure["bench"].as_str().unwrap()).collect();
+    let expected = [
+        "known_edge_allocations",
+        "known_edge_store_calls",
+        "pair_with_checker",
+        "nested_pair_with_checker",
+        "new_edge_100k",
+    ];
+    assert_eq!(names, expected);
+    for figure in &figures[..2] {
+        assert_eq!(figure["value"], 0.0, "{figure}");
+    }
+}

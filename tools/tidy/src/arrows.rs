@@ -16,12 +16,25 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("time", &["sync", "limits"]),
     ("contract", &["time", "sync", "limits"]),
     ("ledger", &["contract", "time", "limits", "seeded"]),
+    ("deadlock", &["contract", "limits"]),
     ("engine", &["contract", "ledger", "time", "sync", "process", "limits"]),
-    ("session", &["contract", "time", "sync", "process", "limits", "seeded"]),
-    ("primitives", &["session", "contract", "engine", "time", "limits"]),
+    ("session", &["contract", "deadlock", "time", "sync", "process", "limits", "seeded"]),
+    ("order", &["contract", "time", "sync", "process", "limits"]),
+    ("primitives", &["session", "contract", "deadlock", "order", "engine", "time", "limits"]),
     (
         "conformance",
-        &["primitives", "session", "engine", "ledger", "contract", "time", "limits", "seeded"],
+        &[
+            "primitives",
+            "session",
+            "engine",
+            "ledger",
+            "deadlock",
+            "order",
+            "contract",
+            "time",
+            "limits",
+            "seeded",
+        ],
     ),
 ];
 

@@ -4,8 +4,12 @@ use crate::is_test_file;
 use crate::source::{Function, code_only, functions, line_of, without_tests, words};
 
 /// The crates whose API is documented for users.
-const LIBRARIES: [&str; 3] =
-    ["crates/tenure/src/", "crates/tenure-fence/src/", "crates/tenure-postgres/src/"];
+const LIBRARIES: [&str; 4] = [
+    "crates/tenure/src/",
+    "crates/tenure-fence/src/",
+    "crates/tenure-postgres/src/",
+    "crates/tenure-rate/src/",
+];
 
 /// Complains about public async functions whose docs lack `# Cancel safety`, or `# Errors` where
 /// they return a `Result`.

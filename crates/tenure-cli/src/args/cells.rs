@@ -1,5 +1,6 @@
 //! The arguments of `tenure cells`: versioned values beside the locks.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +42,23 @@ Prints the new version. Exit codes: 0 written; 1 the condition does not hold, an
 written; 69 the store cannot be reached."
     )]
     Put(CellPutArgs),
+    /// Replace the value of a cell by what a command makes of it
+    #[command(
+        help_template = HELP,
+        override_usage = "tenure cells update [OPTIONS] <NAME> -- <CMD>...",
+        before_help = "\
+Examples:
+  tenure cells update visits -- sh -c 'read n; echo $((n + 1))'
+  tenure cells update hosts -- sh -c 'cat; echo host-7'
+  tenure cells update settings --wait 5s -- jq '.mail = true'",
+        after_help = "\
+The command gets the value on standard input (nothing if there is none) and prints the new one. It
+may run several times, if others write in between, and must do nothing else. Prints the new version.
+
+Exit codes: 0 written; 75 others wrote in between each time; 69 the store cannot be reached; that of
+the command if it fails, and nothing was written; 126 it cannot be executed; 127 it was not found."
+    )]
+    Update(CellUpdateArgs),
     /// Remove a cell. Exit code 1 if its condition does not hold
     #[command(
         help_template = HELP,
@@ -99,6 +117,19 @@ pub(crate) struct CellPutArgs {
     /// Forget the value after this long
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
+}
+
+/// `tenure cells update`.
+#[derive(Args, Debug)]
+pub(crate) struct CellUpdateArgs {
+    /// The cell
+    pub(crate) name: String,
+    /// Give up after this long [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// The command
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// `tenure cells rm`.

@@ -52,6 +52,9 @@ pub(crate) struct LockArgs {
     /// A label shown in `ls`, `show` and error messages [default: the command's name]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+    /// Who gives way in a deadlock: the lowest is refused, from -100 to 100
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) victim_priority: i8,
     /// The exit code if the lock is not obtained
     #[arg(short = 'E', long, value_name = "N", default_value_t = 75)]
     pub(crate) conflict_exit_code: u8,

@@ -89,6 +89,42 @@ pub(crate) struct WatchArgs {
     pub(crate) long: Option<Duration>,
 }
 
+/// `tenure graph`.
+#[derive(Args, Debug)]
+pub(crate) struct GraphArgs {
+    /// Only what is connected with this lock
+    pub(crate) name: Option<String>,
+    /// In which form
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: GraphFormat,
+    /// Exit with 1 if there is a deadlock
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
+/// The form of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GraphFormat {
+    /// Deadlocks as sentences, then trees of waiters
+    Text,
+    /// For Graphviz
+    Dot,
+    /// For Mermaid
+    Mermaid,
+    /// Nodes, edges and deadlocks
+    Json,
+    /// A drawing
+    Svg,
+}
+
+/// `tenure deadlocks`.
+#[derive(Args, Debug)]
+pub(crate) struct DeadlocksArgs {
+    /// Print every new one, until a signal comes
+    #[arg(long)]
+    pub(crate) watch: bool,
+}
+
 /// `tenure sessions`.
 #[derive(Args, Debug)]
 pub(crate) struct SessionsArgs {

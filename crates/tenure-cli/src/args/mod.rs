@@ -1,23 +1,31 @@
 //! The words of every command, and their help. Knows words, not what they do.
 
 mod cells;
+mod jobs;
 mod lock;
 mod looking;
+mod order;
+mod rate;
 mod shared;
 mod values;
 
 use clap::{Parser, Subcommand};
 
 pub(crate) use self::cells::{
-    CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellWatchArgs, CellsArgs,
-    CellsCommand,
+    CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellUpdateArgs, CellWatchArgs,
+    CellsArgs, CellsCommand,
+};
+pub(crate) use self::jobs::{
+    JobArgs, JobListArgs, JobsArgs, JobsCommand, KeyArg, PushArgs, QueueSetArgs, StateArg, WorkArgs,
 };
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{
-    ForceReleaseArgs, KindArg, LeaderArgs, LsArgs, ManArgs, MigrateArgs, RaiseFencesArgs,
-    SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
+    DeadlocksArgs, ForceReleaseArgs, GraphArgs, GraphFormat, KindArg, LeaderArgs, LsArgs, ManArgs,
+    MigrateArgs, RaiseFencesArgs, SessionsArgs, ShowArgs, SortArg, WaitArgs, WatchArgs,
 };
-pub(crate) use self::shared::{ColorArg, OutputArg, Shared};
+pub(crate) use self::order::{OrderArgs, OrderCommand, OrderFiles, OrderForm};
+pub(crate) use self::rate::RateArgs;
+pub(crate) use self::shared::{ColorArg, DeadlocksMode, OutputArg, Shared};
 
 /// Examples first: most readers look for the line they can copy.
 pub(crate) const HELP: &str = "\
@@ -72,10 +80,10 @@ Examples:
   tenure run reports -c 'make reports | tee log'    through /bin/sh
   tenure run --elect scheduler -- ./scheduler       whenever it leads, one on all hosts",
         after_help = "\
-Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) the lock was not obtained
-and the command never ran; 69 the store cannot be reached; 123 the lock was lost and the command
-was stopped; 124 --max-hold passed; 125 tenure itself failed; 126 the command cannot be executed;
-127 it was not found.
+Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) the lock was not obtained,
+or refused to break a deadlock, and the command never ran; 69 the store cannot be reached; 123 the
+lock was lost and the command was stopped; 124 --max-hold passed; 125 tenure itself failed; 126 the
+command cannot be executed; 127 it was not found.
 
 The command finds TENURE_NAME, TENURE_FENCE, TENURE_MODE, TENURE_NAMESPACE, TENURE_LEASE_ID,
 TENURE_LEASE_MS, TENURE_HELD and TENURE_OWNER in its environment. A `tenure run` inside it may
@@ -179,6 +187,32 @@ Built from repeated inspection: a lock that is acquired and released between two
 not seen. The locks themselves pay nothing for it."
     )]
     Watch(WatchArgs),
+    /// Draw who waits for whom, deadlocks first
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure graph
+  tenure graph account:1                      what is connected with one lock
+  tenure graph --format dot | dot -Tpng > waits.png
+  tenure graph --check || echo 'a deadlock'",
+        after_help = "\
+Exit codes: 0; with --check 1 if there is a deadlock; 69 the store cannot be reached."
+    )]
+    Graph(GraphArgs),
+    /// Print deadlocks: owners that hold locks and wait for each other for ever
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure deadlocks
+  tenure deadlocks --json
+  tenure deadlocks --watch",
+        after_help = "\
+Refuses nothing. The sessions that wait break a deadlock themselves, after about a second, where
+the engine can (`tenure promises`). Exit codes: 0 there is none; 1 there is one."
+    )]
+    Deadlocks(DeadlocksArgs),
     /// List the processes that hold or wait, and for what
     #[command(
         help_template = HELP,
@@ -207,6 +241,99 @@ that does not hold.",
         disable_help_subcommand = true
     )]
     Cells(CellsArgs),
+    /// Show, export, check, compare and draw the order in which services take locks
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure order show                       the order that services have learned
+  tenure order export > billing.order     after a test run with TENURE_ORDER=warn
+  tenure order check *.order              exit code 1 if they can deadlock together
+  tenure order check *.order --declared order.txt --silenced order.silenced
+  tenure order diff old.order new.order
+  tenure order graph --format mermaid",
+        after_help = "\
+Without files, the edges are those that services have written to the store: see --order. A file
+of a declared order has one class of names per line, the first to be taken first. A file of
+silenced edges has lines of the form `held -> acquired : reason`.",
+        subcommand_required = true,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Order(OrderArgs),
+    /// Add a job to a queue, and print its number
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure push mail 'to: ann@example.org'
+  tenure push mail < message.json                     from standard input
+  tenure push mail --priority 9 --in 10m urgent
+  tenure push report --key monthly --unique done ''   at most one until it is done
+  tenure push sync --lane host-7 full                 one at a time in that lane
+  printf 'a\nb\n' | tenure push mail --lines          a job for each line",
+        after_help = "\
+When it exits, the job is as durable as the store. Exit codes: 0 added; 1 a job with the key is
+there already: its number is printed, and nothing was added; 69 the store cannot be reached."
+    )]
+    Push(PushArgs),
+    /// Run a command for each job of a queue
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure work mail --slots 4 -- ./send-mail
+  tenure work mail --drain -- sh -c 'cat; echo job $TENURE_JOB attempt $TENURE_ATTEMPT'",
+        after_help = "\
+The command gets the payload on standard input, and TENURE_QUEUE, TENURE_JOB, TENURE_ATTEMPT and
+TENURE_FENCE in its environment. Its exit code says what became of the job: 0 done; 75 later, which
+does not count as an attempt; any other has failed, and is tried again after a pause until its
+attempts are used up.
+
+If the worker dies, is stopped, or loses the store for a lease, the command and all it has started
+are killed before the job can go to another worker. INT, TERM and HUP stop the worker: commands that
+run have --grace to finish, the rest is given back.
+
+Exit codes: 0 stopped by a signal or --drain; 69 the store cannot be reached."
+    )]
+    Work(WorkArgs),
+    /// Show and change the jobs of queues
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure jobs queues
+  tenure jobs list mail
+  tenure jobs show mail 17
+  tenure jobs dead mail
+  tenure jobs retry mail 17",
+        after_help = "Exit code 1 means no: no such job, or one in another state.",
+        subcommand_required = true,
+        arg_required_else_help = true,
+        disable_help_subcommand = true
+    )]
+    Jobs(JobsArgs),
+    /// Take permits of a rate: at most so many in every window of time
+    #[command(
+        help_template = HELP,
+        override_usage = "tenure rate [OPTIONS] <NAME> --limit <N/DUR> [-- <CMD>...]",
+        before_help = "\
+Examples:
+  tenure rate api --limit 100/1s || echo 'too many'
+  tenure rate mail --limit 10/1m --limit 500/1day --wait 2m -- ./send-mail
+  tenure rate tokens --limit 100000/1m --cost 1200 --json
+  tenure rate api --limit 100/1s --peek             how many are left
+  tenure rate api --reset                           forget what was taken",
+        after_help = "\
+A limit holds in every window of its length, across all processes and hosts that use the store.
+All limits are checked and counted in one step. With --wait the permits are reserved for the
+earliest instant at which they fit, in the order of the requests.
+
+Exit codes: 0 taken, or that of the command; 75 refused, and nothing was taken: how long to wait is
+said in words and, with --json, as retry_after_ms; 1 the rate is in use with other windows; 69 the
+store cannot be reached; 126 the command cannot be executed; 127 it was not found."
+    )]
+    Rate(RateArgs),
     /// Release by force exactly one grant; its holder learns the reason
     #[command(
         help_template = HELP,
@@ -267,7 +394,9 @@ queue         first come, first served across processes
 read-write    many readers or one writer
 semaphores    several permits
 sets          several names in one atomic step
+jobs          queues of jobs: tenure push, tenure work
 wake          push: the store tells a waiter; poll: the waiter asks again
+deadlocks     broken: one wait is refused; reported: none is; unseen: not looked for
 survives      what a held lock survives
 drift         how much clocks may drift apart, in percent of the lease"
     )]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use tenure::OrderMode;
 
 use super::values::duration;
 
@@ -42,6 +44,15 @@ pub(crate) struct Shared {
     #[arg(long, global = true, value_name = "DUR", value_parser = duration)]
     #[arg(help_heading = "Store")]
     pub(crate) close_timeout: Option<Duration>,
+    /// What to do about deadlocks [default: break]
+    #[arg(long, global = true, value_name = "MODE", value_enum, env = "TENURE_DEADLOCKS")]
+    #[arg(hide_env_values = true, help_heading = "Store")]
+    pub(crate) deadlocks: Option<DeadlocksMode>,
+    /// What to do about a lock that is taken against the order of locks: off, warn or deny
+    /// [default: off]
+    #[arg(long, global = true, value_name = "MODE", env = "TENURE_ORDER")]
+    #[arg(hide_env_values = true, help_heading = "Store")]
+    pub(crate) order: Option<OrderMode>,
     /// How answers are shown [default: table]
     #[arg(short, long, global = true, value_name = "FORM", value_enum)]
     #[arg(help_heading = "Output")]
@@ -59,6 +70,17 @@ pub(crate) struct Shared {
     /// Say more: how long it waited, which store
     #[arg(short, long, global = true, help_heading = "Output")]
     pub(crate) verbose: bool,
+}
+
+/// What is done about deadlocks.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
+pub(crate) enum DeadlocksMode {
+    /// Nothing
+    Off,
+    /// They are reported; no wait of this command is refused
+    Observe,
+    /// One wait of each is refused, where the store can do that safely
+    Break,
 }
 
 /// How answers are shown.

@@ -14,7 +14,7 @@ use tenure::contract::{
     About, Claim, ClaimId, Confirmed, Engine, Grant, Label, Patience as Waits, Refusal, Release,
     Renewed, Verb, Verdict, short,
 };
-use tenure::{Effect, Error, ErrorKind, Fence, HolderView, Owner, Query};
+use tenure::{Conduct, Effect, Error, ErrorKind, Fence, HolderView, Owner, Query};
 
 use crate::args::{AcquireArgs, OutputArg};
 use crate::asking::{Asking, taken, trouble};
@@ -121,6 +121,7 @@ fn detached(settings: &Settings, wanted: &Wanted, owner: &Owner) -> Result<Claim
             pid: getppid().as_raw().unsigned_abs(),
             place: None,
             label: wanted.label.as_deref().map(Label::try_from).transpose()?,
+            conduct: Conduct::default(),
         },
     })
 }

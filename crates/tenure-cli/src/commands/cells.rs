@@ -1,16 +1,18 @@
 //! `tenure cells`: versioned values beside the locks, read, written, listed and watched.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
+use std::process::Stdio;
 use std::time::{Instant, SystemTime};
 
 use tenure::{
-    CellRange, Error, Expect, Fence, Name, Pattern, Put, PutVerdict, Tenure, Version, WriteId,
-    limits,
+    CellRange, Error, ErrorKind, Expect, Fence, Name, Pattern, Put, PutVerdict, Tenure, Version,
+    WriteId, limits,
 };
 
 use crate::args::{
-    CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellWatchArgs, CellsArgs,
-    CellsCommand, OutputArg,
+    CellCondition, CellGetArgs, CellLsArgs, CellPutArgs, CellRmArgs, CellUpdateArgs, CellWatchArgs,
+    CellsArgs, CellsCommand, OutputArg,
 };
 use crate::failure::{self, Failure};
 use crate::output::{self, CellEvent, CellRow};
@@ -26,6 +28,7 @@ pub(super) fn run(
     match &args.command {
         CellsCommand::Get(args) => get(settings, args, form, out),
         CellsCommand::Put(args) => put(settings, args, form, out),
+        CellsCommand::Update(args) => update(settings, args, form, out),
         CellsCommand::Rm(args) => remove(settings, args, form, out),
         CellsCommand::Ls(args) => list(settings, args, form, out),
         CellsCommand::Watch(args) => watch(settings, args, form, out),
@@ -91,6 +94,71 @@ fn value(args: &CellPutArgs) -> Result<Vec<u8>, Failure> {
         read.map_err(|error| unreadable("standard input", error))?;
     }
     Ok(value)
+}
+
+fn update(
+    settings: &Settings,
+    args: &CellUpdateArgs,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let name = Name::try_from(args.name.as_str())?;
+    // Why the command failed: the update ends with an error, but the exit code is the command's.
+    let mut failed: Option<Failure> = None;
+    let updated = settings.session(|tenure| {
+        let cell = tenure.cell(&args.name)?;
+        let cell = args.wait.map_or(cell.clone(), |wait| cell.timeout(wait));
+        let update = cell.update_async(|old| {
+            let new = filter(&args.command, &old.unwrap_or_default()).map_err(|why| {
+                let error = Error::new(ErrorKind::Conflict, why.message.clone());
+                failed = Some(why);
+                error
+            });
+            std::future::ready(new.map(Some))
+        });
+        Ok(tenure::block_on(update))
+    })?;
+    match (updated, failed) {
+        (_, Some(why)) => Err(why),
+        (Ok(updated), None) => {
+            let version = updated.version.unwrap_or(Version(0));
+            written(&name, Expect::Anything, PutVerdict::Done(version), form, out)
+        }
+        (Err(error), None) => {
+            let taken = matches!(error.kind(), ErrorKind::Conflict | ErrorKind::TimedOut);
+            let why = Failure::from(error);
+            Err(if taken { Failure::new(failure::NOT_OBTAINED, why.message) } else { why })
+        }
+    }
+}
+
+/// Runs a command with this standard input. Returns what it prints.
+fn filter(command: &[OsString], input: &[u8]) -> Result<Vec<u8>, Failure> {
+    let (program, arguments) = command.split_first().ok_or_else(|| Failure::usage("no command"))?;
+    let shown = program.display();
+    let mut command = std::process::Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| {
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        let code = if missing { failure::NOT_FOUND } else { failure::NOT_EXECUTABLE };
+        Failure::new(code, format!("{shown}: {error}"))
+    })?;
+    let unread = |error: io::Error| Failure::new(failure::NO, format!("{shown}: {error}"));
+    let mut stdin = child.stdin.take();
+    let output = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // A command that does not read its input to the end is as good as one that does.
+            let _ = stdin.as_mut().map(|stdin| stdin.write_all(input));
+        });
+        child.wait_with_output()
+    });
+    let output = output.map_err(unread)?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let code = output.status.code().and_then(|code| u8::try_from(code).ok());
+    let why = format!("not written: {shown} failed: {}", output.status);
+    Err(Failure::new(code.unwrap_or(failure::NO), why))
 }
 
 fn remove(

@@ -5,15 +5,19 @@ mod acquire;
 mod cells;
 mod doctor;
 mod force_release;
+mod graph;
 mod handles;
 mod hold;
+mod jobs;
 mod leader;
 mod looking;
 mod migrate;
+mod order;
 mod paper;
 mod presets;
 mod promises;
 mod raise_fences;
+mod rate;
 mod waiting;
 mod watch;
 
@@ -60,9 +64,15 @@ pub(crate) fn run(shared: &Shared, command: &Command, out: &mut impl Write) -> R
         Command::Release(args) => handles::release(settings, &args.handle, shared, out),
         Command::Wait(args) => waiting::run(&settings, args),
         Command::Cells(args) => cells::run(&settings, args, form, out),
+        Command::Push(args) => jobs::push(&settings, args, form, out),
+        Command::Jobs(args) => jobs::run(&settings, args, form, out),
+        Command::Order(args) => order::run(&settings, args, form, out),
+        Command::Rate(args) => rate::run(&settings, args, form, out),
         Command::Presets => presets::show(&config, form, out),
         Command::Ls(args) => looking::ls(&settings, args, form, out),
         Command::Show(args) => looking::show(&settings, args, form, out),
+        Command::Graph(args) => graph::graph(&settings, args, form, out),
+        Command::Deadlocks(args) => graph::deadlocks(&settings, args, form, out),
         Command::Sessions(args) => looking::sessions(&settings, args, form, out),
         Command::Leader(args) => leader::run(&settings, args, form, out),
         Command::Watch(args) => watch::run(&settings, args, form, out),

@@ -39,6 +39,12 @@ struct Row<'a> {
     counting: bool,
     atomic_sets: bool,
     cells: bool,
+    jobs: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    lacks_jobs_because: &'a str,
+    deadlocks: String,
+    rates: bool,
+    no_rates_because: &'a str,
     wake: String,
     survives: Vec<String>,
     replicas: bool,
@@ -57,6 +63,11 @@ impl<'a> Row<'a> {
             counting: promises.counting,
             atomic_sets: promises.atomic_sets,
             cells: promises.cells,
+            jobs: promises.jobs,
+            lacks_jobs_because: promises.lacks_jobs_because,
+            deadlocks: word(promises.deadlocks),
+            rates: promises.rates,
+            no_rates_because: promises.no_rates_because,
             wake: word(promises.wake),
             survives: promises.survives.iter().map(word).collect(),
             replicas: promises.replicas,
@@ -76,6 +87,9 @@ impl<'a> Row<'a> {
             answer(self.sharing),
             answer(self.counting),
             answer(self.atomic_sets),
+            answer(self.jobs),
+            self.deadlocks.clone(),
+            answer(self.rates),
             self.wake.clone(),
             survives,
             answer(self.replicas),
@@ -84,13 +98,16 @@ impl<'a> Row<'a> {
     }
 }
 
-const HEAD: [&str; 10] = [
+const HEAD: [&str; 13] = [
     "engine",
     "fencing",
     "queue",
     "read-write",
     "semaphores",
     "sets",
+    "jobs",
+    "deadlocks",
+    "rates",
     "wake",
     "survives",
     "replicas",
@@ -124,6 +141,11 @@ fn table(rows: &[Row<'_>]) -> String {
     for Row { engine, fencing_rests_on, .. } in rows {
         let width = widths[0];
         text.extend(["  ", &format!("{engine:<width$}"), "  ", fencing_rests_on, "\n"]);
+    }
+    text.push_str("\nWithout rates:\n");
+    for Row { engine, no_rates_because, .. } in rows.iter().filter(|row| !row.rates) {
+        let width = widths[0];
+        text.extend(["  ", &format!("{engine:<width$}"), "  ", no_rates_because, "\n"]);
     }
     text.push_str(REPLICAS);
     text

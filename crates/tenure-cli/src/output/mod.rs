@@ -1,6 +1,7 @@
 //! How answers are shown: columns for people, tabs or JSON for programs. Knows forms, not answers.
 
 mod cells;
+mod jobs;
 mod views;
 
 use std::io::{self, Write};
@@ -10,6 +11,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 pub(crate) use self::cells::{CellEvent, CellRow, hex};
+pub(crate) use self::jobs::{JobRow, QueueRow};
 pub(crate) use self::views::{About, HolderRow, LockRow, SessionRow, kind_of, millis};
 use crate::args::OutputArg;
 

@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use tenure::{Error, LockStatus, Owner};
 
 use super::front::environment;
+use super::nesting;
 use super::words::Request;
 use crate::failure::{self, Failure};
 use crate::wanted::Kind;
@@ -114,7 +115,10 @@ pub(super) fn words(
         ("TENURE_LEASE_MS", wanted.lease.as_millis().to_string()),
         (HELD, names.join("\n")),
         ("TENURE_OWNER", owner.to_env_value()),
+        nesting::for_child(wanted.waiting_parents),
     ];
+    // The order checker of a nested command counts what is held here.
+    words.extend(owner.held_env_value().map(|held| ("TENURE_ORDER_HELD", held)));
     if wanted.kind == Kind::Leader {
         words.push(("TENURE_TERM", held.fence()?.to_string()));
     }

@@ -94,6 +94,7 @@ pub(super) struct Job<'a> {
 impl Guardian<'_> {
     fn run(&self, command: &[OsString], stdin: &OwnedFd) -> Result<u8, Failure> {
         let owner = Owner::from_env()?.unwrap_or_else(Owner::new);
+        let owner = owner.with_waiting_parents(self.request.wanted.waiting_parents);
         let settings = &self.request.settings;
         let began = Instant::now();
         let hear = || self.hear();

@@ -17,8 +17,9 @@ mod elect;
 mod front;
 mod guardian;
 mod margins;
+mod nesting;
 mod supervise;
-mod tree;
+pub(crate) mod tree;
 mod words;
 
 use std::ffi::OsString;
@@ -45,6 +46,7 @@ pub(crate) fn run(shared: &Shared, args: &RunArgs) -> Result<u8, Failure> {
         None => args.command.clone(),
     };
     wanted.label = wanted.label.or_else(|| label_of(args));
+    wanted.waiting_parents = nesting::waiting_parents();
     let rules = Rules {
         on_lost: args.on_lost,
         signal: args.signal as i32,

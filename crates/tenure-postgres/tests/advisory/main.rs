@@ -12,3 +12,4 @@ mod pooler;
 mod rows;
 mod session;
 mod transaction;
+mod versioned;

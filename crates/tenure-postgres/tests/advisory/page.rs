@@ -6,8 +6,8 @@ use std::time::Duration;
 use servers::Postgres;
 use tenure::Tenure;
 use tenure_postgres::advisory::{Advisory, InTransaction, Session};
-use tenure_postgres::{FencedTable, lock_rows};
-use tokio_postgres::Client;
+use tenure_postgres::{FencedTable, VersionedTable, lock_rows, retrying};
+use tokio_postgres::{Client, IsolationLevel, Transaction};
 
 use crate::host::client;
 
@@ -59,6 +59,21 @@ async fn in_order(client: &mut Client, from: i64, to: i64) -> Result<(), Box<dyn
     Ok(())
 }
 
+type Failure = Box<dyn Error + Send + Sync>;
+
+async fn without_a_lock(client: &mut Client) -> Result<(), Failure> {
+    let accounts = VersionedTable::new("account", "id");
+    client.batch_execute(&accounts.trigger_sql()).await?; // once
+    let work = async |transaction: &Transaction<'_>| -> Result<(), Failure> {
+        let Some(read) = accounts.read(transaction, &17_i64).await? else { return Ok(()) };
+        let balance: i64 = read.row.get("balance");
+        let new = balance - 100;
+        accounts.update(transaction, "balance = $1", &[&new], &17_i64, read.version).await?;
+        Ok(())
+    };
+    retrying(client, IsolationLevel::Serializable, work).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_programs_of_the_page_run() {
     let server = Postgres::start();
@@ -73,12 +88,14 @@ async fn the_programs_of_the_page_run() {
     with_fences(&tenure, &mut client).await.unwrap();
     in_order(&mut client, 17, 4).await.unwrap();
     assert_eq!(server.done("SELECT balance FROM account WHERE id = 17").trim(), "400");
+    without_a_lock(&mut client).await.unwrap();
+    assert_eq!(server.done("SELECT balance FROM account WHERE id = 17").trim(), "300");
 }
 
 #[test]
 fn each_program_of_the_page_is_one_of_these() {
     let programs: Vec<_> = PAGE.split("```rust\n").skip(1).collect();
-    assert_eq!(programs.len(), 5);
+    assert_eq!(programs.len(), 6);
     for program in programs {
         let (program, _) = program.split_once("```").expect("its end");
         // The imports stand at the top here; that they suffice, the doctests of the page show.

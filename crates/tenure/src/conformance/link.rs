@@ -11,11 +11,13 @@ use std::task::{Poll, Waker};
 
 use super::cell_link::WatchFilters;
 use super::gate::RequestGate;
+use super::rate_link::rates_of;
 use super::world::cells_of;
 use crate::contract::{
-    Batch, Cells, Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
-    FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query,
-    Release, Released, Renewed, Replication, SessionId, Signal, SignalListener, Snapshot, Verdict,
+    Batch, Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Error, ErrorKind, Evicted,
+    Eviction, FenceFloor, InlineWait, Jobs, LocalSessions, OwnershipProof, Partitions, Pending,
+    Promises, Query, Rates, Release, Released, Renewed, Replication, SessionId, Signal,
+    SignalListener, Snapshot, Take, Verdict,
 };
 
 /// What happens to one call or push.
@@ -86,6 +88,7 @@ struct Plan {
 pub(super) enum Copied {
     Claim(Arc<Claim>),
     Write(Batch),
+    Take(Take),
     Renew(Vec<ClaimRef>),
     Release(Vec<Release>),
 }
@@ -199,6 +202,9 @@ impl Link {
                 Some((_, Copied::Write(batch))) => {
                     drop(cells_of(&*self.inner).write(&batch).await);
                 }
+                Some((_, Copied::Take(take))) => {
+                    drop(rates_of(&*self.inner).take(&take).await);
+                }
                 Some((_, Copied::Renew(batch))) => drop(self.inner.renew(&batch).await),
                 Some((_, Copied::Release(batch))) => drop(self.inner.release(&batch).await),
                 None => break,
@@ -310,6 +316,14 @@ impl Engine for Link {
         self.inner.cells().map(|_| self as &dyn Cells)
     }
 
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.inner.jobs()
+    }
+
+    fn rates(&self) -> Option<&dyn Rates> {
+        self.inner.rates().map(|_| self as &dyn Rates)
+    }
+
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {
         self.inner.fence_floor()
     }
@@ -328,6 +342,10 @@ impl Engine for Link {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.inner.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.inner.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

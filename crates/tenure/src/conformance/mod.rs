@@ -32,6 +32,7 @@ pub mod paths;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod promises;
+mod rate_link;
 mod raw;
 #[cfg(feature = "redis")]
 mod redis;

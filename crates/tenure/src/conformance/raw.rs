@@ -164,7 +164,13 @@ impl Raw {
             lock_delay: ask.lock_delay,
             patience: ask.patience,
             replaces: ask.replaces,
-            about: About { host: "suite".into(), pid: 1, place: None, label: None },
+            about: About {
+                host: "suite".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: crate::contract::Conduct::default(),
+            },
         })
     }
 

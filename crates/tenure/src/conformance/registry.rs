@@ -8,7 +8,7 @@ use super::harness::Harness;
 use super::promises::sentence;
 use super::scenarios;
 use super::world::World;
-use crate::contract::{Promises, Wake};
+use crate::contract::{DeadlockHandling, Promises, Wake};
 
 /// What a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,14 +28,17 @@ pub enum ScenarioGroup {
     Waiting,
     Loss,
     Inspection,
+    Deadlocks,
     Cells,
+    Rates,
     Election,
+    Jobs,
     Hostile,
 }
 
 impl ScenarioGroup {
     /// All groups.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::Exclusion,
         Self::Expiry,
         Self::Fencing,
@@ -50,8 +53,11 @@ impl ScenarioGroup {
         Self::Waiting,
         Self::Loss,
         Self::Inspection,
+        Self::Deadlocks,
         Self::Cells,
+        Self::Rates,
         Self::Election,
+        Self::Jobs,
         Self::Hostile,
     ];
 }
@@ -93,8 +99,16 @@ pub enum Need {
     Push,
     /// Cells.
     Cells,
+    /// Queues of jobs.
+    Jobs,
+    /// Rates.
+    Rates,
+    /// No rates: a refusal with the reason.
+    NoRates,
     /// A floor of fences that can be raised.
     FenceFloor,
+    /// Verdicts on deadlocks.
+    Deadlocks,
 }
 
 impl Need {
@@ -108,7 +122,11 @@ impl Need {
             Self::AtomicSets => promises.atomic_sets,
             Self::Push => promises.wake == Wake::Push,
             Self::Cells => promises.cells,
+            Self::Jobs => promises.jobs,
+            Self::Rates => promises.rates,
+            Self::NoRates => !promises.rates,
             Self::FenceFloor => promises.fence_floor,
+            Self::Deadlocks => promises.deadlocks == DeadlockHandling::Broken,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::deadlock::Conduct;
 use super::error::{Error, ErrorKind};
 use super::ids::{ClaimId, OwnerId, SessionId};
 use super::name::{Name, deceives};
@@ -278,6 +279,8 @@ pub struct About {
     pub place: Option<Place>,
     /// A free label.
     pub label: Option<Label>,
+    /// How the deadlock detector treats the claim.
+    pub conduct: Conduct,
 }
 
 impl fmt::Display for About {

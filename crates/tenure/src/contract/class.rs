@@ -2,6 +2,8 @@
 //! counts or compares locks by kind (metrics, the order checker, pages) uses these classes, never
 //! names, of which there may be millions.
 
+use std::cell::RefCell;
+
 use super::inspect::Pattern;
 use super::name::Name;
 
@@ -50,14 +52,41 @@ impl NameClasses {
     #[must_use]
     pub fn class_of(&self, name: &Name) -> String {
         let shown = name.shown();
-        let template = self.templates.iter().find(|(_, pattern)| pattern.matches(&shown));
-        template.map_or_else(|| derived(&shown), |(text, _)| text.clone())
+        self.template(&shown).map_or_else(
+            || {
+                let mut class = String::with_capacity(shown.len());
+                derive_into(&mut class, &shown);
+                class
+            },
+            str::to_owned,
+        )
+    }
+
+    /// Passes the class of a name to `work`, without an allocation once this thread has made one
+    /// as long.
+    pub(crate) fn with_class<T>(&self, name: &Name, work: impl FnOnce(&str) -> T) -> T {
+        thread_local! {
+            static BUFFER: RefCell<String> = const { RefCell::new(String::new()) };
+        }
+        let shown = name.shown();
+        if let Some(template) = self.template(&shown) {
+            return work(template);
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.clear();
+            derive_into(buffer, &shown);
+            work(buffer)
+        })
+    }
+
+    fn template(&self, shown: &str) -> Option<&str> {
+        let found = self.templates.iter().find(|(_, pattern)| pattern.matches(shown));
+        found.map(|(text, _)| text.as_str())
     }
 }
 
-/// The class that the segments of a name tell.
-fn derived(text: &str) -> String {
-    let mut class = String::with_capacity(text.len());
+/// Appends the class that the segments of a name tell.
+fn derive_into(class: &mut String, text: &str) {
     let mut rest = text;
     while !rest.is_empty() {
         // A UUID contains separators, so it is looked for before the next segment is cut off.
@@ -65,7 +94,7 @@ fn derived(text: &str) -> String {
         let end = uuid.map_or_else(|| rest.find(is_separator).unwrap_or(rest.len()), str::len);
         let (segment, tail) = rest.split_at(end);
         if uuid.is_some() || is_generated(segment) {
-            push_star(&mut class);
+            push_star(class);
         } else {
             class.push_str(segment);
         }
@@ -73,7 +102,6 @@ fn derived(text: &str) -> String {
         class.extend(chars.next());
         rest = chars.as_str();
     }
-    class
 }
 
 /// Appends a `*`; if the segment before is one too, they merge.

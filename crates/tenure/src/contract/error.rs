@@ -33,6 +33,9 @@ pub enum ErrorKind {
     UpgradeConflict,
     /// These owners wait for each other, for ever; this wait was chosen to give way.
     Deadlock,
+    /// The lock would be acquired against the order of locks: its level is not below one that is
+    /// held, or it closes a cycle in the learned order. No wait began.
+    Order,
     /// The session, or the whole `Tenure`, was closed.
     Closed,
     /// The store did not answer, or not in time.
@@ -72,10 +75,16 @@ pub enum Verb {
     Inspect,
     /// Forced release.
     Evict,
+    /// Refusing a waiting claim to break a deadlock.
+    RefuseVictim,
     /// Raising the fences of a namespace.
     RaiseFences,
     /// Reading or writing a cell.
     Cell,
+    /// A queue of jobs.
+    Job,
+    /// Taking permits of a rate.
+    Rate,
 }
 
 /// An error that a person can act on.
@@ -388,8 +397,11 @@ impl fmt::Display for Verb {
             Self::Release => "release",
             Self::Inspect => "inspect",
             Self::Evict => "evict",
+            Self::RefuseVictim => "refuse victim",
             Self::RaiseFences => "raise fences",
             Self::Cell => "cell",
+            Self::Job => "job",
+            Self::Rate => "rate",
         })
     }
 }
@@ -428,6 +440,7 @@ mod tests {
             | K::Lost
             | K::UpgradeConflict
             | K::Deadlock
+            | K::Order
             | K::Closed
             | K::Unavailable
             | K::Unsupported
@@ -443,6 +456,7 @@ mod tests {
             (K::Lost, false),
             (K::UpgradeConflict, true),
             (K::Deadlock, true),
+            (K::Order, false),
             (K::Closed, false),
             (K::Unavailable, true),
             (K::Unsupported, false),
@@ -450,7 +464,8 @@ mod tests {
             (K::Conflict, false),
             (K::Corrupt, false),
         ];
-        let verbs = [Verb::Renew, Verb::Release, Verb::Inspect, Verb::Evict, Verb::Cell];
+        let locks = [Verb::Renew, Verb::Release, Verb::Inspect, Verb::Evict];
+        let verbs = locks.into_iter().chain([Verb::Cell, Verb::Job, Verb::Rate]);
         for (kind, transient) in kinds {
             known(kind);
             let error = |verb| Error::new(kind, "").during(verb);
@@ -460,7 +475,7 @@ mod tests {
             assert_eq!(error(Verb::Connect).may_start_over(), before, "{kind:?}");
             assert!(!error(Verb::Claim).while_holding().may_start_over(), "{kind:?}");
             assert!(!Error::new(kind, "").may_start_over(), "{kind:?}");
-            for verb in verbs {
+            for verb in verbs.clone() {
                 assert!(!error(verb).may_start_over(), "{kind:?} during {verb}");
             }
         }

@@ -3,7 +3,7 @@
 //! An engine is the code for one kind of store. It implements five verbs (claim, renew, release,
 //! inspect, evict) and pushes [`Signal`]s to the listener of a session. What it guarantees is
 //! stated in its [`Promises`]; what only some engines have is an optional object (`cells()`,
-//! `replication()`, ...).
+//! `jobs()`, ...).
 //!
 //! A refusal is a value; a failure is an [`Error`] that says whether the store may have acted.
 
@@ -11,14 +11,19 @@ mod batch;
 mod cells;
 mod claim;
 mod class;
+mod deadlock;
 mod doctor;
 mod error;
 mod ids;
 mod inspect;
+mod job_views;
+mod jobs;
 mod name;
+mod new_job;
 mod optional;
 mod ownership;
 mod promises;
+mod rates;
 mod verdict;
 mod watch;
 
@@ -37,6 +42,8 @@ pub use claim::{
     About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
 };
 pub use class::NameClasses;
+pub(crate) use deadlock::MARKER_KIND;
+pub use deadlock::{ClaimAt, Conduct, DeadlockCase, Deadlocks, VictimVerdict, concurrency_marker};
 pub use doctor::{Finding, Health};
 pub use error::{Effect, Error, ErrorKind, Verb};
 pub(crate) use ids::IdMap;
@@ -44,13 +51,23 @@ pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
 pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
 };
+pub use job_views::{AttemptError, JobFilter, JobView, QueueCounts};
+pub use jobs::{
+    AttemptReport, ClaimedJob, JobAttempt, JobChange, JobChanged, JobId, JobOutcome, JobState,
+    Jobs, Pushed, QueueSettings, Reported, Turn, TurnReply, worker_slot,
+};
+pub(crate) use name::deceives;
 pub use name::{Name, Namespace};
+pub use new_job::{BackOff, JobDue, KeyMode, Lane, NewJob, UniqueKey};
 pub(crate) use optional::optional_objects;
 pub use optional::{
     Diagnostics, FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Replication,
 };
 pub use ownership::Ownership;
-pub use promises::{Fencing, Promises, Survives, Wake};
+pub use promises::{DeadlockHandling, Fencing, Promises, Survives, Wake};
+pub use rates::{
+    RateLevel, RateLimit, RatePace, RateShape, Rates, Settle, Settled, Take, TakeReply, TakeVerdict,
+};
 pub use verdict::{
     Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Raised, Refusal, Released, Renewed,
     Signal, Verdict,
@@ -97,6 +114,11 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Versioned values beside the locks. Promised as [`Promises::cells`].
     fn cells(&self) -> Option<&dyn Cells>;
 
+    /// Queues of jobs. Promised as [`Promises::jobs`].
+    fn jobs(&self) -> Option<&dyn Jobs>;
+    /// Exact rate limits. Promised as [`Promises::rates`].
+    fn rates(&self) -> Option<&dyn Rates>;
+
     /// The floor under the namespace's fences. Promised as [`Promises::fence_floor`].
     fn fence_floor(&self) -> Option<&dyn FenceFloor>;
 
@@ -111,6 +133,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Transactions of the store in which a grant can be checked.
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof>;
+
+    /// Verdicts on deadlocks. Promised as [`Promises::deadlocks`].
+    fn deadlocks(&self) -> Option<&dyn Deadlocks>;
 
     /// Sessions that are processes of this host.
     fn local(&self) -> Option<&dyn LocalSessions>;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::error::{Error, ErrorKind};
+use super::ids::OwnerId;
 use crate::limits;
 
 /// The name of a lock: 1 to 255 bytes of UTF-8 without control characters.
@@ -54,6 +55,11 @@ impl Name {
         Err(Error::invalid(ErrorKind::InvalidName, what).on(name).with_help(help))
     }
 
+    /// The name of something that Tenure itself keeps for an owner.
+    pub(crate) fn reserved_for_owner(kind: &str, owner: OwnerId) -> Self {
+        Self(format!("{RESERVED}{kind}:{}", owner.to_hex()).into())
+    }
+
     /// The name as people see it: `@` stands for the first character of a reserved one.
     #[must_use]
     pub fn shown(&self) -> Cow<'_, str> {
@@ -73,6 +79,17 @@ impl Name {
     #[must_use]
     pub fn user_part(&self) -> &str {
         self.reserved_parts().map_or(&self.0, |(_, name)| name)
+    }
+
+    /// What all reserved names of a kind begin with.
+    #[allow(dead_code, reason = "for engines that a build may leave out")]
+    pub(crate) fn reserved_prefix(kind: &str) -> String {
+        format!("{RESERVED}{kind}:")
+    }
+
+    /// What a reserved name is for.
+    pub(crate) fn reserved_kind(&self) -> Option<&str> {
+        self.reserved_parts().map(|(kind, _)| kind)
     }
 
     fn reserved_parts(&self) -> Option<(&str, &str)> {

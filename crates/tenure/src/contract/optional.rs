@@ -91,6 +91,13 @@ macro_rules! optional_objects {
     (@ $engine:ident cells $object:expr) => {
         fn cells(&$engine) -> Option<&dyn $crate::contract::Cells> { $object }
     };
+    (@ $engine:ident jobs $object:expr) => {
+        fn jobs(&$engine) -> Option<&dyn $crate::contract::Jobs> { $object }
+    };
+
+    (@ $engine:ident rates $object:expr) => {
+        fn rates(&$engine) -> Option<&dyn $crate::contract::Rates> { $object }
+    };
     (@ $engine:ident fence_floor $object:expr) => {
         fn fence_floor(&$engine) -> Option<&dyn $crate::contract::FenceFloor> { $object }
     };
@@ -105,6 +112,9 @@ macro_rules! optional_objects {
     };
     (@ $engine:ident ownership_proof $object:expr) => {
         fn ownership_proof(&$engine) -> Option<&dyn $crate::contract::OwnershipProof> { $object }
+    };
+    (@ $engine:ident deadlocks $object:expr) => {
+        fn deadlocks(&$engine) -> Option<&dyn $crate::contract::Deadlocks> { $object }
     };
     (@ $engine:ident local $object:expr) => {
         fn local(&$engine) -> Option<&dyn $crate::contract::LocalSessions> { $object }

@@ -29,6 +29,14 @@ pub struct Promises {
     pub atomic_sets: bool,
     /// Cells: versioned values for what is not a lock.
     pub cells: bool,
+    /// Queues of jobs.
+    pub jobs: bool,
+    /// What is done about deadlocks.
+    pub deadlocks: DeadlockHandling,
+    /// Rates: exact limits for how much is done in how much time.
+    pub rates: bool,
+    /// Why it has no rates and which engine has; empty if it has them.
+    pub no_rates_because: &'static str,
     /// How a waiter learns that it was granted.
     pub wake: Wake,
     /// What a held lock survives.
@@ -39,6 +47,8 @@ pub struct Promises {
     pub drift_percent: u32,
     /// Why it does not promise the rest, in a few words for people; empty if nothing is missing.
     pub lacks_because: &'static str,
+    /// Why it has no queues of jobs, in a few words for people; empty if it has them.
+    pub lacks_jobs_because: &'static str,
 }
 
 impl Promises {
@@ -57,6 +67,24 @@ impl Promises {
         }
         Error::new(ErrorKind::Unsupported, text)
     }
+
+    /// The error for jobs of an engine that has none, with the reason.
+    #[must_use]
+    pub fn lacks_jobs(&self) -> Error {
+        let (engine, because) = (self.engine, self.lacks_jobs_because);
+        let text = format!("the {engine} engine has no queues of jobs: {because}");
+        Error::new(ErrorKind::Unsupported, text)
+            .with_help("use an engine that promises jobs: `tenure promises` lists them")
+    }
+}
+
+impl Promises {
+    /// The error for a rate at an engine that has none, with the reason.
+    #[must_use]
+    pub(crate) fn lacks_rates(&self) -> Error {
+        let text = format!("the {} engine does not promise rates", self.engine);
+        Error::new(ErrorKind::Unsupported, text).with_help(self.no_rates_because)
+    }
 }
 
 /// How far fences can be trusted to grow.
@@ -66,6 +94,17 @@ pub enum Fencing {
     Strict,
     /// Always while the store keeps its memory; after a loss of it as far as clocks agree.
     ClockBounded,
+}
+
+/// What is done about owners that wait for each other for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadlockHandling {
+    /// Found, and broken: the store compares the facts and refuses one wait in one atomic step.
+    Broken,
+    /// Found and reported: the store cannot compare all facts in one step, so no wait is refused.
+    Reported,
+    /// Not found: the store keeps no queue in which waits could be seen.
+    Unseen,
 }
 
 /// How a waiter learns that it was granted.

@@ -212,6 +212,11 @@ pub enum Signal {
     },
     /// Signals may have been missed: ask again about everything that waits.
     Resync,
+    /// There may be work in a queue of jobs, or a job of the session was cancelled.
+    Jobs {
+        /// Which queue.
+        queue: Name,
+    },
     /// What a claim waits for may be free: ask again after a short pause, unless that is due
     /// earlier anyway. Only a hint.
     Again {
@@ -235,6 +240,11 @@ pub enum Loss {
         /// The reason they gave.
         reason: Arc<str>,
     },
+    /// Its wait was refused to break a deadlock.
+    Deadlock {
+        /// The members of the deadlock, what each holds and waits for.
+        words: Arc<str>,
+    },
     /// It was held for as long as `max_hold` allows.
     MaxHold,
     /// The connection that it lived on has ended.
@@ -252,12 +262,36 @@ pub enum Loss {
     Forked,
 }
 
+/// Marks the reason of a tombstone or a signal as that of a deadlock. Reasons of forced releases
+/// have no control characters.
+const DEADLOCK_REASON: char = '\u{1}';
+
+impl Loss {
+    /// The loss for a reason as stores keep it with tombstones and signals.
+    #[must_use]
+    pub fn of_reason(reason: &str) -> Self {
+        let clean = |text: &str| text.chars().filter(|c| !c.is_control()).collect::<String>();
+        match reason.strip_prefix(DEADLOCK_REASON) {
+            Some(words) => Self::Deadlock { words: clean(words).into() },
+            None => Self::Evicted { reason: clean(reason).into() },
+        }
+    }
+
+    /// The reason that stores keep for a victim of a deadlock; [`of_reason`](Self::of_reason)
+    /// recognizes it.
+    #[must_use]
+    pub fn deadlock_reason(words: &str) -> Arc<str> {
+        format!("{DEADLOCK_REASON}{words}").into()
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("it could not be renewed before the lease ran out"),
             Self::Forgotten => f.write_str("the store no longer knows it"),
             Self::Evicted { reason } => write!(f, "it was released by force: {reason}"),
+            Self::Deadlock { words } => write!(f, "it was refused to break a deadlock: {words}"),
             Self::MaxHold => f.write_str("it was held for its max_hold"),
             Self::Disconnected => f.write_str("its connection has ended"),
             Self::Closed => f.write_str("the session was closed"),

@@ -4,7 +4,9 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Hold, Holders, Ledger, Line, Now, Shelf, Ticket};
-use crate::contract::{HolderView, Name, OwnerId, Page, Query, SlotView, Snapshot, WaiterView};
+use crate::contract::{
+    HolderView, Name, OwnerId, Page, Query, SlotView, Snapshot, WaiterView, concurrency_marker,
+};
 use crate::limits;
 
 #[allow(private_bounds, reason = "see `Ledger`")]
@@ -70,7 +72,7 @@ impl<S: Shelf> Ledger<S> {
                 }
                 self.touch(name, now);
                 let Some(slot) = self.shelf.peek(name) else { continue };
-                if slot.line.kin_of(owner).all(|ticket| ticket.claim.lineage.owner() != owner) {
+                if slot.line.kin_of(owner).next().is_none() {
                     // It came in, or died, when the slot was touched.
                     continue;
                 }
@@ -83,6 +85,14 @@ impl<S: Shelf> Ledger<S> {
                 slots.insert(name.clone());
             }
         }
+        for owner in seen {
+            // Its holders say that the owner has another flow of control.
+            let marker = concurrency_marker(owner);
+            self.touch(&marker, now);
+            if self.shelf.peek(&marker).is_some() {
+                slots.insert(marker);
+            }
+        }
         self.picture(slots, false, now)
     }
 
@@ -91,13 +101,16 @@ impl<S: Shelf> Ledger<S> {
         Snapshot { slots, more_after: None, truncated }
     }
 
-    /// The slots each owner waits for, those included where time has ended its wait.
+    /// The slots that each owner and its descendants wait for, those included where time has ended
+    /// the wait. An ancestor may do nothing until its descendant has ended.
     fn waits(&mut self) -> HashMap<OwnerId, BTreeSet<Name>> {
         let mut waits: HashMap<OwnerId, BTreeSet<Name>> = HashMap::new();
         for name in self.shelf.queued_names() {
             let Some(slot) = self.shelf.peek(&name) else { continue };
             for ticket in slot.line.iter() {
-                waits.entry(ticket.claim.lineage.owner()).or_default().insert(name.clone());
+                for owner in ticket.claim.lineage.all() {
+                    waits.entry(owner).or_default().insert(name.clone());
+                }
             }
         }
         waits

@@ -35,7 +35,7 @@ impl<S: Shelf> Ledger<S> {
         if self.remove(claim.id, &claim.parts, now) { Released::Done } else { Released::Gone }
     }
 
-    fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Now) {
+    pub(super) fn bury(&mut self, id: ClaimId, tomb: Tomb, now: Now) {
         if !seeded::on(Bug::NoTombstone) {
             self.shelf.bury(id, tomb, now.tick);
         }

@@ -50,7 +50,7 @@ impl<S: Shelf> Ledger<S> {
     fn epitaph(&mut self, claim: &ClaimRef, now: Now) -> Loss {
         let tomb = self.shelf.tomb(claim.id, now.tick);
         match tomb.and_then(|tomb| tomb.reason.clone()) {
-            Some(reason) => Loss::Evicted { reason },
+            Some(reason) => Loss::of_reason(&reason),
             None => Loss::Forgotten,
         }
     }

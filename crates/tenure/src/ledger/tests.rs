@@ -30,8 +30,8 @@ use smallvec::SmallVec;
 
 use super::{Ledger, Now};
 use crate::contract::{
-    About, Claim, ClaimId, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Part, Parts,
-    Patience, Query, Queued, Raised, Refusal, Release, Released, Renewed, SessionId, Signal,
+    About, Claim, ClaimId, Conduct, Evicted, Eviction, Fence, Grant, Lineage, Name, OwnerId, Part,
+    Parts, Patience, Query, Queued, Raised, Refusal, Release, Released, Renewed, SessionId, Signal,
     SlotView, Verdict,
 };
 use crate::time::Tick;
@@ -111,6 +111,7 @@ fn ask(number: u128, lineage: &Lineage, parts: impl IntoIterator<Item = Part>) -
             pid: u32::try_from(number).unwrap(),
             place: None,
             label: None,
+            conduct: Conduct::default(),
         },
     }))
 }

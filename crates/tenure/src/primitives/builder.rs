@@ -9,7 +9,8 @@ use super::tenure::Tenure;
 use crate::contract::{Engine, Error, ErrorKind, Namespace, Verb};
 use crate::engine::{self, Terms};
 use crate::limits;
-use crate::session::{Session, Settings, Wait, Wanted, Witness, block_on};
+use crate::order::{Levels, LockOrder, OrderChecker};
+use crate::session::{DeadlockMode, Session, Settings, Wait, Wanted, Witness, block_on};
 use crate::time::{Clock, SystemClock};
 
 /// The settings of a [`Tenure`]. Made by [`Tenure::builder`].
@@ -45,6 +46,9 @@ pub struct Builder {
     connect: Option<Duration>,
     options: Options,
     presets: Presets,
+    /// What was said about the order checker; without it, the environment counts.
+    order: Option<LockOrder>,
+    checker: Option<OrderChecker>,
 }
 
 impl Default for Builder {
@@ -56,6 +60,8 @@ impl Default for Builder {
             connect: None,
             options: Options::new(Arc::default()),
             presets: Presets::default(),
+            order: None,
+            checker: None,
         }
     }
 }
@@ -129,6 +135,28 @@ impl Builder {
         self
     }
 
+    /// What to do about deadlocks: owners that hold locks and wait for each other for ever. Default
+    /// [`DeadlockMode::Break`]: one wait of each deadlock fails with
+    /// [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock).
+    pub fn deadlocks(mut self, mode: DeadlockMode) -> Self {
+        self.settings.deadlocks.mode = mode;
+        self
+    }
+
+    /// How long a claim waits before it looks for a deadlock. Default 1 s, from 10 ms to an hour. A
+    /// wait that ends before makes no call for it.
+    pub fn deadlock_delay(mut self, delay: Duration) -> Self {
+        self.settings.deadlocks.delay = delay;
+        self
+    }
+
+    /// The victim priority of locks that do not say otherwise, see
+    /// [`Mutex::victim_priority`](crate::Mutex::victim_priority).
+    pub fn victim_priority(mut self, priority: i8) -> Self {
+        self.options.set_victim_priority(priority);
+        self
+    }
+
     /// Adds a preset, or replaces one of the same name.
     pub fn preset(mut self, preset: Preset) -> Self {
         if let Err(error) = self.presets.add(preset) {
@@ -155,6 +183,34 @@ impl Builder {
             self.presets.add(preset)?;
         }
         Ok(self)
+    }
+
+    /// Turns the order checker on: an [`OrderMode`](crate::OrderMode), or all settings as a
+    /// [`LockOrder`], which has an example. Without it, the variable `TENURE_ORDER` counts: `off`,
+    /// `warn` or `deny`.
+    pub fn order(mut self, order: impl Into<LockOrder>) -> Self {
+        let levels = self.order.take().and_then(LockOrder::take_levels);
+        let order: LockOrder = order.into();
+        self.order = Some(order.or_levels(levels));
+        self
+    }
+
+    /// Shares the order checker of another `Tenure`: for several sessions with one namespace.
+    pub fn order_checker(mut self, checker: &OrderChecker) -> Self {
+        self.checker = Some(checker.clone());
+        self
+    }
+
+    /// The levels of locks. See [`Levels`] for an example.
+    pub fn levels(mut self, levels: Levels) -> Self {
+        let order = self.order.take().map_or_else(LockOrder::from_env, Ok);
+        match order {
+            Ok(order) => self.order = Some(order.levels(levels)),
+            Err(error) => {
+                self.options.mistake.get_or_insert(error);
+            }
+        }
+        self
     }
 
     /// Names this process to others instead of the one that holds the session, and no place in its
@@ -220,6 +276,12 @@ impl Builder {
         }
         self.presets.fit(self.settings.max_lease);
         self.options.presets = Arc::new(self.presets);
+        let checker = match (self.checker, self.order) {
+            (Some(checker), _) => checker,
+            (None, Some(order)) => OrderChecker::new(order),
+            (None, None) => OrderChecker::new(LockOrder::from_env()?),
+        };
+        self.options.order = Some(checker).filter(|checker| !checker.is_idle());
         let session = Session::open(engine, self.clock, self.settings)?;
         Ok(Tenure { session, options: self.options })
     }
@@ -236,6 +298,8 @@ impl Builder {
             self.presets.check(max_lease)?;
             between("call limit", call, Duration::from_millis(1), Duration::from_secs(60))?;
             between("close limit", self.settings.close, Duration::ZERO, limits::MAX_LEASE)?;
+            let (least, most) = (limits::MIN_DEADLOCK_DELAY, limits::MAX_DEADLOCK_DELAY);
+            between("deadlock delay", self.settings.deadlocks.delay, least, most)?;
             let shortest = Duration::from_millis(1);
             let connect = self.connect.unwrap_or(shortest);
             between("connect timeout", connect, shortest, limits::MAX_WAIT)?;

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::update_stages::write_unreserved;
 use crate::contract::{
     Batch, BatchVerdict, Cell, CellRange, Cells, Error, Expect, Name, Pattern, Put, PutVerdict,
 };
@@ -64,12 +65,13 @@ impl<'a> CellStore<'a> {
     ///
     /// # Errors
     /// `InvalidOption` if the value is too large; with an id, `Limit` of unknown effect if the
-    /// store cannot tell whether this is a repeat; otherwise as [`get`](Self::get).
+    /// store cannot tell whether this is a repeat; `Conflict` if an update has reserved the cell,
+    /// with the process that writes; otherwise as [`get`](Self::get).
     ///
     /// # Cancel safety
     /// Dropping the future may or may not write the cell. A repeat with the same id is safe.
     pub async fn put(&self, put: &Put) -> Result<PutVerdict, Error> {
-        Ok(self.core().write(&Batch::from(put)).await?.into_single())
+        Ok(write_unreserved(self.core(), &Batch::from(put)).await?.into_single())
     }
 
     /// Writes several cells in one atomic step if all conditions hold.
@@ -81,7 +83,7 @@ impl<'a> CellStore<'a> {
     /// # Cancel safety
     /// Dropping the future may or may not write the cells: all of them, or none.
     pub async fn write(&self, batch: &Batch) -> Result<BatchVerdict, Error> {
-        self.core().write(batch).await
+        write_unreserved(self.core(), batch).await
     }
 
     /// Removes a cell if the expectation holds. Its versions and fences go on growing.
@@ -93,7 +95,7 @@ impl<'a> CellStore<'a> {
     /// Dropping the future may or may not remove the cell.
     pub async fn remove(&self, name: &Name, expect: Expect) -> Result<PutVerdict, Error> {
         let batch = Batch::new().remove(name.clone(), expect);
-        Ok(self.core().write(&batch).await?.into_single())
+        Ok(write_unreserved(self.core(), &batch).await?.into_single())
     }
 
     /// Lists the cells that match, after a name, in the order of names.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::guard::{AnyGuard, RwLockReadGuard, RwLockWriteGuard};
 use crate::contract::{Error, ErrorKind, Part, Verb};
+use crate::order::HoldMark;
 use crate::session::{Outcome, Share, block_on};
 
 impl RwLockReadGuard {
@@ -39,7 +40,10 @@ impl RwLockReadGuard {
     pub async fn upgrade(self) -> Result<RwLockWriteGuard, UpgradeError<Self>> {
         let part = Part::write(self.name().clone());
         match exchange(&self.lease, part).await {
-            Ok(lease) => Ok(RwLockWriteGuard::new(lease)),
+            Ok(lease) => {
+                let mark = moved(self.mark, &lease);
+                Ok(RwLockWriteGuard::new(lease, mark))
+            }
             Err(error) => Err(UpgradeError { error, guard: self }),
         }
     }
@@ -76,7 +80,10 @@ impl RwLockWriteGuard {
     pub async fn downgrade(self) -> Result<RwLockReadGuard, UpgradeError<Self>> {
         let part = Part::read(self.name().clone());
         match exchange(&self.lease, part).await {
-            Ok(lease) => Ok(RwLockReadGuard::new(lease)),
+            Ok(lease) => {
+                let mark = moved(self.mark, &lease);
+                Ok(RwLockReadGuard::new(lease, mark))
+            }
             Err(error) => Err(UpgradeError { error, guard: self }),
         }
     }
@@ -88,6 +95,11 @@ impl RwLockWriteGuard {
     pub fn blocking_downgrade(self) -> Result<RwLockReadGuard, UpgradeError<Self>> {
         block_on(self.downgrade())
     }
+}
+
+/// The mark of the old guard, for the claim of the new one.
+fn moved(mark: Option<HoldMark>, lease: &Share) -> Option<HoldMark> {
+    mark.inspect(|mark| mark.replace_claim(lease.hold().claim()))
 }
 
 /// Claims `part` for the same owner; the old claim ends in the step that grants the new one.

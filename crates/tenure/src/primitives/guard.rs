@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::contract::{
     ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Pending, Verb,
 };
+use crate::order::HoldMark;
 use crate::session::{Hold, Lost, Share, block_on};
 
 /// The status of a lock that was acquired: fence, time left, loss. Cheap to clone. It only watches:
@@ -160,7 +161,7 @@ impl fmt::Debug for LockStatus {
 
 /// What all guards have in common.
 pub(super) trait AnyGuard: Deref<Target = LockStatus> + Send {
-    fn new(lease: Share) -> Self;
+    fn new(lease: Share, mark: Option<HoldMark>) -> Self;
 
     fn into_share(self) -> Share;
 }
@@ -193,11 +194,13 @@ macro_rules! guard {
         pub struct $name {
             pub(super) status: LockStatus,
             pub(super) lease: Share,
+            /// The place of this guard in the order checker's table, where there is a checker.
+            pub(super) mark: Option<HoldMark>,
         }
 
         impl AnyGuard for $name {
-            fn new(lease: Share) -> Self {
-                Self { status: LockStatus::new(&lease), lease }
+            fn new(lease: Share, mark: Option<HoldMark>) -> Self {
+                Self { status: LockStatus::new(&lease), lease, mark }
             }
 
             fn into_share(self) -> Share {
@@ -216,6 +219,8 @@ macro_rules! guard {
             /// # Cancel safety
             /// Dropping the future still releases the lock, in the background.
             pub async fn release(self) -> Result<(), Error> {
+                // It stops counting as held now, also for what is acquired meanwhile.
+                drop(self.mark);
                 self.lease.release().await
             }
 
@@ -225,6 +230,43 @@ macro_rules! guard {
             /// As [`release`](Self::release).
             pub fn blocking_release(self) -> Result<(), Error> {
                 block_on(self.release())
+            }
+
+            /// Says that this guard leaves the flow of its owner: it moves to another task, or to
+            /// another part of the program that may release it while the owner waits. Until the
+            /// guard is released, the owner counts as able to run, so that no deadlock is seen
+            /// where there is none. A guard of a lock that was acquired outside a scope needs no
+            /// such word. An upgrade or downgrade makes a new guard: say it again.
+            ///
+            /// # Errors
+            /// If the store cannot be reached, or the session is closed.
+            ///
+            /// # Cancel safety
+            /// Dropping the future leaves the guard as it was.
+            ///
+            /// # Examples
+            /// ```
+            /// # tenure::block_on(async {
+            /// let tenure = tenure::Tenure::connect("memory:").await?;
+            /// let guard = tenure::scope(async {
+            ///     let mut guard = tenure.mutex("reports")?.lock().await?;
+            ///     guard.detach().await?; // it outlives the scope
+            ///     Ok::<_, tenure::Error>(guard)
+            /// })
+            /// .await?;
+            /// guard.release().await?;
+            /// # Ok::<(), tenure::Error>(()) }).unwrap();
+            /// ```
+            pub async fn detach(&mut self) -> Result<(), Error> {
+                self.lease.detach().await
+            }
+
+            /// The blocking form of [`detach`](Self::detach).
+            ///
+            /// # Errors
+            /// As [`detach`](Self::detach).
+            pub fn blocking_detach(&mut self) -> Result<(), Error> {
+                block_on(self.detach())
             }
 
             /// Where the lock stands in its store, for a comparison in a transaction of your own;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use super::owner::Owner;
 use super::preset::{Preset, Presets};
 use crate::contract::{
-    About, Error, ErrorKind, Label, Lineage, OwnerId, Part, Parts, Place, Promises, Shape, short,
+    About, Conduct, Error, ErrorKind, Label, Lineage, OwnerId, Part, Parts, Place, Promises, Shape,
+    short,
 };
 use crate::engine::built_in;
 use crate::limits;
-use crate::session::{AcquireRequest, Core, Wait};
+use crate::order::OrderChecker;
+use crate::session::{AcquireRequest, Core, DeadlockMode, Wait};
 
 /// What a lock was told, or takes from its `Tenure`.
 #[derive(Clone, Debug)]
@@ -24,7 +26,11 @@ pub(super) struct Options {
     preset: Option<Arc<Preset>>,
     pub(super) label: Option<Label>,
     pub(super) owner: Option<Owner>,
+    pub(super) victim_priority: i8,
     pub(super) presets: Arc<Presets>,
+    /// The order checker of the `Tenure`, if it has anything to check.
+    pub(super) order: Option<OrderChecker>,
+    pub(super) level: Option<Arc<str>>,
     /// The first mistake, told when the lock is asked for.
     pub(super) mistake: Option<Error>,
     /// The first option that was set on the lock itself, not on its `Tenure`: a part of a set must
@@ -42,7 +48,10 @@ impl Options {
             preset: None,
             label: None,
             owner: None,
+            victim_priority: 0,
             presets,
+            order: None,
+            level: None,
             mistake: None,
             set_on_lock: None,
         }
@@ -61,9 +70,29 @@ impl Options {
         }
     }
 
+    pub(super) fn set_victim_priority(&mut self, priority: i8) {
+        let most = limits::VICTIM_PRIORITY;
+        if (-most..=most).contains(&priority) {
+            self.victim_priority = priority;
+        } else {
+            let what = format!("a victim priority is {} to {most}, not {priority}", -most);
+            let help = "of the members of a deadlock, the one with the lowest is refused";
+            self.mistake(Error::new(ErrorKind::InvalidOption, what).with_help(help));
+        }
+    }
+
     pub(super) fn set_preset(&mut self, name: &str) {
         match self.presets.get(name) {
             Ok(preset) => self.preset = Some(Arc::clone(preset)),
+            Err(error) => self.mistake(error),
+        }
+    }
+
+    pub(super) fn set_level(&mut self, level: &str) {
+        let levels = self.order.as_ref().and_then(OrderChecker::levels);
+        let found = levels.map_or_else(|| Err(no_levels()), |levels| levels.shared_name(level));
+        match found {
+            Ok(level) => self.level = Some(level),
             Err(error) => self.mistake(error),
         }
     }
@@ -108,6 +137,7 @@ impl Options {
             // The place in the code of a helper process would explain nothing.
             place: core.settings().pid.is_none().then_some(Place::Here(place)),
             label: self.label.clone(),
+            conduct: self.conduct(core, scoped),
         };
         Ok(AcquireRequest {
             parts,
@@ -120,6 +150,18 @@ impl Options {
             replaces: None,
             about,
         })
+    }
+
+    /// How the deadlock detector treats the claim.
+    fn conduct(&self, core: &Core, scoped: bool) -> Conduct {
+        let breaks = core.settings().deadlocks.mode == DeadlockMode::Break;
+        let owner = self.owner.clone().or_else(Owner::current);
+        Conduct {
+            breakable: scoped && breaks,
+            held_up: owner.map_or(0, |owner| owner.waiting_parents()),
+            priority: self.victim_priority,
+            flow: 0,
+        }
     }
 
     /// The owner that was given, or that of the surrounding scope, or one for this claim alone.
@@ -185,6 +227,11 @@ pub(super) fn lacking(promises: &Promises, what: &str, has: fn(&Promises) -> boo
     let others: Vec<_> =
         built_in().into_iter().filter(|one| has(one)).map(|one| one.engine).collect();
     promises.lacks(what).with_help(format!("use an engine that does: {}", others.join(", ")))
+}
+
+fn no_levels() -> Error {
+    Error::new(ErrorKind::InvalidOption, "this Tenure has no levels of locks")
+        .with_help("declare them: Tenure::builder().levels(Levels::new([..])?)")
 }
 
 pub(super) fn between(
@@ -255,6 +302,21 @@ macro_rules! option_methods {
         /// messages.
         pub fn label(mut self, label: &str) -> Self {
             self.options.on_lock("label").set_label(label);
+            self
+        }
+
+        /// Who gives way in a deadlock: of its members, the wait with the lowest priority is
+        /// refused. From -100 to 100, default 0.
+        pub fn victim_priority(mut self, priority: i8) -> Self {
+            self.options.on_lock("victim_priority").set_victim_priority(priority);
+            self
+        }
+
+        /// Puts the lock on a level: it is refused with `Order` while a lock of the same or a lower
+        /// level is held. Comes before the levels of patterns. See
+        /// [`Levels`](crate::Levels) for an example.
+        pub fn level(mut self, level: &str) -> Self {
+            self.options.on_lock("level").set_level(level);
             self
         }
 

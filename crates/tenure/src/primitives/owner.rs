@@ -3,10 +3,13 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
+use std::panic::Location;
 use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use crate::contract::{Error, ErrorKind, Lineage, OwnerId};
+use crate::order::{HELD_VARIABLE, InheritedHolds, held_text, inherit, owner_sent};
 
 /// One flow of control that holds, waits and re-enters.
 ///
@@ -27,6 +30,8 @@ use crate::contract::{Error, ErrorKind, Lineage, OwnerId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     lineage: Lineage,
+    /// How many of the nearest ancestors do nothing until this owner has ended.
+    waiting_parents: u8,
 }
 
 /// The variable in which a process finds the owner it runs under.
@@ -37,7 +42,7 @@ impl Owner {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "two defaults would differ")]
     pub fn new() -> Self {
-        Self { lineage: Lineage::root(OwnerId::new()) }
+        Self { lineage: Lineage::root(OwnerId::new()), waiting_parents: 0 }
     }
 
     /// A new owner nested in this one. It may enter what this one holds; its siblings may not
@@ -47,7 +52,8 @@ impl Owner {
     /// If the nesting is too deep.
     pub fn child(&self) -> Result<Self, Error> {
         let ancestors: Vec<OwnerId> = self.lineage.all().collect();
-        Ok(Self { lineage: Lineage::nested(OwnerId::new(), &ancestors)? })
+        let lineage = Lineage::nested(OwnerId::new(), &ancestors)?;
+        Ok(Self { lineage, waiting_parents: 0 })
     }
 
     /// The owner of the surrounding [`scope`], if there is one.
@@ -57,7 +63,8 @@ impl Owner {
     }
 
     /// A new owner nested in the one that `TENURE_OWNER` names, as `tenure run` sets it for the
-    /// command it runs. `None` if the variable is not set. The library never looks by itself.
+    /// command it runs. `None` if the variable is not set. The library never looks by itself. What
+    /// `TENURE_ORDER_HELD` names counts as held by the parent from then on.
     ///
     /// # Errors
     /// If the variable is set to something that is not an owner.
@@ -67,6 +74,7 @@ impl Owner {
             Some(value) => {
                 let parsed = value.to_str().map(Self::from_env_value);
                 let parsed = parsed.unwrap_or_else(|| Err(not_an_owner()))?;
+                parsed.inherit_held()?;
                 parsed.child().map(Some)
             }
         }
@@ -87,6 +95,68 @@ impl Owner {
         ids.join("/")
     }
 
+    /// The locks that this owner and its ancestors hold in this process, as text: for the header of
+    /// a request that is made to another service on behalf of the owner. There they count as held
+    /// in the order of locks ([`count_held`](Self::count_held)). None if the order checker knows of
+    /// no such lock.
+    ///
+    /// To hold a lock while another service works is a habit that the order checker reports, once
+    /// for each place in the code.
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{Levels, Owner, Tenure};
+    ///
+    /// let levels = Levels::new(["region", "account"])?;
+    /// let tenure = Tenure::builder().levels(levels).blocking_connect("memory:")?;
+    /// let owner = Owner::new();
+    /// let account = tenure.mutex("account:1")?.level("account").owner(&owner).blocking_lock()?;
+    /// let text = owner.held_value().unwrap(); // travels with the owner
+    ///
+    /// let called = Owner::new();
+    /// let inherited = called.count_held(&text)?;
+    /// let refused = tenure.mutex("eu")?.level("region").owner(&called).blocking_lock();
+    /// assert_eq!(refused.unwrap_err().kind(), tenure::ErrorKind::Order);
+    /// # drop((account, inherited));
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn held_value(&self) -> Option<String> {
+        owner_sent(&self.lineage, Location::caller());
+        held_text(&self.lineage)
+    }
+
+    /// As [`held_value`](Self::held_value), for the variable `TENURE_ORDER_HELD` of a child
+    /// process, which [`from_env`](Self::from_env) reads.
+    #[must_use]
+    pub fn held_env_value(&self) -> Option<String> {
+        held_text(&self.lineage)
+    }
+
+    /// Counts the locks that [`held_value`](Self::held_value) of another process wrote as held by
+    /// this owner, until what is returned is dropped.
+    ///
+    /// # Errors
+    /// If the text was not written by it, or names too many locks.
+    pub fn count_held(&self, text: &str) -> Result<InheritedHolds, Error> {
+        inherit(&self.lineage, text)
+    }
+
+    /// Counts what the parent process holds, once.
+    fn inherit_held(&self) -> Result<(), Error> {
+        static DONE: Mutex<Option<String>> = Mutex::new(None);
+        let Some(text) = std::env::var_os(HELD_VARIABLE) else { return Ok(()) };
+        let text = text.to_string_lossy().into_owned();
+        let key = format!("{:?} {text}", self.lineage);
+        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.as_ref() != Some(&key) {
+            self.count_held(&text)?.for_ever();
+            *done = Some(key);
+        }
+        Ok(())
+    }
+
     /// The owner that [`to_env_value`](Self::to_env_value) wrote.
     ///
     /// # Errors
@@ -95,7 +165,21 @@ impl Owner {
         let ids: Result<Vec<OwnerId>, Error> = text.split('/').map(str::parse).collect();
         let ids = ids.map_err(|_| not_an_owner())?;
         let (owner, ancestors) = ids.split_first().ok_or_else(not_an_owner)?;
-        Ok(Self { lineage: Lineage::nested(*owner, ancestors)? })
+        Ok(Self { lineage: Lineage::nested(*owner, ancestors)?, waiting_parents: 0 })
+    }
+
+    /// Says that this many of the nearest ancestors do nothing until this owner has ended, because
+    /// each runs the next as its own child process and waits for it. The deadlock detector then
+    /// takes an ancestor as stuck while this owner is stuck. Without it an ancestor counts as able
+    /// to run: a deadlock through it is not found.
+    #[must_use]
+    pub fn with_waiting_parents(mut self, parents: u8) -> Self {
+        self.waiting_parents = parents;
+        self
+    }
+
+    pub(super) fn waiting_parents(&self) -> u8 {
+        self.waiting_parents
     }
 
     /// Runs a future in which all locks belong to this owner.

@@ -256,6 +256,9 @@ pub(super) mod file {
     struct File {
         #[serde(default)]
         presets: BTreeMap<String, Lines>,
+        /// Read by `LockOrder::from_file`.
+        #[serde(default, rename = "order")]
+        _order: serde::de::IgnoredAny,
     }
 
     #[derive(Deserialize)]

@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use super::guard::{AnyGuard, LockStatus};
 use super::options::Options;
+use super::ordered::OrderedRequest;
 use super::run::{release_after, until_lost};
-use crate::contract::{Error, ErrorKind, Lineage, OwnerId, Parts};
-use crate::session::{AcquireRequest, Outcome, Session, Wait, block_on};
+use crate::contract::{Conduct, Error, ErrorKind, Lineage, OwnerId, Parts};
+use crate::order::OrderChecker;
+use crate::session::{AcquireRequest, Core, Outcome, Session, Wait, block_on};
 use crate::time::Tick;
 
 /// A checked request for the session.
@@ -22,6 +24,9 @@ use crate::time::Tick;
 pub(super) struct Request {
     session: Session,
     ask: Result<AcquireRequest, Error>,
+    /// The order checker, where there is one.
+    order: Option<OrderChecker>,
+    level: Option<Arc<str>>,
 }
 
 impl Request {
@@ -35,14 +40,18 @@ impl Request {
     ) -> Self {
         let place = Location::caller();
         let ask = parts.and_then(|parts| options.ask(session.core(), parts, wait, place));
-        Self { session: session.clone(), ask }
+        let (order, level) = (options.order.clone(), options.level.clone());
+        Self { session: session.clone(), ask, order, level }
     }
 
     /// The request for an owner of its own, whatever the surrounding scope is: it never re-enters.
     pub(super) fn for_new_owner(mut self) -> Self {
         if let Ok(ask) = &mut self.ask {
             (ask.lineage, ask.scoped) = (Lineage::root(OwnerId::new()), false);
+            ask.about.conduct = Conduct::default();
         }
+        // What this owner holds concerns no other lock of the flow that asks.
+        self.order = None;
         self
     }
 
@@ -72,7 +81,12 @@ impl Request {
     /// Takes the guard if it is available, in the time that the request allows.
     pub(super) async fn attempt<G: AnyGuard>(self) -> Result<Option<G>, Error> {
         let core = Arc::clone(self.session.core());
-        Ok(core.acquire(self.ask?).await?.into_guard())
+        let ask = self.ask?;
+        let ordered = match self.order {
+            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &ask).await?),
+            None => None,
+        };
+        Ok(core.acquire(ask).await?.into_guard(ordered, self.session.core()))
     }
 
     /// Tries for the guard again and again, holding nothing between two attempts.
@@ -82,7 +96,13 @@ impl Request {
         tries: Option<u32>,
     ) -> Result<Option<G>, Error> {
         let core = Arc::clone(self.session.core());
-        Ok(core.try_repeatedly(self.ask?, limit, tries).await?.into_guard())
+        let ask = self.ask?;
+        let ordered = match self.order {
+            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &ask).await?),
+            None => None,
+        };
+        let outcome = core.try_repeatedly(ask, limit, tries).await?;
+        Ok(outcome.into_guard(ordered, self.session.core()))
     }
 
     /// Waits for the guard, runs the work while it is held, and releases.
@@ -112,9 +132,13 @@ impl Request {
 }
 
 impl Outcome {
-    fn into_guard<G: AnyGuard>(self) -> Option<G> {
+    /// The guard, which the order checker counts as held until it is dropped.
+    fn into_guard<G: AnyGuard>(self, ordered: Option<OrderedRequest>, core: &Core) -> Option<G> {
         match self {
-            Self::Held(lease) => Some(G::new(lease)),
+            Self::Held(lease) => {
+                let mark = ordered.and_then(|ordered| ordered.hold(&lease, core));
+                Some(G::new(lease, mark))
+            }
             Self::No => None,
         }
     }

@@ -13,11 +13,15 @@ use super::lock_set::{LockSet, SetPart};
 use super::mutex::Mutex;
 use super::options::Options;
 use super::preset::Preset;
+use super::rate::Rate;
 use super::rwlock::RwLock;
 use super::semaphore::Semaphore;
+use super::update::{UpdatableCell, UpdateBounds, Updated};
+use super::update_stages::CellsUpdate;
 use crate::contract::{
     Error, HolderView, Name, Parts, Pattern, Promises, Query, SessionId, Snapshot, Verb,
 };
+use crate::order::{OrderChecker, OrderGraph, stored_graph};
 use crate::session::{Closed, Sampler, Session, block_on};
 
 /// A session of this process with a store. Cheap to clone; all clones share the session.
@@ -297,9 +301,131 @@ impl Tenure {
         block_on(self.is_locked(name))
     }
 
+    /// The order checker, if this `Tenure` has anything to check: its reports, and the edges that
+    /// this process has learned. See [`LockOrder`](crate::LockOrder) for an example.
+    #[must_use]
+    pub fn order(&self) -> Option<&OrderChecker> {
+        self.options.order.as_ref()
+    }
+
+    /// The edges that all services have learned and written to the store.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect); `Unsupported` if the store has no cells.
+    ///
+    /// # Cancel safety
+    /// Reading changes nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// for cycle in tenure.stored_order().await?.cycles() {
+    ///     println!("{cycle}");
+    /// }
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
+    pub async fn stored_order(&self) -> Result<OrderGraph, Error> {
+        stored_graph(&**self.session.core()).await
+    }
+
+    /// The blocking form of [`stored_order`](Self::stored_order): see there for an example.
+    ///
+    /// # Errors
+    /// As [`stored_order`](Self::stored_order).
+    pub fn blocking_stored_order(&self) -> Result<OrderGraph, Error> {
+        block_on(self.stored_order())
+    }
+
     /// The store's cells: versioned values beside the locks. See [`CellStore`] for an example.
     pub fn cells(&self) -> CellStore<'_> {
         CellStore::new(&self.session)
+    }
+
+    /// A queue of jobs. See [`JobQueue`](crate::JobQueue) for an example.
+    ///
+    /// # Errors
+    /// If the name cannot be one.
+    #[cfg(feature = "jobs")]
+    pub fn queue(&self, name: impl AsRef<str>) -> Result<super::JobQueue, Error> {
+        let name = Name::try_from(name.as_ref())?;
+        super::JobQueue::new(self.session.clone(), name, self.options.clone())
+    }
+
+    /// The names of all queues of jobs in the namespace.
+    ///
+    /// # Errors
+    /// `Unsupported` if the engine has no jobs, `Unavailable` if the store cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Looking changes nothing.
+    #[cfg(feature = "jobs")]
+    pub async fn queues(&self) -> Result<Vec<Name>, Error> {
+        crate::contract::Jobs::queues(&**self.session.core()).await
+    }
+
+    /// The blocking form of [`queues`](Self::queues).
+    ///
+    /// # Errors
+    /// As [`queues`](Self::queues).
+    #[cfg(feature = "jobs")]
+    pub fn blocking_queues(&self) -> Result<Vec<Name>, Error> {
+        block_on(self.queues())
+    }
+
+    /// A cell to be updated by a function. See [`UpdatableCell`] for an example.
+    ///
+    /// # Errors
+    /// If the name cannot be one.
+    pub fn cell(&self, name: impl AsRef<str>) -> Result<UpdatableCell, Error> {
+        let name = Name::try_from(name.as_ref())?;
+        Ok(UpdatableCell::new(self.session.clone(), name, self.options.clone()))
+    }
+
+    /// Updates several cells in one step: the function gets what is in them and returns what shall
+    /// be, both in the order of `names`; `None` is no value. What it only read counts too: if any
+    /// of the cells is changed meanwhile, it is applied again. See [`UpdatableCell::update`].
+    ///
+    /// # Errors
+    /// As [`UpdatableCell::update`]; `Unsupported` if the engine cannot write several cells at
+    /// once; `InvalidOption` for more than 16 cells, or if the function returns another number of
+    /// values.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not write the cells: all of them once, or none.
+    ///
+    /// # Examples
+    /// ```
+    /// # tenure::block_on(async {
+    /// let tenure = tenure::Tenure::connect("memory:").await?;
+    /// tenure.cell("from")?.update(|_| "7").await?;
+    /// let number = |value: &Option<Vec<u8>>| -> u32 {
+    ///     value.as_ref().and_then(|v| std::str::from_utf8(v).ok()?.parse().ok()).unwrap_or(0)
+    /// };
+    /// let names = ["from".parse()?, "to".parse()?];
+    /// tenure.update_many(&names, |olds| {
+    ///     let (from, to) = (number(&olds[0]) - 2, number(&olds[1]) + 2);
+    ///     [from, to].map(|new| Some(new.to_string().into_bytes())).to_vec()
+    /// }).await?;
+    /// # Ok::<(), tenure::Error>(()) }).unwrap();
+    /// ```
+    pub async fn update_many(
+        &self,
+        names: &[Name],
+        mut apply: impl FnMut(&[Option<Vec<u8>>]) -> Vec<Option<Vec<u8>>>,
+    ) -> Result<Vec<Updated>, Error> {
+        let bounds = UpdateBounds::default();
+        let mut update = CellsUpdate::new(&self.session, &self.options, names, bounds)?;
+        update.run(|olds| std::future::ready(Ok(apply(&olds)))).await
+    }
+
+    /// A rate: exact limits for how much is done in how much time. See [`Rate`] for an example. A
+    /// rate and a lock of one name are two things.
+    ///
+    /// # Errors
+    /// If the name cannot be one.
+    pub fn rate(&self, name: impl AsRef<str>) -> Result<Rate, Error> {
+        Ok(Rate::new(self.session.clone(), Name::try_from(name.as_ref())?))
     }
 
     /// The file whose lock says that this session lives, where the engine notices a death by one.

@@ -98,7 +98,7 @@ impl Core {
                 ClaimReply::Queued => {}
             }
             attempt.report_own_hold();
-            match wait_for_grant(self, attempt.id(), deadline).await {
+            match attempt.wait(deadline).await {
                 WaitOutcome::Granted(hold) => return Ok(Outcome::Held(attempt.into_share(hold))),
                 WaitOutcome::Ended(EndReason::TicketExpired) if ask.replaces.is_none() => {
                     attempt.end = WaitEnd::ClaimedAnew;
@@ -115,6 +115,9 @@ impl Core {
                     let (since, failures) = silence.unwrap_or((self.clock.now(), 1));
                     retry.cut_off(since, failures);
                     anew = Some(ask.anew());
+                }
+                WaitOutcome::Ended(EndReason::Revoked(Loss::Deadlock { words })) => {
+                    return Err(attempt.refused_as_victim(&words));
                 }
                 WaitOutcome::Ended(over) => {
                     attempt.end = WaitEnd::Ended;
@@ -143,13 +146,17 @@ pub(super) struct Attempt<'a> {
     pub(super) core: &'a Arc<Core>,
     pub(super) claim: Arc<Claim>,
     /// The claim was handed on or refused: dropping the attempt withdraws nothing.
-    done: bool,
+    pub(super) done: bool,
     pub(super) own_hold: Option<Arc<Claim>>,
     pub(super) wait: Wait,
     /// When the claim was first sent.
     sent: Tick,
     /// Why the claim is withdrawn, if it is.
     end: WaitEnd,
+    /// The owner is a scope or was given.
+    pub(super) scoped: bool,
+    /// The deadlock that the last look found, in words.
+    pub(super) suspected: Option<Arc<str>>,
 }
 
 impl<'a> Attempt<'a> {
@@ -159,6 +166,11 @@ impl<'a> Attempt<'a> {
         ask: &AcquireRequest,
         behind: Option<&Arc<Joint>>,
     ) -> Result<Self, Error> {
+        let flow = flow();
+        let mut about = ask.about.clone();
+        if !ask.scoped {
+            about.conduct.flow = flow.map_or(0, Flow::number);
+        }
         let claim = Arc::new(Claim {
             id: ClaimId::new(),
             session: Some(core.id),
@@ -168,12 +180,12 @@ impl<'a> Attempt<'a> {
             lock_delay: ask.lock_delay,
             patience: if ask.wait == Wait::Try { Patience::Try } else { Patience::Wait },
             replaces: ask.replaces,
-            about: ask.about.clone(),
+            about,
         });
         core.emit(&claim, || Event::Sent);
         // The send time is read before anything that could take time.
         let sent = core.clock.now();
-        let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow(), sent);
+        let mut entry = Entry::new(Arc::clone(&claim), ask.scoped, flow, sent);
         entry.max_hold = ask.max_hold;
         if let Some(behind) = behind {
             entry.extras_mut().behind = Some(Arc::clone(behind));
@@ -188,7 +200,17 @@ impl<'a> Attempt<'a> {
         }
         drop(table);
         let end = WaitEnd::Dropped;
-        Ok(Self { core, claim, done: false, own_hold: None, wait: ask.wait, sent, end })
+        Ok(Self {
+            core,
+            claim,
+            done: false,
+            own_hold: None,
+            wait: ask.wait,
+            sent,
+            end,
+            scoped: ask.scoped,
+            suspected: None,
+        })
     }
 
     pub(super) fn id(&self) -> ClaimId {

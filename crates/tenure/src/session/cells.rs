@@ -35,12 +35,28 @@ impl Core {
         self.engine.promises().lacks("cells").with_help(what)
     }
 
-    async fn write_repeatedly(&self, batch: &Batch, id: WriteId) -> Result<BatchVerdict, Error> {
+    /// Writes a batch whose id was made for it just now: its first attempt is no repeat, however
+    /// many others write the cell meanwhile.
+    pub(crate) async fn write_new(&self, batch: &Batch) -> Result<BatchVerdict, Error> {
+        batch.check_limits()?;
+        match batch.id {
+            Some(id) => self.write_repeatedly(batch, id, true).await,
+            None => self.attempt(batch).await,
+        }
+    }
+
+    async fn write_repeatedly(
+        &self,
+        batch: &Batch,
+        id: WriteId,
+        is_new: bool,
+    ) -> Result<BatchVerdict, Error> {
         let mut batch = batch.clone();
         let mut unknown = false;
         let began = self.clock.now();
         for tries in 1.. {
-            batch.age = self.age_on_arrival(id);
+            let age = self.age_on_arrival(id);
+            batch.age = if is_new && tries == 1 { Duration::ZERO } else { age };
             let error = match self.attempt(&batch).await {
                 Ok(verdict) => return Ok(verdict),
                 Err(error) => error,
@@ -78,7 +94,7 @@ impl Cells for Core {
                 return Err(self.engine.promises().lacks("writes of several cells in one step"));
             }
             match batch.id {
-                Some(id) => self.write_repeatedly(batch, id).await,
+                Some(id) => self.write_repeatedly(batch, id, false).await,
                 None => self.attempt(batch).await,
             }
         })

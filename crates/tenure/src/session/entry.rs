@@ -12,6 +12,7 @@
 //! within one lease is released, while one in the hands of guards is renewed for as long as they
 //! live. An entry in `Ended` stays until its caller has read the reason.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -121,6 +122,20 @@ pub(super) enum Flow {
     Task(tokio::task::Id),
     /// A thread that blocks.
     Thread(ThreadId),
+}
+
+impl Flow {
+    /// A number that is the same for all claims of this task or thread, and not 0. Another task may
+    /// have the same one by chance: it is for reports.
+    pub(super) fn number(self) -> u16 {
+        let mut hasher = DefaultHasher::new();
+        match self {
+            Self::Task(id) => id.hash(&mut hasher),
+            Self::Thread(id) => id.hash(&mut hasher),
+        }
+        let [low, high, ..] = hasher.finish().to_le_bytes();
+        u16::from_le_bytes([low, high]).max(1)
+    }
 }
 
 /// What is due for an entry.

@@ -39,6 +39,17 @@ pub(super) fn refusal_error(refusal: Refusal, asked: Shape) -> Error {
     }
 }
 
+/// The error for a wait that was refused to break a deadlock.
+pub(super) fn victim_error(words: &str) -> Error {
+    let what = format!("refused to break a deadlock: {words}");
+    Error::new(ErrorKind::Deadlock, what)
+        .because_of(Loss::Deadlock { words: words.into() })
+        .with_help(
+            "release what you hold and start over (retry_on_deadlock does), or take the locks at \
+             once as a set",
+        )
+}
+
 /// A wait that timed out.
 pub(super) struct WaitTimeout<'a> {
     pub(super) wait: Wait,
@@ -54,6 +65,8 @@ pub(super) struct WaitTimeout<'a> {
     pub(super) own_hold: Option<&'a Claim>,
     /// Why the last renewal failed, if it did.
     pub(super) trouble: Option<Box<str>>,
+    /// The deadlock that the last look found, in words.
+    pub(super) deadlock: Option<std::sync::Arc<str>>,
 }
 
 /// The error for a wait that timed out.
@@ -67,6 +80,11 @@ pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
                 "it was taken by this same task or thread, at {place}: if one flow wants it twice, \
                  run it in a scope; branches of a join! need a scope each"
             )
+        }
+        None if timeout.deadlock.is_some() => {
+            "run each flow in a scope, so that the deadlock can be broken, or take the locks at \
+             once as a set"
+                .to_owned()
         }
         None if timeout.in_set => {
             "wait longer, or find out why the holder takes so long; no other name of the set is \
@@ -83,6 +101,9 @@ pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
     };
     if let Some(trouble) = timeout.trouble {
         limit = format!("{limit}, and the store does not answer: {trouble}");
+    }
+    if let Some(words) = timeout.deadlock {
+        limit = format!("{limit}: a deadlock: {words}");
     }
     Error::new(ErrorKind::TimedOut, limit)
         .during(Verb::Claim)

@@ -356,7 +356,13 @@ mod tests {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "host".into(), pid: 1, place: None, label: None },
+            about: About {
+                host: "host".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: crate::contract::Conduct::default(),
+            },
         });
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
         let safe_until = clock.now() + Duration::from_secs(1);

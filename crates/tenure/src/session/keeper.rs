@@ -442,7 +442,7 @@ fn renewed_waiting(
 fn renewed_gone(table: &mut Table, id: ClaimId, loss: Loss, now: Tick, effects: &mut Effects) {
     if let Some(Phase::Waiting { .. }) = table.get(id).map(|entry| &entry.phase) {
         let reason = match loss {
-            Loss::Evicted { .. } => EndReason::Revoked(loss),
+            Loss::Evicted { .. } | Loss::Deadlock { .. } => EndReason::Revoked(loss),
             _ => EndReason::TicketExpired,
         };
         table.end_wait(id, reason, now, effects);

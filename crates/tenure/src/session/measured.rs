@@ -8,9 +8,11 @@ use std::sync::{Arc, Weak};
 
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Claim, ClaimRef, Delivery, Engine,
-    Error, Evicted, Eviction, Name, Pattern, Pending, Promises, Query, Release, Released, Renewed,
-    SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    Batch, BatchVerdict, Cell, CellPart, CellRange, CellWatcher, Cells, Claim, ClaimRef,
+    DeadlockCase, Deadlocks, Delivery, Engine, Error, Evicted, Eviction, JobChange, JobChanged,
+    JobFilter, JobId, JobView, Jobs, Name, NewJob, Pattern, Pending, Promises, Pushed, Query,
+    QueueCounts, Rates, Release, Released, Renewed, SessionId, Settle, Settled, SignalListener,
+    Snapshot, Take, TakeVerdict, Turn, TurnReply, Verb, Verdict, VictimVerdict, optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -56,6 +58,14 @@ impl MeasuredEngine {
 
     fn cells(&self) -> &dyn Cells {
         self.inner.cells().expect("offered only if the engine has cells")
+    }
+
+    fn job_queues(&self) -> &dyn Jobs {
+        self.inner.jobs().expect("offered only if the engine has jobs")
+    }
+
+    fn rates(&self) -> &dyn Rates {
+        self.inner.rates().expect("offered only if the engine has rates")
     }
 }
 
@@ -115,11 +125,14 @@ impl Engine for MeasuredEngine {
 
     optional_objects! { self:
         cells => self.inner.cells().map(|_| self as &dyn Cells),
+        jobs => self.inner.jobs().map(|_| self as &dyn Jobs),
+        rates => self.inner.rates().map(|_| self as &dyn Rates),
         fence_floor => self.inner.fence_floor(),
         replication => self.inner.replication(),
         partitions => self.inner.partitions(),
         diagnostics => self.inner.diagnostics(),
         ownership_proof => self.inner.ownership_proof(),
+        deadlocks => self.inner.deadlocks().map(|_| self as &dyn Deadlocks),
         local => self.inner.local(),
     }
 }
@@ -130,7 +143,10 @@ impl Cells for MeasuredEngine {
     }
 
     fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict> {
-        self.measure(Verb::Cell, batch.parts.len(), MeasuredEngine::cells(self).write(batch))
+        // The marks of updates, which every write checks, are not what the caller counts.
+        let is_counted = |part: &&CellPart| part.writes() || !part.name.is_reserved();
+        let items = batch.parts.iter().filter(is_counted).count();
+        self.measure(Verb::Cell, items, MeasuredEngine::cells(self).write(batch))
     }
 
     fn list<'a>(
@@ -148,6 +164,58 @@ impl Cells for MeasuredEngine {
         watcher: Weak<dyn CellWatcher>,
     ) -> Pending<'a, Delivery> {
         self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).watch(range, watcher))
+    }
+}
+
+impl Jobs for MeasuredEngine {
+    fn push<'a>(&'a self, queue: &'a Name, jobs: &'a [NewJob]) -> Pending<'a, Vec<Pushed>> {
+        self.measure(Verb::Job, jobs.len(), self.job_queues().push(queue, jobs))
+    }
+
+    fn turn<'a>(&'a self, queue: &'a Name, turn: &'a Turn) -> Pending<'a, TurnReply> {
+        let items = turn.reports.len() + turn.want;
+        self.measure(Verb::Job, items, self.job_queues().turn(queue, turn))
+    }
+
+    fn change_job<'a>(&'a self, queue: &'a Name, change: &'a JobChange) -> Pending<'a, JobChanged> {
+        self.measure(Verb::Job, 1, self.job_queues().change_job(queue, change))
+    }
+
+    fn job<'a>(&'a self, queue: &'a Name, id: JobId) -> Pending<'a, Option<JobView>> {
+        self.measure(Verb::Job, 1, self.job_queues().job(queue, id))
+    }
+
+    fn list<'a>(&'a self, queue: &'a Name, filter: &'a JobFilter) -> Pending<'a, Vec<JobView>> {
+        self.measure(Verb::Job, 1, self.job_queues().list(queue, filter))
+    }
+
+    fn counts<'a>(&'a self, queue: &'a Name) -> Pending<'a, QueueCounts> {
+        self.measure(Verb::Job, 1, self.job_queues().counts(queue))
+    }
+
+    fn queues(&self) -> Pending<'_, Vec<Name>> {
+        self.measure(Verb::Job, 1, self.job_queues().queues())
+    }
+}
+
+impl Deadlocks for MeasuredEngine {
+    fn refuse_victim<'a>(&'a self, case: &'a DeadlockCase) -> Pending<'a, VictimVerdict> {
+        let inner = self.inner.deadlocks().expect("offered only if the engine gives verdicts");
+        self.measure(Verb::RefuseVictim, 1, inner.refuse_victim(case))
+    }
+}
+
+impl Rates for MeasuredEngine {
+    fn take<'a>(&'a self, take: &'a Take) -> Pending<'a, TakeVerdict> {
+        self.measure(Verb::Rate, 1, MeasuredEngine::rates(self).take(take))
+    }
+
+    fn settle<'a>(&'a self, settle: &'a Settle) -> Pending<'a, Settled> {
+        self.measure(Verb::Rate, 1, MeasuredEngine::rates(self).settle(settle))
+    }
+
+    fn reset<'a>(&'a self, name: &'a Name) -> Pending<'a, ()> {
+        self.measure(Verb::Rate, 1, MeasuredEngine::rates(self).reset(name))
     }
 }
 

@@ -17,16 +17,19 @@
 mod acquire;
 mod cells;
 mod confirm;
+mod deadlock;
 mod effects;
 mod entry;
 mod errors;
 mod hold;
 mod inherited;
+mod jobs;
 mod joint;
 mod keeper;
 mod measured;
 mod one_by_one;
 mod park;
+mod rates;
 mod reenter;
 mod release;
 mod repeat;
@@ -38,6 +41,7 @@ mod share;
 mod signals;
 mod table;
 mod timed_out;
+mod update_lines;
 mod watch;
 mod witness;
 
@@ -47,6 +51,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 pub(crate) use confirm::Wanted;
+pub use deadlock::DeadlockMode;
+pub(crate) use deadlock::DeadlockSettings;
 pub(crate) use hold::Hold;
 pub use hold::Lost;
 pub use park::block_on;
@@ -55,6 +61,7 @@ pub use release::Closed;
 pub(crate) use request::{AcquireRequest, Outcome, Wait};
 pub use sampler::{Sample, Sampler};
 pub(crate) use share::Share;
+pub(crate) use update_lines::KnownCell;
 pub use watch::{CellChange, CellWatch};
 use witness::Events;
 pub use witness::{CallOutcome, Event, StoreCall, WaitEnd, Witness};
@@ -62,9 +69,11 @@ pub use witness::{CallOutcome, Event, StoreCall, WaitEnd, Witness};
 use self::effects::Effects;
 use self::entry::{Entry, Phase};
 use self::inherited::forked_error;
+use self::jobs::JobAlarms;
 use self::measured::MeasuredEngine;
 use self::sent_ids::SentIds;
 use self::table::Table;
+use self::update_lines::UpdateLines;
 use crate::contract::{
     Claim, Engine, Error, ErrorKind, Grant, SessionId, SignalListener, Verb, host_name, short,
 };
@@ -88,6 +97,7 @@ pub(crate) struct Settings {
     pub(crate) witnesses: Vec<Arc<dyn Witness>>,
     /// How many replicas must have a grant before its guard is returned.
     pub(crate) replicas: Option<Wanted>,
+    pub(crate) deadlocks: DeadlockSettings,
 }
 
 impl Default for Settings {
@@ -99,6 +109,7 @@ impl Default for Settings {
             pid: None,
             witnesses: Vec::new(),
             replicas: None,
+            deadlocks: DeadlockSettings::default(),
         }
     }
 }
@@ -129,6 +140,8 @@ pub(crate) struct Core {
     table: Mutex<Table>,
     events: Events,
     sent_ids: Mutex<SentIds>,
+    job_alarms: JobAlarms,
+    update_lines: UpdateLines,
     noise: AtomicU64,
 }
 
@@ -148,12 +161,14 @@ impl Session {
             clock,
             alarm: Arc::clone(&alarm),
             events: Events::new(settings.witnesses.clone()),
+            job_alarms: JobAlarms::default(),
             settings,
             host: host_name(),
             pid,
             birth: Birth::here(),
             table: Mutex::new(Table::new(alarm)),
             sent_ids: Mutex::new(SentIds::default()),
+            update_lines: UpdateLines::default(),
             noise: AtomicU64::new(seed(id)),
         });
         let listener: Arc<dyn SignalListener> = Arc::clone(&core) as _;
@@ -207,6 +222,10 @@ impl Core {
 
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     pub(crate) fn now(&self) -> Tick {
@@ -276,7 +295,7 @@ impl Core {
     }
 
     /// A random number from 0 to 255.
-    fn jitter(&self) -> u8 {
+    pub(crate) fn jitter(&self) -> u8 {
         let mixed = seed_mix(self.noise.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed));
         mixed.to_le_bytes()[0]
     }

@@ -155,8 +155,9 @@ enum NextOutcome {
 async fn timed_out(core: &Core, wait: Wait, name: &Name) -> Error {
     let slot = core.inspect_for_error(name, core.inspect_deadline()).await.flatten();
     let holders = slot.map(|slot| slot.holders).unwrap_or_default();
-    let (place, own_hold, trouble) = (None, None, None);
-    timed_out_error(WaitTimeout { wait, name, in_set: true, holders, place, own_hold, trouble })
+    let (place, own_hold, trouble, deadlock) = (None, None, None, None);
+    let in_set = true;
+    timed_out_error(WaitTimeout { wait, name, in_set, holders, place, own_hold, trouble, deadlock })
 }
 
 /// The error for a loss after which the set is not taken anew.

@@ -44,7 +44,10 @@ impl Core {
         let entry = table.remove(id)?;
         // Counted as in flight from here on: the keeper must not end in between.
         table.begin_release(entry.claim.lease, now);
+        // Another flow of an owner that waits: see `deadlock.rs`.
+        let waiting = table.released_by(entry.claim.lineage.owner());
         drop(table);
+        waiting.into_iter().for_each(Waker::wake);
         self.emit(hold.claim(), || Event::Released);
         hold.end_at(now, Loss::Released);
         Some(entry)

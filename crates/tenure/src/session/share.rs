@@ -25,23 +25,41 @@ use crate::time::Tick;
 pub(crate) struct Share {
     core: Arc<Core>,
     hold: Arc<Hold>,
-    /// The grants that this share is made of, if it is a set that was acquired name by name.
-    joint: Option<Arc<Joint>>,
-    /// The caller's timeout, which an upgrade of the guard uses again. Not a [`Wait`], which would
-    /// make every guard larger.
-    timeout: Option<Duration>,
+    /// What few shares have. Boxed, so that guards stay small.
+    extras: Option<Box<ShareExtras>>,
+    /// The caller's timeout, which an upgrade of the guard uses again. In milliseconds, because a
+    /// process may hold many guards.
+    timeout_millis: u32,
     done: bool,
 }
 
+/// What few shares have.
+#[derive(Default)]
+struct ShareExtras {
+    /// The grants that this share is made of, if it is a set that was acquired name by name.
+    joint: Option<Arc<Joint>>,
+    /// Held while the guard is outside the flow of its owner, see `deadlock.rs`.
+    marker: Option<Share>,
+}
+
+/// There is no timeout. Longer timeouts than this count as none: 49 days.
+const NO_TIMEOUT: u32 = u32::MAX;
+
 impl Share {
     pub(super) fn new(core: Arc<Core>, hold: Arc<Hold>, timeout: Option<Duration>) -> Self {
-        Self { core, hold, joint: None, timeout, done: false }
+        // Rounded up: a short timeout must not become none at all.
+        let millis = |limit: Duration| limit.as_micros().div_ceil(1_000);
+        let timeout = timeout.and_then(|limit| u32::try_from(millis(limit)).ok());
+        let timeout_millis = timeout.unwrap_or(NO_TIMEOUT);
+        Self { core, hold, extras: None, timeout_millis, done: false }
     }
 
     /// A share of several grants that are held as one.
     pub(super) fn of_joint(core: Arc<Core>, joint: Arc<Joint>, timeout: Option<Duration>) -> Self {
         let hold = Arc::clone(joint.hold());
-        Self { core, hold, joint: Some(joint), timeout, done: false }
+        let mut share = Self::new(core, hold, timeout);
+        share.extras_mut().joint = Some(joint);
+        share
     }
 
     /// Gives the share to another guard or joint without releasing anything.
@@ -51,7 +69,7 @@ impl Share {
 
     /// Gives the share up. Returns the claims that have no share left: the caller releases them.
     fn leave(&self, now: Tick) -> SmallVec<[Release; 1]> {
-        match &self.joint {
+        match self.joint() {
             Some(joint) => self.core.take_apart(joint, now),
             None => self.core.let_go(&self.hold, now).iter().map(Entry::to_release).collect(),
         }
@@ -62,7 +80,16 @@ impl Share {
     }
 
     pub(super) fn timeout(&self) -> Option<Duration> {
-        self.timeout
+        let millis = Some(self.timeout_millis).filter(|millis| *millis != NO_TIMEOUT);
+        millis.map(|millis| Duration::from_millis(millis.into()))
+    }
+
+    fn joint(&self) -> Option<&Arc<Joint>> {
+        self.extras.as_ref()?.joint.as_ref()
+    }
+
+    fn extras_mut(&mut self) -> &mut ShareExtras {
+        self.extras.get_or_insert_default()
     }
 
     /// Returns how many guards the owner has on this name, in this process.
@@ -72,6 +99,14 @@ impl Share {
         }
         let claim = self.hold.claim();
         self.core.depth(claim.parts.first_name(), claim.lineage.owner())
+    }
+
+    pub(super) fn marker(&self) -> Option<&Self> {
+        self.extras.as_ref()?.marker.as_ref()
+    }
+
+    pub(super) fn set_marker(&mut self, marker: Self) {
+        self.extras_mut().marker = Some(marker);
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -90,14 +125,14 @@ impl Share {
             sole = matches!(entry.map(|e| &e.phase), Some(Phase::Held { guards: 1, .. }));
             scoped = entry.is_some_and(|entry| entry.scoped);
         }
-        let sole = sole && self.joint.is_none() && claim.parts.as_slice().len() == 1;
+        let sole = sole && self.joint().is_none() && claim.parts.as_slice().len() == 1;
         let replaces = sole.then_some(claim.id);
         AcquireRequest {
             parts: Parts::one(part),
             lineage: claim.lineage.clone(),
             scoped,
             lease: claim.lease,
-            wait: self.timeout.map_or(Wait::Unlimited, Wait::Limit),
+            wait: self.timeout().map_or(Wait::Unlimited, Wait::Limit),
             max_hold: self.hold.hold_left(),
             lock_delay: claim.lock_delay,
             replaces,
@@ -114,7 +149,7 @@ impl Share {
             return Err(error.clone());
         }
         let safe_until = self.hold.safe_until();
-        if seeded::on(Bug::RenewAfterReleaseIsLoss) && self.joint.is_none() {
+        if seeded::on(Bug::RenewAfterReleaseIsLoss) && self.joint().is_none() {
             return self.release_before_forgetting().await;
         }
         let Some(mut call) = ReleaseCall::new(&self.core, self.leave(now)) else {

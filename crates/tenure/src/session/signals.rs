@@ -23,6 +23,12 @@ use crate::time::Tick;
 
 impl SignalListener for Core {
     fn on_signal(&self, signal: Signal) {
+        match &signal {
+            Signal::Jobs { queue } => return self.job_alarms.ring(Some(queue)),
+            // A worker may have died, and its jobs may be there for others.
+            Signal::Resync => self.job_alarms.ring(None),
+            _ => {}
+        }
         let now = self.clock.now();
         let mut effects = Effects::default();
         let mut table = self.lock();
@@ -49,6 +55,7 @@ impl SignalListener for Core {
                     }
                 });
             }
+            Signal::Jobs { .. } => {}
             Signal::Resync => {
                 for id in table.ids() {
                     table.update(id, |entry| {

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::deadlock::WatchedWait;
 use super::effects::{Effects, PendingRelease};
 use super::entry::{EndReason, Entry, Flow, Phase};
 use super::hold::Hold;
@@ -39,6 +40,8 @@ pub(super) struct Table {
     due: BTreeSet<(Tick, ClaimId)>,
     /// The claims that hold, by name: for re-entry, and to recognize a task that waits for itself.
     pub(super) held: HashMap<Name, SmallVec<[ClaimId; 1]>>,
+    /// The waits of owners that look for deadlocks, see `deadlock.rs`.
+    pub(super) watched: IdMap<OwnerId, SmallVec<[WatchedWait; 1]>>,
     /// The wakers of callers with a timeout, by when it expires.
     sleepers: BTreeMap<(Tick, u64), Waker>,
     next_sleeper: u64,
@@ -66,6 +69,7 @@ impl Table {
             entries: IdMap::default(),
             due: BTreeSet::new(),
             held: HashMap::new(),
+            watched: IdMap::default(),
             sleepers: BTreeMap::new(),
             next_sleeper: 0,
             alarm,
@@ -165,6 +169,11 @@ impl Table {
             }
         }
         Some(entry)
+    }
+
+    /// Whether any entry is such.
+    pub(super) fn any_entry(&self, is_such: impl Fn(&Entry) -> bool) -> bool {
+        self.entries.values().any(|both| is_such(&both.0))
     }
 
     pub(super) fn ids(&self) -> Vec<ClaimId> {
@@ -318,7 +327,7 @@ impl Table {
                     self.lose_joint(&joint, Some(&hold), &loss, now, effects);
                 }
                 let reason = match loss {
-                    Loss::Evicted { .. } => EndReason::Revoked(loss),
+                    Loss::Evicted { .. } | Loss::Deadlock { .. } => EndReason::Revoked(loss),
                     _ => EndReason::TicketExpired,
                 };
                 self.end_wait(id, reason, now, effects);
@@ -439,7 +448,13 @@ mod tests {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "host".into(), pid: 1, place: None, label: None },
+            about: About {
+                host: "host".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: crate::contract::Conduct::default(),
+            },
         });
         let clock = ManualClock::new();
         let mut table = Table::new(clock.alarm());

@@ -74,6 +74,7 @@ impl Attempt<'_> {
             place: (place > 0).then_some(place),
             own_hold: self.own_hold.as_deref(),
             trouble,
+            deadlock: self.suspected.clone(),
         }))
     }
 }

@@ -103,6 +103,8 @@ pub enum WaitEnd {
     Dropped,
     /// The wait was ended from outside: the session was closed, or the claim evicted.
     Ended,
+    /// It was refused to break a deadlock.
+    Deadlock,
     /// The session goes on waiting under another id, because this one may have expired.
     ClaimedAnew,
 }
@@ -150,6 +152,11 @@ pub enum Event {
     Withdrawn {
         /// Why.
         why: WaitEnd,
+    },
+    /// It is in a deadlock, or stuck behind one. Emitted when that is first noticed.
+    Deadlock {
+        /// The members of the deadlock, what each holds and waits for.
+        words: Arc<str>,
     },
     /// Its own task or thread already holds the name under another owner: it waits for itself.
     WaitsForItself {

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Cells, Claim, ClaimId, ClaimRef, Diagnostics, Engine, Evicted, Eviction, Fence,
-    FenceFloor, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions, Parts, Patience,
-    Pending, Promises, Query, Raised, Release, Released, Renewed, Replication, SessionId,
-    SignalListener, Snapshot, Verdict,
+    About, Cells, Claim, ClaimId, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction,
+    Fence, FenceFloor, Jobs, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions,
+    Parts, Patience, Pending, Promises, Query, Raised, Rates, Release, Released, Renewed,
+    Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
@@ -58,7 +58,13 @@ impl World {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "elsewhere".into(), pid: 1, place: None, label: None },
+            about: About {
+                host: "elsewhere".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: tenure::contract::Conduct::default(),
+            },
         })
     }
 
@@ -197,6 +203,14 @@ impl Engine for Meddler {
         self.inner.cells()
     }
 
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.inner.jobs()
+    }
+
+    fn rates(&self) -> Option<&dyn Rates> {
+        self.inner.rates()
+    }
+
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {
         Some(self)
     }
@@ -215,6 +229,10 @@ impl Engine for Meddler {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.inner.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.inner.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Rates, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;
@@ -96,6 +96,14 @@ impl Engine for SinglesEngine {
         self.0.cells()
     }
 
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.0.jobs()
+    }
+
+    fn rates(&self) -> Option<&dyn Rates> {
+        self.0.rates()
+    }
+
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {
         self.0.fence_floor()
     }
@@ -114,6 +122,10 @@ impl Engine for SinglesEngine {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.0.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.0.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

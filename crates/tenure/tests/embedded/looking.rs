@@ -127,7 +127,13 @@ fn detached_claim(name: &str) -> Arc<Claim> {
         lock_delay: Duration::ZERO,
         patience: Patience::Wait,
         replaces: None,
-        about: About { host: "test".into(), pid: 1, place: None, label: None },
+        about: About {
+            host: "test".into(),
+            pid: 1,
+            place: None,
+            label: None,
+            conduct: tenure::contract::Conduct::default(),
+        },
     })
 }
 

@@ -40,7 +40,13 @@ pub(crate) fn claim(session: SessionId, lease: Duration) -> Arc<Claim> {
         lock_delay: Duration::ZERO,
         patience: Patience::Wait,
         replaces: None,
-        about: About { host: "test".into(), pid: 1, place: None, label: None },
+        about: About {
+            host: "test".into(),
+            pid: 1,
+            place: None,
+            label: None,
+            conduct: tenure::contract::Conduct::default(),
+        },
     })
 }
 

@@ -8,7 +8,7 @@ use tenure::block_on;
 use tenure::conformance::{Applicability, Case, RedisHarness, ScenarioGroup, cases};
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
-use tenure::{CellRange, Name, Namespace, Put, Query, Tenure, WriteId};
+use tenure::{CellRange, Name, Namespace, Put, Query, Rate, TakeOutcome, Tenure, WriteId};
 
 const PAGE: &str = include_str!("../../../../docs/redis.md");
 
@@ -54,6 +54,23 @@ fn the_suite_passes_as_the_user_of_the_docs_and_needs_every_command_of_it() {
     }
 }
 
+/// Takes of which one is settled, one has left its window, and one is of an even flow.
+fn settled_and_even_rates(tenure: &Tenure) {
+    let take = |rate: &Rate| match rate.blocking_take(1).unwrap() {
+        TakeOutcome::Allowed(permit) => permit,
+        TakeOutcome::Refused(refusal) => panic!("should be allowed: {refusal:?}"),
+    };
+    let hour = tenure.rate("hour").unwrap().limit(9, Duration::from_secs(3_600));
+    let first = take(&hour);
+    take(&hour);
+    first.blocking_settle(2).unwrap();
+    let short = tenure.rate("short").unwrap().limit(9, Duration::from_millis(1));
+    take(&short);
+    std::thread::sleep(Duration::from_millis(5));
+    take(&short);
+    take(&tenure.rate("even").unwrap().pace(9, Duration::from_secs(1), 9));
+}
+
 /// What hardly ever happens: a server that has forgotten the scripts, a look at who waits for whom.
 fn rare_ways(redis: &Redis, user: &str) {
     let tenure = Tenure::blocking_connect(&redis.url_as(user, "secret")).unwrap();
@@ -74,6 +91,7 @@ fn rare_ways(redis: &Redis, user: &str) {
     let mut watch = tenure.cells().blocking_watch(CellRange::One(name.clone())).unwrap();
     tenure.cells().blocking_put(&Put::new(name, "1").id(WriteId::new())).unwrap();
     watch.blocking_next().unwrap();
+    settled_and_even_rates(&tenure);
     tenure.blocking_close();
     // Sessions that come and go on one engine.
     let terms = Terms {

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Diagnostics, Engine, Evicted, Eviction, FenceFloor, LocalSessions,
-    OwnershipProof, Partitions, Pending, Promises, Query, Release, Released, Renewed, Replication,
-    SessionId, SignalListener, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
+    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Rates, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 
 #[derive(Debug)]
@@ -59,6 +59,14 @@ impl Engine for CountingEngine {
         self.inner.cells()
     }
 
+    fn jobs(&self) -> Option<&dyn Jobs> {
+        self.inner.jobs()
+    }
+
+    fn rates(&self) -> Option<&dyn Rates> {
+        self.inner.rates()
+    }
+
     fn fence_floor(&self) -> Option<&dyn FenceFloor> {
         self.inner.fence_floor()
     }
@@ -77,6 +85,10 @@ impl Engine for CountingEngine {
 
     fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
         self.inner.ownership_proof()
+    }
+
+    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
+        self.inner.deadlocks()
     }
 
     fn local(&self) -> Option<&dyn LocalSessions> {

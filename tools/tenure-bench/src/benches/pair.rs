@@ -80,7 +80,13 @@ impl Bare {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "here".into(), pid: 1, place: None, label: None },
+            about: About {
+                host: "here".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: tenure::contract::Conduct::default(),
+            },
         };
         let batch = [Release { claim: claim.to_ref(), uncertain: false }];
         Ok(Self { engine, claim: Arc::new(claim), batch })

@@ -66,6 +66,12 @@ fn reader(name: &str) -> Result<Arc<Claim>, Error> {
         lock_delay: Duration::ZERO,
         patience: Patience::Try,
         replaces: None,
-        about: About { host: "here".into(), pid: 1, place: None, label: None },
+        about: About {
+            host: "here".into(),
+            pid: 1,
+            place: None,
+            label: None,
+            conduct: tenure::contract::Conduct::default(),
+        },
     }))
 }

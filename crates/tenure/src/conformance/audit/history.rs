@@ -138,7 +138,7 @@ impl Witness for Recorder {
             Event::Lost { .. } => What::Lost,
             Event::Released => What::Released,
             Event::Withdrawn { .. } => What::Withdrawn,
-            Event::WaitsForItself { .. } => return,
+            Event::Deadlock { .. } | Event::WaitsForItself { .. } => return,
         };
         let entry = HistoryEntry { at, claim: claim.id, what };
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(entry);

@@ -4,8 +4,8 @@
 //!
 //! Versions are numbers of each store, so they are compared by their order: the rules' version of a
 //! write is mapped to the engine's, and the map must stay increasing. A condition on a version
-//! names the step that wrote it. After every step, all cells are read on both sides. A difference is
-//! printed with the seed and the steps up to it.
+//! names the step that wrote it. After every step, all cells are read on both sides. A difference
+//! is printed with the seed and the steps up to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -178,10 +178,15 @@ impl CellSide {
         self.elapsed += time;
     }
 
+    /// How long ago this time was.
+    fn age(&self, made: Duration) -> Duration {
+        self.elapsed.saturating_sub(made)
+    }
+
     /// Whether an id is so old that a store need not know it any more.
     fn is_old(&self, id: usize) -> bool {
         let made = self.ids.get(&id).map(|(_, made)| *made);
-        made.is_some_and(|made| self.elapsed - made >= limits::DEFAULT_MAX_LEASE / 2)
+        made.is_some_and(|made| self.age(made) >= limits::DEFAULT_MAX_LEASE / 2)
     }
 
     fn write(
@@ -195,7 +200,7 @@ impl CellSide {
         if let Some(id) = id {
             let fresh = || (WriteId::made_at(Tick::ZERO), self.elapsed);
             let (id, made) = *self.ids.entry(id).or_insert_with(fresh);
-            (batch.id, batch.age) = (Some(id), self.elapsed - made);
+            (batch.id, batch.age) = (Some(id), self.age(made));
         }
         let engine = std::sync::Arc::clone(self.client.engine());
         let verdict = self.world.now(async move { cells_of(&*engine).write(&batch).await })?;

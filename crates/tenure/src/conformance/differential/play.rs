@@ -383,7 +383,10 @@ impl Duel {
             let told = |signal: &Signal| match signal {
                 Signal::Granted { claim, grant } => Some((*claim, Some(grant.arrival))),
                 Signal::Ended { claim, .. } => Some((*claim, None)),
-                Signal::AllEnded { .. } | Signal::Resync | Signal::Again { .. } => None,
+                Signal::AllEnded { .. }
+                | Signal::Resync
+                | Signal::Again { .. }
+                | Signal::Jobs { .. } => None,
             };
             let expected: Vec<_> =
                 ours.extract_if(.., |(to, _)| *to == session).map(|(_, signal)| signal).collect();

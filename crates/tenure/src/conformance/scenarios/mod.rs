@@ -6,6 +6,7 @@ mod cell_watch;
 mod cells;
 mod counting;
 mod crossing;
+mod deadlocks;
 mod election;
 mod exclusion;
 mod expiry;
@@ -15,9 +16,11 @@ mod floors;
 mod hostile;
 mod idempotence;
 mod inspection;
+mod jobs;
 mod lapsed;
 mod loss;
 mod outages;
+mod rates;
 mod reentry;
 mod sets;
 mod sharing;
@@ -57,10 +60,13 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     timing::LIST,
     terms::LIST,
     inspection::LIST,
+    deadlocks::LIST,
     cells::LIST,
     cell_batches::LIST,
     cell_watch::LIST,
+    rates::LIST,
     election::LIST,
+    jobs::LIST,
     hostile::LIST,
 ];
 

@@ -1,8 +1,9 @@
-//! What several engines need and none of them owns: watchers of cells, URLs, TLS, jitter, the
-//! choice of the runtime that a call runs on, text files, the agreement on `max_lease`.
+//! What several engines need and none of them owns: watchers of cells, limits of jobs, URLs, TLS,
+//! jitter, the choice of the runtime that a call runs on, text files, the agreement on `max_lease`.
 
 pub(super) mod cell_watchers;
 pub(super) mod jitter;
+pub(super) mod job_limits;
 pub(super) mod max_lease;
 #[cfg(any(
     feature = "conformance",

@@ -250,6 +250,12 @@ fn last_version(txn: &Txn<'_>) -> u64 {
     txn.get(b"W", "the last version", |bytes| Reader::new(bytes).u64()).unwrap_or(0)
 }
 
+/// Returns the number of a namespace, which is assigned if it has none.
+pub(super) fn number_of(txn: &Txn<'_>, namespace: &Namespace) -> [u8; 4] {
+    let number = txn.get(&namespace_key(namespace), "a namespace", read_number);
+    number.unwrap_or_else(|| new_number(txn, namespace))
+}
+
 /// Assigns the next number to a namespace.
 fn new_number(txn: &Txn<'_>, namespace: &Namespace) -> [u8; 4] {
     let last = txn.get(b"M", "the last namespace", |bytes| Reader::new(bytes).u32());

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-pub(super) use super::bytes::{Damaged, Read, Reader, Writer};
 use crate::contract::{
-    About, Arrival, Claim, ClaimId, Fence, Grant, Label, Lineage, Loss, Name, OwnerId, Part, Parts,
-    Patience, Place, SessionId, Shape, Signal,
+    About, Arrival, Claim, ClaimId, Conduct, Fence, Grant, Label, Lineage, Loss, Name, OwnerId,
+    Part, Parts, Patience, Place, SessionId, Shape, Signal,
 };
+pub(super) use crate::ledger::bytes::{Damaged, Read, Reader, Writer};
 use crate::ledger::seam::{Group, Hold, Holders as _, Holds, Ticket, Tomb};
 use crate::limits;
 use crate::time::Tick;
@@ -355,6 +355,7 @@ fn write_about(writer: &mut Writer, about: &About) {
         }
     }
     writer.option(about.label.as_ref().map(Label::as_str), Writer::text);
+    writer.u32(about.conduct.to_code());
 }
 
 fn read_about(reader: &mut Reader<'_>) -> Read<About> {
@@ -369,7 +370,8 @@ fn read_about(reader: &mut Reader<'_>) -> Read<About> {
         Some(text) => Some(Label::try_from(text).map_err(|_| Damaged)?),
         None => None,
     };
-    Ok(About { host, pid, place, label })
+    let conduct = Conduct::from_code(reader.u32()?);
+    Ok(About { host, pid, place, label, conduct })
 }
 
 fn write_shape(writer: &mut Writer, shape: Shape) {
@@ -404,12 +406,21 @@ pub(super) fn write_signal(writer: &mut Writer, signal: &Signal) -> Option<()> {
                 writer.u64(fence.get());
             }
         }
+        Signal::Ended { claim, loss: Loss::Deadlock { words } } => {
+            writer.u8(4);
+            writer.id(claim.as_u128());
+            writer.text(words);
+        }
         Signal::Ended { claim, loss: Loss::Evicted { reason } } => {
             writer.u8(2);
             writer.id(claim.as_u128());
             writer.text(reason);
         }
         Signal::Resync => writer.u8(3),
+        Signal::Jobs { queue } => {
+            writer.u8(5);
+            writer.text(queue.as_str());
+        }
         _ => return None,
     }
     Some(())
@@ -434,6 +445,12 @@ pub(super) fn read_signal(bytes: &[u8]) -> Read<Signal> {
             Ok(Signal::Ended { claim, loss: Loss::Evicted { reason } })
         }
         3 => Ok(Signal::Resync),
+        4 => {
+            let claim = ClaimId::from_u128(reader.id()?);
+            let words = Arc::from(reader.text()?);
+            Ok(Signal::Ended { claim, loss: Loss::Deadlock { words } })
+        }
+        5 => Ok(Signal::Jobs { queue: Name::from_store(reader.text()?).map_err(|_| Damaged)? }),
         _ => Err(Damaged),
     }
 }

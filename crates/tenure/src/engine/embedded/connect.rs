@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::cells::EmbeddedCells;
 use super::directory::StoreDirectory;
+use super::jobs::EmbeddedJobs;
 use super::sessions::{self, Sessions};
 use super::sizes::Sizes;
 use super::slots::SlotRows;
@@ -51,12 +52,15 @@ impl EmbeddedEngine {
         let namespace = register(&sessions, &terms)?;
         let clock = Arc::clone(&terms.clock);
         let space = terms.namespace.clone();
+        let scope = StepScope { namespace, clock: Arc::clone(&clock) };
+        let jobs = EmbeddedJobs::new(Arc::clone(&sessions), scope, space.clone());
         let cells = EmbeddedCells::new(Arc::clone(&sessions), clock, space, terms.max_lease);
         Ok(Self {
             sessions,
             scope: StepScope { namespace, clock: Arc::clone(&terms.clock) },
             terms,
             cells,
+            jobs,
             failed: Mutex::default(),
             joined: Mutex::default(),
             swept: Arc::default(),

@@ -5,6 +5,7 @@
 //! F                 -> the fence up to which fences are reserved
 //! G                 -> what a commit has written for other processes (`commit.rs`)
 //! M, N, W, V, I     -> cells (`cell_rows.rs`)
+//! J                 -> jobs (`job_rows.rs`)
 //! ```
 //!
 //! Writers pass the gate's mutex for this environment; readers do not. Every commit is an `fsync`,

@@ -63,7 +63,7 @@ use crate::time::{Clock, SystemClock};
 
 /// How the page and the rows look: the format number of a file set. Differs where a mutex looks
 /// different.
-const MAGIC: u64 = 0x7465_6e75_7265_0003
+const MAGIC: u64 = 0x7465_6e75_7265_0004
     ^ ((size_of::<libc::pthread_mutex_t>() as u64) << 16)
     ^ if cfg!(target_env = "musl") { 1 << 32 } else { 0 };
 

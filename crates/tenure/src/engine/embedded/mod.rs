@@ -17,12 +17,12 @@
 //! - A release grants to the next waiter and sends a datagram to that waiter's session.
 //! - A process that dies releases the lock on its liveness file; the event loop of every process
 //!   that waits for it is woken, and ends what the dead process held (`cleanup.rs`).
-//! - A reboot ends every lock. Cells, and how far fences were given out, outlive it (`durable.rs`).
+//! - A reboot ends every lock. Cells, jobs, and how far fences were given out, outlive it
+//!   (`durable.rs`).
 //!
 //! There is no `doctor.rs`: what a doctor would examine (the owner and mode of the directory, the
 //! file system, the format, damage) is checked whenever the store is opened, and refused.
 
-mod bytes;
 mod cell_codec;
 mod cell_rows;
 mod cell_signals;
@@ -34,6 +34,7 @@ mod commit;
 mod commit_queue;
 mod connect;
 mod datagrams;
+mod deadlock;
 mod directory;
 mod durable;
 mod errors;
@@ -44,10 +45,14 @@ mod gate;
 mod handover;
 mod holders;
 mod inspect;
+mod job_commit;
+mod job_rows;
+mod jobs;
 mod liveness;
 mod map;
 mod queue;
 mod raise_fences;
+mod rates;
 mod release;
 mod renew;
 mod sessions;
@@ -66,13 +71,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use self::cells::EmbeddedCells;
 pub(super) use self::connect::connect;
+use self::jobs::EmbeddedJobs;
 use self::sessions::Sessions;
 pub use self::url::Location;
 use super::Terms;
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name, Pending, Promises,
-    Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verdict,
-    Wake, optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name,
+    Pending, Promises, Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot,
+    Survives, Verdict, Wake, optional_objects,
 };
 pub use crate::ledger::Census;
 use crate::time::Clock;
@@ -88,11 +94,16 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: true,
+    deadlocks: DeadlockHandling::Broken,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: false,
     drift_percent: 0,
     lacks_because: "",
+    lacks_jobs_because: "",
 };
 
 /// How many sessions in the way of a waiting claim are watched, in each slot: those of the holders
@@ -105,6 +116,7 @@ pub struct EmbeddedEngine {
     scope: StepScope,
     terms: Terms,
     cells: EmbeddedCells,
+    jobs: EmbeddedJobs,
     /// Sessions that could not begin, with the reason.
     failed: Mutex<IdMap<SessionId, Error>>,
     /// The sessions of this engine, which leave when it is dropped.
@@ -151,11 +163,14 @@ impl Engine for EmbeddedEngine {
 
     optional_objects!(self:
         cells => Some(&self.cells),
+        jobs => Some(&self.jobs),
+        rates => Some(self),
         fence_floor => Some(self),
         replication => None,
         partitions => None,
         diagnostics => None,
         ownership_proof => None,
+        deadlocks => Some(self),
         local => Some(&*self.sessions),
     );
 }

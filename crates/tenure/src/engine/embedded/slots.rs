@@ -77,6 +77,16 @@ impl<'t, 'e> SlotRows<'t, 'e> {
         Self { context, namespace, cached: Vec::new(), latest: 0 }
     }
 
+    /// Returns the transaction, for rows beside the slots.
+    pub(super) fn txn(&self) -> &'t Txn<'e> {
+        self.context.txn
+    }
+
+    /// The transaction and the number of the namespace, for what is not in slots.
+    pub(super) fn rows(&self) -> (&'t Txn<'e>, u32) {
+        (self.context.txn, self.namespace)
+    }
+
     /// Writes back what has changed.
     pub(super) fn flush(&mut self) {
         for cached in std::mem::take(&mut self.cached) {

@@ -175,25 +175,58 @@ impl Inner {
     }
 
     async fn inspect_reach(&self, query: &Query) -> Result<Snapshot, VerbError> {
-        let mut found: Option<SlotSnapshot> = None;
-        let mut range = self.keys.all_slots();
-        loop {
-            let revision = found.as_ref().map_or(0, |found| found.revision);
-            let (at, keys, more) = self.read_page(&range, revision).await?;
-            let found = found.get_or_insert_with(|| SlotSnapshot::new(at, self.epoch()));
-            let (slots, rest) = self.whole_slots(keys, more, &range).await?;
-            for (name, keys) in slots {
-                found.add(&self.keys, &name, &keys)?;
-            }
-            match rest {
-                Some(rest) => range = rest,
-                None => break,
-            }
-        }
-        let mut found = found.unwrap_or_else(|| SlotSnapshot::new(0, self.epoch()));
+        let mut found = self.read_contended().await?;
         self.read_lease_times(&mut found).await;
         let now = self.now();
         Ok(found.ledger(now, 0).inspect(query, now))
+    }
+
+    /// Reads all slots that have a queue, and the markers of owners with another flow of control,
+    /// at
+    /// one revision: everything that can be part of a deadlock.
+    pub(super) async fn read_contended(&self) -> Result<SlotSnapshot, VerbError> {
+        let mut markers = self.keys.markers();
+        let (at, mut keys, mut more) = self.read_page(&markers, 0).await?;
+        let mut found = SlotSnapshot::new(at, self.epoch());
+        loop {
+            let (slots, rest) = self.whole_slots(keys, more, &markers).await?;
+            for (name, keys) in slots {
+                found.add(&self.keys, &name, &keys)?;
+            }
+            let Some(rest) = rest else { break };
+            markers = rest;
+            (_, keys, more) = self.read_page(&markers, at).await?;
+        }
+        let mut range = self.keys.marks("");
+        let mut more = true;
+        while more {
+            let names;
+            (_, names, more) = self.read_marks(&range, at).await?;
+            let Some(last) = names.last() else { break };
+            range.from = self.keys.behind_marks(last);
+            for names in names.chunks(SLOTS_PER_READ) {
+                self.add_contended(&mut found, names).await?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds slots to a snapshot, as they were at its revision.
+    pub(super) async fn add_slots(
+        &self,
+        found: &mut SlotSnapshot,
+        names: &[Name],
+    ) -> Result<(), VerbError> {
+        let revision = super::transaction::as_i64(found.revision);
+        let read = |name: &Name| {
+            let Range { from: key, to: range_end } = self.keys.slot(name);
+            RangeRequest { key, range_end, revision, ..RangeRequest::default() }.into()
+        };
+        let reply = self.connection.read(names.iter().map(read).collect()).await?;
+        for (name, keys) in names.iter().zip(reply.replies.into_iter().map(ResponseOp::into_kvs)) {
+            found.add(&self.keys, name, &keys)?;
+        }
+        Ok(())
     }
 
     /// Reads the first keys of a range, at a revision if it is not 0. Returns the revision, the

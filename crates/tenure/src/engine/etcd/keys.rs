@@ -24,7 +24,7 @@
 
 use std::io::Write;
 
-use crate::contract::{ClaimId, Name, Namespace, SessionId, WriteId};
+use crate::contract::{ClaimId, MARKER_KIND, Name, Namespace, SessionId, WriteId};
 
 /// The kind of a key of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,6 +167,11 @@ impl Keys {
     /// All slots.
     pub(super) fn all_slots(&self) -> Range {
         prefix_range(self.section(b's'))
+    }
+
+    /// The slots of markers: of owners with another flow of control.
+    pub(super) fn markers(&self) -> Range {
+        self.slots(&Name::reserved_prefix(MARKER_KIND))
     }
 
     /// The slots whose names begin with a text.

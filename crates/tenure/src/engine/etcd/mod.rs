@@ -30,6 +30,7 @@ mod client;
 pub mod client;
 mod connect;
 mod connection;
+mod deadlock;
 mod doctor;
 mod errors;
 mod evict;
@@ -80,10 +81,10 @@ use self::waiters::Waiters;
 use self::watches::Watches;
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Claim, ClaimId, ClaimRef, Diagnostics, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, Finding, Name, Ownership, OwnershipProof, Pending, Promises, Query, Raised, Release,
-    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
-    optional_objects,
+    Claim, ClaimId, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Diagnostics, Engine,
+    Error, Evicted, Eviction, Fence, FenceFloor, Fencing, Finding, Name, Ownership, OwnershipProof,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, SignalListener,
+    Snapshot, Survives, Verb, Verdict, VictimVerdict, Wake, optional_objects,
 };
 use crate::ledger::Now;
 use crate::sync::Mutex;
@@ -100,6 +101,11 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
+    deadlocks: DeadlockHandling::Broken,
+    rates: false,
+    no_rates_because: "etcd has no clock that a transaction could read, so no window can be \
+                       exact: use the memory, embedded, redis or postgres engine",
     wake: Wake::Push,
     survives: &[
         Survives::ClientCrash,
@@ -110,6 +116,8 @@ pub const PROMISES: Promises = Promises {
     replicas: false,
     drift_percent: 10,
     lacks_because: "",
+    lacks_jobs_because: "each change of a job would be a write by consensus, kept in the \
+                         history until that is compacted",
 };
 
 /// The etcd engine.
@@ -235,13 +243,26 @@ impl Engine for EtcdEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
+        rates => None,
         fence_floor => Some(self),
         replication => None,
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => Some(self),
+        deadlocks => Some(self),
         local => None,
     );
+}
+
+impl Deadlocks for EtcdEngine {
+    fn refuse_victim<'a>(&'a self, case: &'a DeadlockCase) -> Pending<'a, VictimVerdict> {
+        Box::pin(async move {
+            let (inner, case) = (Arc::clone(&self.inner), case.clone());
+            let since = inner.clock.now();
+            self.inner.tasks.run(async move { inner.refuse_victim(&case, since).await }).await
+        })
+    }
 }
 
 impl FenceFloor for EtcdEngine {

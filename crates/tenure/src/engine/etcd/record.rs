@@ -11,8 +11,8 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::contract::{
-    About, Claim, ClaimId, Label, Lineage, Name, OwnerId, Part, Parts, Patience, Place, SessionId,
-    Shape,
+    About, Claim, ClaimId, Conduct, Label, Lineage, Name, OwnerId, Part, Parts, Patience, Place,
+    SessionId, Shape,
 };
 use crate::limits;
 
@@ -143,6 +143,10 @@ impl ClaimRecord {
                 Some(text) => Some(Label::try_from(&*text).ok()?),
                 None => None,
             },
+            conduct: match next() {
+                Some(code) => Conduct::from_code(code.parse().ok()?),
+                None => Conduct::default(),
+            },
         };
         let claim =
             Claim { id, session, lineage, parts, lease, lock_delay, patience, replaces, about };
@@ -206,6 +210,10 @@ fn encode_about(text: &mut String, about: &About) {
         Some(label) => {
             let _ = write!(text, " ={}", utf8_percent_encode(label.as_str(), SPECIAL));
         }
+    }
+    let conduct = about.conduct.to_code();
+    if conduct != 0 {
+        let _ = write!(text, " {conduct}");
     }
 }
 
@@ -287,6 +295,7 @@ mod tests {
                 pid: 7,
                 place: Some(Place::Told("src/a.rs:7".into())),
                 label: Some(Label::try_from("x y").unwrap()),
+                conduct: Conduct { breakable: true, held_up: 2, priority: -3, flow: 8 },
             },
         };
         let (fence, members) = (FenceSource::Written(0), vec![ClaimId::new(), claim.id]);
@@ -311,7 +320,13 @@ mod tests {
         plain.session = None;
         plain.replaces = None;
         plain.lineage = Lineage::root(OwnerId::new());
-        plain.about = About { host: "".into(), pid: 1, place: None, label: None };
+        plain.about = About {
+            host: "".into(),
+            pid: 1,
+            place: None,
+            label: None,
+            conduct: crate::contract::Conduct::default(),
+        };
         let plain = ClaimRecord::new(&Arc::new(plain), 1);
         assert_eq!(ClaimRecord::decode(&plain.encode()).unwrap().claim, plain.claim);
     }

@@ -281,7 +281,7 @@ impl Inner {
     async fn loss_of(&self, id: ClaimId) -> Result<Loss, VerbError> {
         let found = self.read_slots(&[], &[id]).await?;
         Ok(match found.tombstones.get(&id) {
-            Some(Some(reason)) => Loss::Evicted { reason: Arc::clone(reason) },
+            Some(Some(reason)) => Loss::of_reason(reason),
             _ => Loss::Forgotten,
         })
     }

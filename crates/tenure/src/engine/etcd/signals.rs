@@ -79,9 +79,9 @@ impl Inner {
     /// Ends a claim that was evicted, and notifies its session.
     fn on_eviction_notice(self: &Arc<Self>, key: &[u8], value: &[u8]) {
         let Some((session, claim)) = self.keys.parse_notice(key) else { return };
-        let reason = String::from_utf8_lossy(value).into();
+        let reason = String::from_utf8_lossy(value);
         self.forget_claim(claim);
-        self.notify(session, Signal::Ended { claim, loss: Loss::Evicted { reason } });
+        self.notify(session, Signal::Ended { claim, loss: Loss::of_reason(&reason) });
     }
 
     /// Reads the eviction notices of a session that were written before the watch was created.

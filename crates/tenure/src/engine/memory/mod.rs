@@ -5,18 +5,23 @@
 //! tests, and of programs that want these locks among their own tasks.
 
 mod cells;
+mod jobs;
+mod rates;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use self::cells::MemoryCells;
+use self::jobs::MemoryQueues;
+use self::rates::MemoryRates;
 use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, IdMap, Name,
-    Namespace, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal,
-    SignalListener, Snapshot, Verb, Verdict, Wake, optional_objects,
+    Claim, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Engine, Error, Evicted, Eviction,
+    Fence, FenceFloor, Fencing, IdMap, Name, Namespace, Pending, Promises, Query, Raised, Release,
+    Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verb, Verdict, VictimVerdict,
+    Wake, optional_objects,
 };
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
@@ -35,11 +40,16 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: true,
+    deadlocks: DeadlockHandling::Broken,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[],
     replicas: false,
     drift_percent: 0,
     lacks_because: "",
+    lacks_jobs_because: "",
 };
 
 /// The memory engine.
@@ -53,6 +63,9 @@ struct Inner {
     ledger: Mutex<Ledger>,
     listeners: RwLock<IdMap<SessionId, Weak<dyn SignalListener>>>,
     cells: MemoryCells,
+    /// Locked after the ledger.
+    queues: Mutex<MemoryQueues>,
+    rates: MemoryRates,
 }
 
 impl std::fmt::Debug for Inner {
@@ -77,9 +90,11 @@ impl MemoryEngine {
     fn with_terms(clock: Arc<dyn Clock>, max_lease: Duration) -> Self {
         let inner = Inner {
             cells: MemoryCells::new(Arc::clone(&clock), max_lease),
+            rates: MemoryRates::new(Arc::clone(&clock)),
             clock,
             ledger: Mutex::new(Ledger::default()),
             listeners: RwLock::default(),
+            queues: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -95,7 +110,7 @@ impl MemoryEngine {
         self.inner.step(|ledger, now| ledger.end_session(session, now));
     }
 
-    /// Forgets all locks at once, as a store does that restarts without persistence.
+    /// Forgets all locks at once, but no jobs, as a store does that restarts without persistence.
     pub fn lose_memory(&self) {
         *self.inner.lock() = Ledger::default();
     }
@@ -141,13 +156,22 @@ impl Engine for MemoryEngine {
 
     optional_objects!(self:
         cells => Some(&self.inner.cells),
+        jobs => Some(self),
+        rates => Some(&self.inner.rates),
         fence_floor => Some(self),
         replication => None,
         partitions => None,
         diagnostics => None,
         ownership_proof => None,
+        deadlocks => Some(self),
         local => None,
     );
+}
+
+impl Deadlocks for MemoryEngine {
+    fn refuse_victim<'a>(&'a self, case: &'a DeadlockCase) -> Pending<'a, VictimVerdict> {
+        Box::pin(async move { Ok(self.inner.step(|ledger, now| ledger.refuse_victim(case, now))) })
+    }
 }
 
 impl FenceFloor for MemoryEngine {
@@ -163,6 +187,10 @@ impl Inner {
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, MemoryQueues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One atomic step, then its signals, told after the ledger is free again.

@@ -23,6 +23,7 @@ mod claims;
 pub mod client;
 mod connect;
 mod connection;
+mod deadlock;
 mod doctor;
 mod errors;
 mod evict;
@@ -30,6 +31,7 @@ mod inspect;
 mod listener;
 mod pipeline;
 mod raise_fences;
+mod rates;
 mod release;
 mod renew;
 mod replies;
@@ -62,9 +64,9 @@ use super::Terms;
 use super::common::jitter;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fencing, Pending, Promises, Query, Release,
-    Released, Renewed, SessionId, SignalListener, Snapshot, Survives, Verb, Verdict, Wake,
-    optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, Pending,
+    Promises, Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot, Survives,
+    Verb, Verdict, Wake, optional_objects,
 };
 
 /// What the PostgreSQL engine promises.
@@ -78,11 +80,16 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
+    deadlocks: DeadlockHandling::Broken,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash, Survives::StoreRestart, Survives::PowerLoss],
     replicas: false,
     drift_percent: 10,
     lacks_because: "",
+    lacks_jobs_because: "they are not built for it yet",
 };
 
 /// What it promises where commits do not wait for the disk (`durability=grace`).
@@ -263,11 +270,14 @@ impl Engine for PostgresEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
+        rates => Some(self),
         fence_floor => Some(self),
         replication => None,
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => Some(self),
         local => None,
     );
 }

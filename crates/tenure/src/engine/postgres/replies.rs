@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use super::errors::unexpected_reply;
 use crate::contract::{
-    About, Arrival, ClaimId, Error, Evicted, Fence, Grant, HolderView, Label, Lineage, Loss, Name,
-    OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape, SlotView,
-    Snapshot, Verdict, WaiterView,
+    About, Arrival, ClaimId, Conduct, Error, Evicted, Fence, Grant, HolderView, Label, Lineage,
+    Loss, Name, OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape,
+    SlotView, Snapshot, Verdict, VictimVerdict, WaiterView,
 };
 use crate::limits;
 
@@ -114,7 +114,7 @@ impl ReplyRow {
             'g' => Renewed::Held(self.grant()?),
             'q' => Renewed::Waiting(self.queued()?),
             'x' => Renewed::Gone(match self.texts.into_iter().flatten().next() {
-                Some(reason) => Loss::Evicted { reason: reason.into() },
+                Some(reason) => Loss::of_reason(&reason),
                 None => Loss::Forgotten,
             }),
             _ => return Err(unexpected_reply()),
@@ -137,6 +137,15 @@ impl ReplyRow {
         match self.kind {
             'd' => Ok(Evicted::Done(holders)),
             'n' => Ok(Evicted::NoSuchGrant(holders)),
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// The reply to `refuse_victim`.
+    pub(super) fn victim_verdict(&self) -> Result<VictimVerdict, Error> {
+        match self.kind {
+            'd' => Ok(VictimVerdict::Refused),
+            'n' => Ok(VictimVerdict::Changed),
             _ => Err(unexpected_reply()),
         }
     }
@@ -246,12 +255,20 @@ fn waiter(texts: Texts<'_>) -> Option<WaiterView> {
 /// Parses host, process id, place and label.
 fn about(texts: Texts<'_>) -> Option<About> {
     let text = |at: usize| texts.get(at).and_then(Option::as_deref);
+    let (pid, conduct) = split_pid(text(1)?.parse().ok()?)?;
     Some(About {
         host: Arc::from(text(0)?),
-        pid: text(1)?.parse().ok()?,
+        pid,
         place: text(2).map(|place| Place::Told(place.into())),
         label: text(3).and_then(|label| Label::try_from(label).ok()),
+        conduct,
     })
+}
+
+/// Splits the column `pid` (see tables.sql) into the process id and the conduct.
+fn split_pid(column: u64) -> Option<(u32, Conduct)> {
+    let conduct = Conduct::from_code(u32::try_from(column >> 32).ok()?);
+    Some((u32::try_from(column & 0xffff_ffff).ok()?, conduct))
 }
 
 fn id(text: &str) -> Option<u128> {

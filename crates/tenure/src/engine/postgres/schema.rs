@@ -49,9 +49,11 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
         text!("postgres/sql/renew.sql"),
         text!("postgres/sql/release.sql"),
         text!("postgres/sql/evict.sql"),
+        text!("postgres/sql/refuse_victim.sql"),
         text!("postgres/sql/raise_fences.sql"),
         text!("postgres/sql/inspect.sql"),
         text!("postgres/sql/cells.sql"),
+        text!("postgres/sql/rates.sql"),
         text!("postgres/sql/connect.sql"),
     ],
 }];

@@ -251,7 +251,7 @@ fn parse_signal(text: &str) -> Option<Signal> {
             let fences = numbers.map(|fence| fence.map(Fence::new)).collect::<Option<_>>()?;
             Some(Signal::Granted { claim, grant: Grant { fences, arrival } })
         }
-        "e" => Some(Signal::Ended { claim, loss: Loss::Evicted { reason: rest.into() } }),
+        "e" => Some(Signal::Ended { claim, loss: Loss::of_reason(rest) }),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::replies::COLUMNS;
-use crate::contract::{Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
+use crate::contract::{About, Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
 
 /// The parameters of a call, in the order of the function's declaration.
 pub(super) type Parameters = Vec<Box<dyn ToSql + Send + Sync>>;
@@ -67,6 +67,25 @@ const WRITE: &[Type] = &[
     Type::INT8_ARRAY,
 ];
 
+const TAKE: &[Type] = &[
+    Type::INT4,
+    Type::TEXT,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8,
+    Type::INT8,
+    Type::BOOL,
+];
+const SETTLE: &[Type] = &[
+    Type::INT4,
+    Type::TEXT,
+    Type::INT8_ARRAY,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8,
+    Type::INT8_ARRAY,
+];
+
 /// A function of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
@@ -76,6 +95,7 @@ pub(super) enum Function {
     ReleaseOne,
     Release,
     Evict,
+    RefuseVictim,
     RaiseFences,
     Inspect,
     Reach,
@@ -86,17 +106,21 @@ pub(super) enum Function {
     Write,
     Cell,
     Cells,
+    Take,
+    Settle,
+    Reset,
 }
 
 impl Function {
     /// All functions, in the order of their discriminants: a prepared statement is found by it.
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::ClaimOne,
         Self::Claim,
         Self::Renew,
         Self::ReleaseOne,
         Self::Release,
         Self::Evict,
+        Self::RefuseVictim,
         Self::RaiseFences,
         Self::Inspect,
         Self::Reach,
@@ -107,11 +131,22 @@ impl Function {
         Self::Write,
         Self::Cell,
         Self::Cells,
+        Self::Take,
+        Self::Settle,
+        Self::Reset,
     ];
 
     /// Returns whether the reply has one or two rows.
     pub(super) fn has_short_reply(self) -> bool {
-        matches!(self, Self::ClaimOne | Self::ReleaseOne | Self::Notify | Self::Cell)
+        matches!(
+            self,
+            Self::ClaimOne
+                | Self::ReleaseOne
+                | Self::Notify
+                | Self::Cell
+                | Self::Take
+                | Self::Settle
+        )
     }
 
     fn name(self) -> &'static str {
@@ -122,6 +157,7 @@ impl Function {
             Self::ReleaseOne => "release_one",
             Self::Release => "release",
             Self::Evict => "evict",
+            Self::RefuseVictim => "refuse_victim",
             Self::RaiseFences => "raise_fences",
             Self::Inspect => "inspect",
             Self::Reach => "reach",
@@ -132,6 +168,9 @@ impl Function {
             Self::Write => "write",
             Self::Cell => "cell",
             Self::Cells => "cells_after",
+            Self::Take => "take",
+            Self::Settle => "settle",
+            Self::Reset => "reset",
         }
     }
 
@@ -167,6 +206,18 @@ impl Function {
                 Type::BOOL_ARRAY,
             ],
             Self::Evict => &[Type::INT4, Type::BOOL, Type::TEXT, Type::INT8, Type::TEXT],
+            Self::RefuseVictim => &[
+                Type::INT4,
+                Type::BOOL,
+                Type::TEXT,
+                Type::UUID,
+                Type::TEXT_ARRAY,
+                Type::UUID_ARRAY,
+                Type::TEXT_ARRAY,
+                Type::UUID_ARRAY,
+                Type::UUID_ARRAY,
+                Type::TEXT,
+            ],
             Self::RaiseFences => &[Type::INT8],
             Self::Inspect => &[Type::INT4, Type::BOOL, Type::TEXT_ARRAY],
             Self::Reach => &[Type::INT4, Type::BOOL, Type::UUID, Type::INT4],
@@ -177,8 +228,10 @@ impl Function {
             Self::Notify => &[Type::TEXT_ARRAY, Type::TEXT_ARRAY],
             Self::NotifyLater => &[],
             Self::Write => WRITE,
-            Self::Cell => &[Type::INT4, Type::TEXT],
+            Self::Cell | Self::Reset => &[Type::INT4, Type::TEXT],
             Self::Cells => &[Type::INT4, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT4],
+            Self::Take => TAKE,
+            Self::Settle => SETTLE,
         }
     }
 
@@ -188,6 +241,9 @@ impl Function {
             Self::Names => "names",
             Self::Notify | Self::NotifyLater => "1",
             Self::Write => "kind, part, value, version, fence, expires_in, watched",
+            Self::Take => "taken, wait, last, stamp, used, clear, stands",
+            Self::Settle => "settle",
+            Self::Reset => "reset",
             Self::Cell | Self::Cells => "name, value, version, fence, expires_in",
             _ => COLUMNS,
         };
@@ -214,10 +270,15 @@ pub(super) fn claim_of_one(claim: &Claim, part: &Part, ns: i32, is_async: bool) 
         Box::new(claim.session.map(|id| uuid(id.as_u128()))),
         Box::new(lineage(claim)),
         Box::new(claim.about.host.to_string()),
-        Box::new(i64::from(claim.about.pid)),
+        Box::new(pid_column(&claim.about)),
         Box::new(claim.about.place.as_ref().map(ToString::to_string)),
         Box::new(claim.about.label.as_ref().map(ToString::to_string)),
     ]
+}
+
+/// The column `pid` of a claim, see tables.sql.
+fn pid_column(about: &About) -> i64 {
+    i64::from(about.conduct.to_code()) << 32 | i64::from(about.pid)
 }
 
 /// The parameters of `claim`, for one claim on several names.
@@ -238,7 +299,7 @@ pub(super) fn claim_of_set(claim: &Claim, parts: &[Part], ns: i32, is_async: boo
         Box::new(vec![claim.session.map(|id| uuid(id.as_u128()))]),
         Box::new(vec![format!("{{{}}}", owners.join(","))]),
         Box::new(vec![claim.about.host.to_string()]),
-        Box::new(vec![i64::from(claim.about.pid)]),
+        Box::new(vec![pid_column(&claim.about)]),
         Box::new(vec![claim.about.place.as_ref().map(ToString::to_string)]),
         Box::new(vec![claim.about.label.as_ref().map(ToString::to_string)]),
     ]

@@ -1,15 +1,14 @@
 //! A claim as text: written by the client, kept by the scripts, and parsed again for `inspect`. The
 //! format is described in `lua/slot.lua`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
 use super::keys::{RedisKeys, encoded};
 use crate::contract::{
-    About, Claim, ClaimId, ClaimRef, Fence, HolderView, Label, Lineage, OwnerId, Patience, Place,
-    SessionId, Shape, WaiterView,
+    About, Claim, ClaimId, ClaimRef, Conduct, Fence, HolderView, Label, Lineage, OwnerId, Patience,
+    Place, SessionId, Shape, WaiterView,
 };
 use crate::limits;
 
@@ -100,6 +99,12 @@ pub(in crate::engine) fn push_about(text: &mut String, about: &About) {
         text.push('=');
         text.extend(encoded(label));
     });
+    // Left out where it is 0, so that the text of most claims stays short.
+    let conduct = about.conduct.to_code();
+    if conduct != 0 {
+        text.push(' ');
+        push_number(text, conduct.into(), 1);
+    }
 }
 
 fn push_option<T>(text: &mut String, value: Option<T>, push: impl FnOnce(&mut String, T)) {
@@ -198,7 +203,11 @@ fn read_about<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<About> {
     let pid = words.next()?.parse().ok()?;
     let place = decoded(words.next()?)?.map(|text| Place::Told(text.into()));
     let label = decoded(words.next()?)?.and_then(|text| Label::try_from(&*text).ok());
-    Some(About { host, pid, place, label })
+    let conduct = match words.next() {
+        Some(code) => Conduct::from_code(code.parse().ok()?),
+        None => Conduct::default(),
+    };
+    Some(About { host, pid, place, label, conduct })
 }
 
 /// Decodes a field that is absent (`-`) or a text (`=` and the encoded text).
@@ -285,11 +294,6 @@ pub(super) fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// Returns the reason of an eviction, without control characters.
-pub(in crate::engine) fn reason(text: &str) -> Arc<str> {
-    text.chars().filter(|c| !c.is_control()).collect::<String>().into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,6 +319,7 @@ mod tests {
         let parts = [Part::write(name("a b")), Part::permits(name("c"), 2, 9).unwrap()];
         let label = Some(Label::try_from("- = %\u{e9}").unwrap());
         let place = Some(Place::Told("src/a b.rs:7".into()));
+        let conduct = Conduct { breakable: true, held_up: 1, priority: -7, flow: 9 };
         let claim = Claim {
             id: ClaimId::new(),
             session: None,
@@ -324,7 +329,7 @@ mod tests {
             lock_delay: Duration::from_millis(5),
             patience: Patience::Try,
             replaces: Some(ClaimId::new()),
-            about: About { host: "h-1".into(), pid: 42, place, label },
+            about: About { host: "h-1".into(), pid: 42, place, label, conduct },
         };
         let keys = RedisKeys::new(&crate::contract::Namespace::default());
         let (mut text, mut reference) = (String::new(), String::new());

@@ -12,6 +12,7 @@ use super::client::strange;
 use super::errors::to_error;
 use super::keys::RedisKeys;
 use super::names::{NameList, NameSet, ScanCache, indexed, scan, scanned};
+use super::scripts::{LuaScript, ScriptSet};
 use super::{RedisEngine, replies};
 use crate::contract::{
     Batch, CellRange, CellWatcher, Delivery, Error, Name, Page, Pending, Query, Snapshot, Verb,
@@ -47,6 +48,17 @@ pub(super) trait StoreAccess: Send + Sync {
 
     /// Runs `write.lua` with these items.
     fn write_cells<'a>(&'a self, batch: &'a Batch, items: &'a [&'a [u8]]) -> Pending<'a, Value>;
+
+    /// Runs a script over the keys of a rate.
+    fn run_rate<'a>(
+        &'a self,
+        script: &'static LuaScript,
+        name: &'a Name,
+        items: &'a [&'a [u8]],
+    ) -> Pending<'a, Value>;
+
+    /// Returns the scripts to call.
+    fn scripts(&self) -> &'static ScriptSet;
 
     /// Calls the watcher when cells in the range change.
     fn watch_cells<'a>(
@@ -136,6 +148,21 @@ impl StoreAccess for RedisEngine {
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
             self.run(Verb::Cell, &self.inner.options.scripts().write, &keys, items).await
         })
+    }
+
+    fn run_rate<'a>(
+        &'a self,
+        script: &'static LuaScript,
+        name: &'a Name,
+        items: &'a [&'a [u8]],
+    ) -> Pending<'a, Value> {
+        Box::pin(async move {
+            self.run(Verb::Rate, script, &[&self.inner.keys.rate(name)], items).await
+        })
+    }
+
+    fn scripts(&self) -> &'static ScriptSet {
+        self.inner.options.scripts()
     }
 
     fn watch_cells<'a>(

@@ -22,6 +22,8 @@ pub(in crate::engine) struct RedisKeys {
     locks: String,
     /// The prefix of the keys of cells.
     cells: String,
+    /// The prefix of the keys of rates.
+    rates: String,
     /// The prefix of the channels of sessions. Scripts derive it from the name of the top, and so
     /// the keys of indexes and the channel of changes.
     channels: String,
@@ -45,6 +47,7 @@ impl RedisKeys {
         Self {
             locks: format!("tenure:{{{space}/"),
             cells: format!("tenure:{{{space}}}:cell:"),
+            rates: format!("tenure:{{{space}}}:rate:"),
             channels: format!("tenure:{{{space}}}:to:"),
             cell_index: format!("tenure:{{{space}}}:cells"),
             contended_index: format!("tenure:{{{space}}}:contended"),
@@ -97,6 +100,14 @@ impl RedisKeys {
             return self.slot(name) + ":cell";
         }
         format!("{}{}", self.cells, encoded(name.as_str()))
+    }
+
+    /// Returns the prefix of the keys of a rate.
+    pub(super) fn rate(&self, name: &Name) -> String {
+        if self.by_name {
+            return self.slot(name) + ":rate";
+        }
+        format!("{}{}", self.rates, encoded(name.as_str()))
     }
 
     /// Returns a pattern that matches the keys of all locks. Encoded names contain no wildcard.
@@ -240,7 +251,7 @@ mod tests {
         let name = Name::try_from("x{y}:to:z").unwrap();
         let (slot, session) = (keys.slot(&name), SessionId::new());
         let channel = keys.channel_of(&name, session);
-        for other in [&keys.top_of(&name), &keys.cell(&name), &channel] {
+        for other in [&keys.top_of(&name), &keys.cell(&name), &keys.rate(&name), &channel] {
             assert_eq!(tag(other), tag(&slot));
             assert_eq!(keys.name_of(other.as_bytes()), None);
         }

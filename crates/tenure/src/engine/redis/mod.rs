@@ -27,12 +27,14 @@ mod cluster;
 pub(in crate::engine) mod codec;
 mod connect;
 mod connection_pair;
+mod deadlock;
 mod doctor;
 pub(in crate::engine) mod errors;
 mod evict;
 mod inspect;
 pub(in crate::engine) mod keys;
 mod names;
+mod rates;
 mod release;
 mod renew;
 mod replicas;
@@ -65,9 +67,9 @@ use self::signals::PushRouter;
 pub(crate) use self::testing::{Staged, on_stage};
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Claim, ClaimRef, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Fencing, Parts, Pending,
-    Promises, Query, Raised, Release, Released, Renewed, SessionId, SignalListener, Snapshot,
-    Survives, Verb, Verdict, Wake, optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
+    Fencing, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
+    SignalListener, Snapshot, Survives, Verb, Verdict, Wake, optional_objects,
 };
 use crate::time::Clock;
 
@@ -82,11 +84,16 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
+    jobs: false,
+    deadlocks: DeadlockHandling::Broken,
+    rates: true,
+    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: true,
     drift_percent: 10,
     lacks_because: "",
+    lacks_jobs_because: "they are not built for it yet",
 };
 
 /// The promises for a server that sentinels watch. A fail-over may lose what was written last,
@@ -213,11 +220,14 @@ impl Engine for RedisEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
+        rates => Some(self),
         fence_floor => Some(self),
         replication => Some(self),
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => Some(self),
         local => None,
     );
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::client::{bytes, list, number, strange, text};
-use super::codec::{holders, lone_holder, micros, parse_claim, reason, shape, waiter};
+use super::codec::{holders, lone_holder, micros, parse_claim, shape, waiter};
 use super::errors::script_error;
 use super::keys::RedisKeys;
 use crate::contract::{
@@ -78,7 +78,7 @@ pub(super) fn renewed(value: &Value, parts: usize) -> Result<Renewed, Error> {
             "q" => Renewed::Waiting(queued(list)?),
             "x" => Renewed::Gone(match text(list.get(1)?)? {
                 "" => Loss::Forgotten,
-                why => Loss::Evicted { reason: reason(why) },
+                why => Loss::of_reason(why),
             }),
             "e" => {
                 // The error of one claim: the others of its batch are renewed all the same.

@@ -43,11 +43,15 @@ pub(super) struct ScriptSet {
     pub(super) release: LuaScript,
     pub(super) inspect: LuaScript,
     pub(super) evict: LuaScript,
+    pub(super) refuse_victim: LuaScript,
     pub(super) raise_fences: LuaScript,
     pub(super) connect: LuaScript,
     pub(super) change_terms: LuaScript,
     pub(super) write: LuaScript,
     pub(super) get: LuaScript,
+    pub(super) take: LuaScript,
+    pub(super) settle: LuaScript,
+    pub(super) reset: LuaScript,
     pub(super) rights: LuaScript,
     #[cfg(feature = "conformance")]
     pub(super) end_session: LuaScript,
@@ -58,6 +62,7 @@ const PARTS: &[(&str, Text)] = &[
     ("tail", text!("redis/lua/tail.lua")),
     ("slot", text!("redis/lua/slot.lua")),
     ("rules", text!("redis/lua/rules.lua")),
+    ("rate", text!("redis/lua/rate.lua")),
 ];
 const CLOCK: Text = text!("redis/lua/clock.lua");
 const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
@@ -92,11 +97,15 @@ impl ScriptSet {
             release: make(any, text!("redis/lua/release.lua").get()),
             inspect: make(any, text!("redis/lua/inspect.lua").get()),
             evict: make(any, text!("redis/lua/evict.lua").get()),
+            refuse_victim: make(any, text!("redis/lua/refuse_victim.lua").get()),
             raise_fences: make(any, text!("redis/lua/raise_fences.lua").get()),
             connect: make(any, text!("redis/lua/connect.lua").get()),
             change_terms: make(any, text!("redis/lua/change_terms.lua").get()),
             write: make("", text!("redis/lua/write.lua").get()),
             get: make(any, text!("redis/lua/get.lua").get()),
+            take: make("", text!("redis/lua/take.lua").get()),
+            settle: make("", text!("redis/lua/settle.lua").get()),
+            reset: make(any, text!("redis/lua/reset.lua").get()),
             rights: make(any, text!("redis/lua/rights.lua").get()),
             #[cfg(feature = "conformance")]
             end_session: make(any, include_str!("../../conformance/lua/end_session.lua")),
@@ -108,10 +117,12 @@ impl ScriptSet {
     /// Returns the commands that the scripts of all verbs call.
     pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
         let Self { claim, renew, release, inspect, evict, raise_fences, .. } = self;
-        let Self { connect, write, get, .. } = self;
+        let Self { refuse_victim, connect, write, get, take, settle, reset, .. } = self;
         // Without `change_terms`: few clients run it, and its error names what is missing.
-        let verbs = [claim, renew, release, inspect, evict, raise_fences, connect, write, get];
-        let calls = verbs.into_iter().flat_map(|verb| verb.text.split("call('").skip(1));
+        let verbs = [claim, renew, release, inspect, evict, refuse_victim, raise_fences];
+        let values = [connect, write, get, take, settle, reset];
+        let calls =
+            verbs.into_iter().chain(values).flat_map(|verb| verb.text.split("call('").skip(1));
         let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
         calls.filter_map(|rest| rest.split('\'').next()).filter(|name| *name != other).collect()
     }
@@ -294,6 +305,10 @@ mod tests {
         assert!(part_called("head").contains(&format!("or {}", limits::FENCE / 2)));
         let write = text!("redis/lua/write.lua").get();
         assert!(write.contains(&format!("local RING = {}\n", limits::WRITE_IDS)));
+        assert!(part_called("rate").contains(&format!("MANY, near = {},", limits::RATE_ENTRIES)));
+        let last = limits::RATE_LIMITS - 1;
+        assert!(text!("redis/lua/take.lua").get().contains(&format!("for i = 0, {last} do")));
+        assert!(text!("redis/lua/reset.lua").get().contains(&format!("for i = 0, {last} do")));
         let get = text!("redis/lua/get.lua").get();
         assert!(get.contains(&format!("local MOST = {}\n", limits::CELL_BYTES)));
     }
@@ -303,7 +318,9 @@ mod tests {
         for scripts in [on_store_clock(false), on_store_clock(true)] {
             let all = [&scripts.claim, &scripts.renew, &scripts.release, &scripts.inspect];
             let rest = [&scripts.evict, &scripts.connect, &scripts.write, &scripts.get];
-            for script in all.into_iter().chain(rest).chain([&scripts.raise_fences]) {
+            let rates = [&scripts.take, &scripts.settle, &scripts.reset];
+            let more = [&scripts.raise_fences, &scripts.refuse_victim];
+            for script in all.into_iter().chain(rest).chain(rates).chain(more) {
                 assert!(!script.text.contains("#include"), "{}", script.text);
                 assert!(script.text.contains("'TIME'"), "the store's own clock");
                 assert_eq!(script.sha.len(), 40);

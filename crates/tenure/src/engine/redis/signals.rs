@@ -9,7 +9,6 @@
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use super::client::{ReplyTo, RequestResult};
-use super::codec::reason;
 use super::{RedisEngine, RedisInner};
 use crate::contract::{
     Arrival, ClaimId, Fence, Fences, Grant, IdMap, Loss, SessionId, Signal, SignalListener,
@@ -106,7 +105,7 @@ pub(in crate::engine) fn parse_signal(payload: &[u8]) -> Option<Signal> {
         }
         "e" => {
             let (claim, why) = rest.split_once(' ')?;
-            let loss = Loss::Evicted { reason: reason(why) };
+            let loss = Loss::of_reason(why);
             Some(Signal::Ended { claim: claim.parse().ok()?, loss })
         }
         // A long queue is granted a part at a time: its head requests the rest by renewing.

@@ -69,9 +69,9 @@ use self::signals::ProcessWaiters;
 pub(crate) use self::testing::WeakEngine;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Claim, ClaimRef, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, Finding, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
-    SignalListener, Snapshot, Survives, Verdict, Wake, optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction,
+    Fence, FenceFloor, Fencing, Finding, Pending, Promises, Query, Raised, Release, Released,
+    Renewed, SessionId, SignalListener, Snapshot, Survives, Verdict, Wake, optional_objects,
 };
 use crate::engine::redis::client::RequestError;
 
@@ -87,12 +87,18 @@ pub const PROMISES: Promises = Promises {
     counting: false,
     atomic_sets: false,
     cells: false,
+    jobs: false,
+    deadlocks: DeadlockHandling::Unseen,
+    rates: false,
+    no_rates_because: "majorities of N nodes admit up to N / q times the limit, q being the \
+                       majority: use the memory, embedded, redis or postgres engine",
     wake: Wake::Poll,
     survives: &[Survives::ClientCrash, Survives::NodeLoss],
     replicas: false,
     drift_percent: 10,
     lacks_because: "its nodes do not know each other, so no majority can keep an order, count \
                     permits or readers, or tell that the last of them has left",
+    lacks_jobs_because: "independent nodes have no common order, and nothing to keep jobs in",
 };
 
 /// The quorum engine.
@@ -195,11 +201,14 @@ impl Engine for RedlockEngine {
 
     optional_objects!(self:
         cells => None,
+        jobs => None,
+        rates => None,
         fence_floor => Some(self),
         replication => None,
         partitions => None,
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => None,
         local => None,
     );
 }

@@ -92,8 +92,13 @@ impl NodeRecord {
     }
 
     fn view(&self, expires_in: Duration) -> HolderView {
-        let unknown =
-            || crate::contract::About { host: "unknown".into(), pid: 0, place: None, label: None };
+        let unknown = || crate::contract::About {
+            host: "unknown".into(),
+            pid: 0,
+            place: None,
+            label: None,
+            conduct: crate::contract::Conduct::default(),
+        };
         HolderView {
             claim: self.claim,
             session: self.session,

@@ -18,7 +18,6 @@ use super::round::{Round, RoundEvent, join, join_all};
 use super::rules::AttemptId;
 use crate::contract::{Arrival, ClaimRef, Fence, Grant, Loss, Renewed, Verdict};
 use crate::engine::redis::client::{list, text};
-use crate::engine::redis::codec::reason;
 
 /// A claim that holds, as an extension names it.
 #[derive(Clone, Copy, Debug)]
@@ -179,7 +178,7 @@ impl ExtendTally {
             return Renewed::Unanswered(what);
         }
         Renewed::Gone(match self.reason {
-            Some(text) => Loss::Evicted { reason: reason(&text) },
+            Some(text) => Loss::of_reason(&text),
             None => Loss::Forgotten,
         })
     }

@@ -281,7 +281,10 @@ impl Auditor {
                 Signal::Ended { claim, .. } => check(case.ended.contains(&claim), || {
                     format!("{claim} was told of an end that did not come")
                 })?,
-                Signal::AllEnded { .. } | Signal::Resync | Signal::Again { .. } => {
+                Signal::AllEnded { .. }
+                | Signal::Resync
+                | Signal::Again { .. }
+                | Signal::Jobs { .. } => {
                     return Err("a ledger never loses a signal, nor itself".into());
                 }
             }

@@ -115,7 +115,13 @@ impl Line {
             lock_delay: Duration::ZERO,
             patience: Patience::Wait,
             replaces: None,
-            about: About { host: "here".into(), pid: 1, place: None, label: None },
+            about: About {
+                host: "here".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: tenure::contract::Conduct::default(),
+            },
         })
     }
 }

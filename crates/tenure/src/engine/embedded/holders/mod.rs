@@ -226,7 +226,13 @@ mod tests {
             lock_delay: Duration::from_millis(if chance.below(8) == 0 { 50 } else { 0 }),
             patience: Patience::Try,
             replaces: None,
-            about: About { host: "h".into(), pid: 1, place: None, label: None },
+            about: About {
+                host: "h".into(),
+                pid: 1,
+                place: None,
+                label: None,
+                conduct: crate::contract::Conduct::default(),
+            },
         };
         Hold {
             claim: Arc::new(claim),

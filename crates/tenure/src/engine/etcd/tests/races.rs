@@ -33,7 +33,13 @@ fn claim(session: SessionId, text: &str, patience: Patience) -> Arc<Claim> {
 
 fn claim_of(lineage: Lineage, session: SessionId, text: &str, patience: Patience) -> Arc<Claim> {
     let parts = Parts::set([Part::write(name(text))]).unwrap();
-    let about = About { host: "h".into(), pid: 1, place: None, label: None };
+    let about = About {
+        host: "h".into(),
+        pid: 1,
+        place: None,
+        label: None,
+        conduct: crate::contract::Conduct::default(),
+    };
     let id = ClaimId::new();
     let (session, lease, lock_delay, replaces) = (Some(session), LEASE, Duration::ZERO, None);
     Arc::new(Claim { id, session, lineage, parts, lease, lock_delay, patience, replaces, about })

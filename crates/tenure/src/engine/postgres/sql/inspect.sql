@@ -51,7 +51,7 @@ BEGIN
 END $$;
 
 -- Inspects the slots that can be reached from an owner: those it waits for, those that the holders and
--- waiters of these wait for, and so on. For deadlock detection.
+-- waiters of these wait for, and so on; and the markers of all owners there. For deadlock detection.
 CREATE FUNCTION @S.reach(p_ns int, p_async bool, p_owner uuid, p_most int) RETURNS SETOF @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -65,7 +65,12 @@ BEGIN
   RETURN QUERY SELECT v.* FROM
     (SELECT array_agg(r.n) AS names FROM (SELECT n FROM @S.reached(p_ns, p_owner, v_now) n
       LIMIT p_most) r) found,
-    LATERAL @S.view(p_ns, found.names, v_now) v;
+    LATERAL (SELECT array_agg(DISTINCT @S.marker(o.owner)) AS names FROM (
+      SELECT c.owner FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (found.names) AND c.held
+      UNION ALL
+      SELECT c.owner FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (found.names)
+        AND NOT c.held) o) marked,
+    LATERAL @S.view(p_ns, found.names || marked.names, v_now) v;
   IF (SELECT count(*) FROM @S.reached(p_ns, p_owner, v_now)) > p_most THEN
     a.kind := 'm';
     RETURN NEXT a;
@@ -79,7 +84,13 @@ LANGUAGE sql STABLE AS $$
     SELECT p_owner, NULL::text COLLATE "C"
     UNION
     SELECT x.owner, x.name FROM found f
-    JOIN @S.claims w ON w.ns = p_ns AND NOT w.held AND w.owner = f.owner AND w.expires > p_now
+    -- An ancestor may do nothing until its descendant has ended, so waits of descendants are followed too.
+    CROSS JOIN LATERAL (
+      SELECT c.name FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held AND c.owner = f.owner
+        AND c.expires > p_now
+      UNION ALL
+      SELECT c.name FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held AND cardinality(c.lineage) > 1
+        AND f.owner = ANY (c.lineage) AND c.expires > p_now) w
     CROSS JOIN LATERAL (
       SELECT c.owner, c.name FROM @S.claims c WHERE c.ns = p_ns AND c.name = w.name AND c.held
         AND c.expires > p_now

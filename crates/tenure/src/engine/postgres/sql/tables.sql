@@ -84,6 +84,7 @@ CREATE TABLE @S.claims (
   -- All names of a set; NULL for a claim on one name.
   parts text[] COLLATE "C",
   host text NOT NULL,
+  -- The process id; above its 32 bits, the conduct of the claim towards the deadlock detector.
   pid bigint NOT NULL,
   place text,
   label text,

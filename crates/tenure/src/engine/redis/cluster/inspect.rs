@@ -25,6 +25,7 @@ use crate::engine::redis::inspect::{StoreAccess, page, slot};
 use crate::engine::redis::keys::RedisKeys;
 use crate::engine::redis::names::{NameList, NameSet, ScanCache, scan, scanned};
 use crate::engine::redis::replies;
+use crate::engine::redis::scripts::{LuaScript, ScriptSet};
 use crate::limits;
 use crate::time::Tick;
 
@@ -139,6 +140,24 @@ impl StoreAccess for ClusterEngine {
             let value = self.inner.run(SlotRequest { key, ..request }).await;
             value.map_err(|error| to_error(error, Verb::Cell))
         })
+    }
+
+    fn run_rate<'a>(
+        &'a self,
+        script: &'static LuaScript,
+        name: &'a Name,
+        items: &'a [&'a [u8]],
+    ) -> Pending<'a, Value> {
+        Box::pin(async move {
+            let key = self.inner.keys.rate(name);
+            let request = self.inner.request(name, script, items);
+            let value = self.inner.run(SlotRequest { key, ..request }).await;
+            value.map_err(|error| to_error(error, Verb::Rate))
+        })
+    }
+
+    fn scripts(&self) -> &'static ScriptSet {
+        self.inner.options.scripts()
     }
 
     fn watch_cells<'a>(

@@ -53,9 +53,9 @@ use super::names::ScanCache;
 use super::scripts::ScriptOptions;
 use super::signals::PushRouter;
 use crate::contract::{
-    Claim, ClaimRef, Confirmed, Diagnostics, Engine, Error, ErrorKind, Evicted, Eviction, Finding,
-    Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released, Renewed,
-    Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    Claim, ClaimRef, Confirmed, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted,
+    Eviction, Finding, Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released,
+    Renewed, Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
 };
 use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::time::Clock;
@@ -68,6 +68,7 @@ pub const PROMISES: Promises = Promises {
                        clock; no floor for the namespace, and a fail-over may lose the last grants",
     fence_floor: false,
     atomic_sets: false,
+    deadlocks: DeadlockHandling::Reported,
     lacks_because: "its slots have no key in common that one call could read or raise",
     ..super::PROMISES
 };
@@ -177,11 +178,14 @@ impl Engine for ClusterEngine {
 
     optional_objects!(self:
         cells => Some(self),
+        jobs => None,
+        rates => Some(self),
         fence_floor => None,
         replication => Some(self),
         partitions => Some(self),
         diagnostics => Some(self),
         ownership_proof => None,
+        deadlocks => None,
         local => None,
     );
 }

@@ -59,8 +59,8 @@ function F.view(S)
   return { S.key, S.shape, max(0, S.closed - now), holds, line }
 end
 
--- Returns the slots that can be reached from an owner: those it waits for, those that their holders and
--- waiters wait for, and so on.
+-- Returns the slots that can be reached from an owner: those it and its descendants wait for, those that
+-- their holders and waiters wait for, and so on; and the markers of all these owners that are held.
 function F.reach(owner, most)
   local found, seen, owners, at = {}, {}, { owner }, 1
   local known = { [owner] = true }
@@ -84,6 +84,15 @@ function F.reach(owner, most)
       end
     end
     at = at + 1
+  end
+  for _, owner in ipairs(owners) do
+    -- The name as keys encode it: "\1concurrent:OWNER".
+    local key = F.locks .. '%01concurrent%3A' .. owner .. '}'
+    if call('EXISTS', key) == 1 then
+      local S = F.peek(key)
+      if S then F.touch(S) end
+      if S and S.holders > 0 then found[#found + 1] = S end
+    end
   end
   return found, 0
 end

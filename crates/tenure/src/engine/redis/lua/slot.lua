@@ -9,7 +9,7 @@
 --         h<claim>  "FROM FENCE ARRIVAL SINCE GROUP RESERVED TEXT"   a holder (its expiry is in T:x)
 --         o<owner>  "WEIGHT:CLAIM;..."                               the holds of an owner
 --         t<claim>  "ARRIVAL SINCE TEXT"                             a waiter
---         w<owner>  the number of the owner's tickets
+--         w<owner>  the number of tickets of the owner and its descendants
 --         g<group>  "FENCE SPENT MEMBERS"                            holds that share a fence
 -- T:x   holders by expiry   T:y  waiters by expiry   T:l  waiters by place, those ahead below zero
 -- T:k   waiters by owner and ancestors, "OWNER ARRIVAL CLAIM", lexically
@@ -42,7 +42,8 @@ local F = {
   STEP = 60000000,
   slots = {}, opened = {}, signals = {},
   SUMS = { 'weight', 'closed', 'keep', 'holders', 'waiting', 'calm', 'delay', 'replacing', 'more' },
-  -- The prefix of the sessions' channels, and of the sets of slots that an owner waits for.
+  -- The prefix of the sessions' channels, and of the sets of slots that an owner or its descendants wait
+  -- for.
   channels = sub(KEYS[1], 1, -4) .. 'to:', waits = sub(KEYS[1], 1, -4) .. 'waits:',
   -- The index of contended slots: a sorted set of their names, all scores 0. Not in a cluster.
   contended = sub(KEYS[1], 1, -4) .. 'contended', locks = sub(KEYS[1], 1, -6) .. '/',
@@ -400,18 +401,21 @@ function F.insert_ticket(S, claim, weight, arrival)
   if S.waiting == 0 then S.fresh[S.l], S.fresh[S.y], S.fresh[S.k] = true, true, true end
   S.t[id], S.waiting = ticket, S.waiting + 1
   if claim.replaces then S.replacing = S.replacing + 1 end
-  call('HINCRBY', S.s, 'w' .. claim.owner, 1)
+  for _, owner in ipairs(claim.lineage) do call('HINCRBY', S.s, 'w' .. owner, 1) end
   F.renew_ticket(S, ticket, now + claim.lease)
 end
 
 function F.renew_ticket(S, ticket, expires)
-  local claim, waits = ticket.claim, F.waits .. ticket.claim.owner
+  local claim = ticket.claim
   call('ZADD', S.y, F.number(expires), claim.id)
   S.calm, S.need = math.min(S.calm, expires), max(S.need, expires + claim.delay)
-  -- Shared with other tickets of the owner, which may live longer.
-  call('SADD', waits, S.key)
+  -- Shared with other tickets of the owner and its descendants, which may live longer.
   local left = math.ceil((expires - now) / 500) + spare
-  if call('PTTL', waits) < left then call('PEXPIRE', waits, left) end
+  for _, owner in ipairs(claim.lineage) do
+    local waits = F.waits .. owner
+    call('SADD', waits, S.key)
+    if call('PTTL', waits) < left then call('PEXPIRE', waits, left) end
+  end
 end
 
 function F.remove_ticket(S, ticket)
@@ -424,9 +428,11 @@ function F.remove_ticket(S, ticket)
   end
   S.t[claim.id], S.waiting, S.dirty = false, S.waiting - 1, true
   if claim.replaces then S.replacing = S.replacing - 1 end
-  if call('HINCRBY', S.s, 'w' .. claim.owner, -1) <= 0 then
-    call('HDEL', S.s, 'w' .. claim.owner)
-    call('SREM', F.waits .. claim.owner, S.key)
+  for _, owner in ipairs(claim.lineage) do
+    if call('HINCRBY', S.s, 'w' .. owner, -1) <= 0 then
+      call('HDEL', S.s, 'w' .. owner)
+      call('SREM', F.waits .. owner, S.key)
+    end
   end
 end
 

@@ -20,7 +20,13 @@ fn claim_of(lineage: Lineage) -> Arc<Claim> {
         lock_delay: Duration::ZERO,
         patience: Patience::Wait,
         replaces: None,
-        about: About { host: "host".into(), pid: 1, place: None, label: None },
+        about: About {
+            host: "host".into(),
+            pid: 1,
+            place: None,
+            label: None,
+            conduct: crate::contract::Conduct::default(),
+        },
     })
 }
 

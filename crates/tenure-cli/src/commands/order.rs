@@ -1,0 +1,240 @@
+//! `tenure order`: the order in which services take locks, read from files or from the store.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Serialize;
+use tenure::{OrderEdge, OrderGraph, OrderReport, ReportKind, SilencedEdges};
+
+use crate::args::{OrderArgs, OrderCommand, OrderFiles, OrderForm, OutputArg};
+use crate::failure::{self, Failure};
+use crate::output;
+use crate::settings::Settings;
+
+/// `tenure order`.
+pub(super) fn run(
+    settings: &Settings,
+    args: &OrderArgs,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let json = matches!(form, OutputArg::Json | OutputArg::Ndjson);
+    match &args.command {
+        OrderCommand::Show(from) => show(&graph(settings, from)?, json, out),
+        OrderCommand::Export(from) => {
+            let graph = graph(settings, from)?;
+            if json {
+                output::json(&GraphJson::new(&graph), out)?;
+            } else {
+                write!(out, "{}", graph.to_text())?;
+            }
+            Ok(0)
+        }
+        OrderCommand::Check(args) => {
+            let declared = args.declared.as_deref().map(declared_order).transpose()?;
+            check(&graph(settings, &args.from)?, &declared.unwrap_or_default(), json, out)
+        }
+        OrderCommand::Diff(args) => diff(&file(&args.old)?, &file(&args.new)?, json, out),
+        OrderCommand::Graph(args) => {
+            let graph = graph(settings, &args.from)?;
+            match args.format {
+                OrderForm::Json => output::json(&GraphJson::new(&graph), out)?,
+                OrderForm::Dot => write!(out, "{}", graph.to_dot())?,
+                OrderForm::Mermaid => write!(out, "{}", graph.to_mermaid())?,
+                OrderForm::Text if json => output::json(&GraphJson::new(&graph), out)?,
+                OrderForm::Text => {
+                    for edge in graph.edges() {
+                        writeln!(out, "{}", line(edge))?;
+                    }
+                }
+            }
+            Ok(0)
+        }
+    }
+}
+
+/// The edges of all files together, or those of the store, without the silenced ones.
+fn graph(settings: &Settings, from: &OrderFiles) -> Result<OrderGraph, Failure> {
+    let silenced = from.silenced.as_ref().map(SilencedEdges::from_file).transpose()?;
+    let mut graph = OrderGraph::default();
+    if from.files.is_empty() {
+        graph = settings.session(|tenure| Ok(tenure.blocking_stored_order()?))?;
+    }
+    for path in &from.files {
+        graph.merge(file(path)?);
+    }
+    Ok(graph.without(&silenced.unwrap_or_default()))
+}
+
+fn file(path: &Path) -> Result<OrderGraph, Failure> {
+    let graph = OrderGraph::from_text(&text(path)?);
+    graph.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+}
+
+/// The classes of a declared order. Empty lines and those that begin with `#` are skipped.
+fn declared_order(path: &Path) -> Result<Vec<String>, Failure> {
+    let text = text(path)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let classes: Vec<String> =
+        lines.filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+    if let Some(twice) = (1..classes.len()).find(|at| classes[..*at].contains(&classes[*at])) {
+        let message = format!("{}: {} is declared twice", path.display(), classes[twice]);
+        return Err(Failure::usage(message));
+    }
+    Ok(classes)
+}
+
+fn show(graph: &OrderGraph, json: bool, out: &mut impl Write) -> Result<u8, Failure> {
+    if json {
+        output::json(&GraphJson::new(graph), out)?;
+        return Ok(0);
+    }
+    if graph.edges().is_empty() {
+        writeln!(out, "no edges: no service has held two locks at once under the order checker")?;
+        return Ok(0);
+    }
+    writeln!(out, "Locks are taken in this order:")?;
+    for (at, class) in graph.classes().iter().enumerate() {
+        writeln!(out, "{:>3}. {class}", at + 1)?;
+        for edge in graph.edges().iter().filter(|edge| edge.held == *class) {
+            writeln!(out, "       then {}  [{}]", edge.acquired, edge.service)?;
+        }
+    }
+    for report in graph.cycles() {
+        writeln!(out, "warning: {report}")?;
+    }
+    Ok(0)
+}
+
+fn check(
+    graph: &OrderGraph,
+    declared: &[String],
+    json: bool,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let mut reports = graph.cycles();
+    reports.extend(graph.against(declared));
+    let fails = |report: &OrderReport| report.kind != ReportKind::SelfHealingCycle;
+    let failed = reports.iter().any(fails);
+    if json {
+        let reports: Vec<ReportJson<'_>> = reports.iter().map(ReportJson::new).collect();
+        output::json(&std::collections::BTreeMap::from([("reports", reports)]), out)?;
+    } else {
+        for report in &reports {
+            let word = if fails(report) { "error" } else { "warning" };
+            writeln!(out, "{word}: {}", report.to_string().replace("; ", "\n  "))?;
+        }
+        if !failed {
+            writeln!(out, "no cycle in {} edges", graph.edges().len())?;
+        }
+    }
+    Ok(if failed { failure::NO } else { 0 })
+}
+
+fn diff(
+    old: &OrderGraph,
+    new: &OrderGraph,
+    json: bool,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    let (added, removed) = old.diff(new);
+    if json {
+        let edges = |edges: &[&OrderEdge]| -> Vec<EdgeJson> {
+            edges.iter().map(|edge| EdgeJson::new(edge)).collect()
+        };
+        let both = [("added", edges(&added)), ("removed", edges(&removed))];
+        output::json(&std::collections::BTreeMap::from(both), out)?;
+    } else {
+        for edge in &removed {
+            writeln!(out, "- {}", line(edge))?;
+        }
+        for edge in &added {
+            writeln!(out, "+ {}", line(edge))?;
+        }
+    }
+    Ok(if added.is_empty() && removed.is_empty() { 0 } else { failure::NO })
+}
+
+/// An edge as one line for people.
+fn line(edge: &OrderEdge) -> String {
+    format!(
+        "{} -> {}  ({}; {} -> {})",
+        edge.held, edge.acquired, edge.service, edge.held_at, edge.acquired_at
+    )
+}
+
+/// A graph as JSON.
+#[derive(Serialize)]
+struct GraphJson {
+    classes: Vec<String>,
+    edges: Vec<EdgeJson>,
+}
+
+impl GraphJson {
+    fn new(graph: &OrderGraph) -> Self {
+        let edges = graph.edges().iter().map(EdgeJson::new).collect();
+        Self { classes: graph.classes(), edges }
+    }
+}
+
+/// An edge as JSON.
+#[derive(Serialize)]
+struct EdgeJson {
+    held: String,
+    held_mode: &'static str,
+    held_at: String,
+    acquired: String,
+    acquired_mode: &'static str,
+    acquired_at: String,
+    bounded: bool,
+    service: String,
+    first_seen: String,
+    last_seen: String,
+}
+
+impl EdgeJson {
+    fn new(edge: &OrderEdge) -> Self {
+        let time = |seconds: u64| {
+            let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH);
+            humantime::format_rfc3339_seconds(time).to_string()
+        };
+        Self {
+            held: edge.held.clone(),
+            held_mode: edge.held_mode.word(),
+            held_at: edge.held_at.clone(),
+            acquired: edge.acquired.clone(),
+            acquired_mode: edge.acquired_mode.word(),
+            acquired_at: edge.acquired_at.clone(),
+            bounded: edge.bounded,
+            service: edge.service.clone(),
+            first_seen: time(edge.first_seen),
+            last_seen: time(edge.last_seen),
+        }
+    }
+}
+
+/// A report as JSON.
+#[derive(Serialize)]
+struct ReportJson<'a> {
+    kind: &'static str,
+    text: String,
+    detail: &'a str,
+    edges: Vec<EdgeJson>,
+}
+
+impl<'a> ReportJson<'a> {
+    fn new(report: &'a OrderReport) -> Self {
+        Self {
+            kind: report.kind.word(),
+            text: report.to_string(),
+            detail: &report.detail,
+            edges: report.edges.iter().map(EdgeJson::new).collect(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Finds deadlocks in a snapshot. Pure: facts in, deadlocks out; no store, no clock, no session.
+//!
+//! ```text
+//! Snapshot ──> Picture ──reduce──> stuck actors ──reasons──> sink components ──> Deadlock
+//!              picture.rs                         cycles.rs                      words.rs
+//! ```
+//!
+//! **Reduction.** Every actor that can run releases what it holds; what then fits is granted, and
+//! its actor can run too; and so on. Actors that remain are *stuck*. Unlike a search for cycles
+//! this
+//! is exact for readers and writers, semaphores, sets and places in a queue: a cycle through a
+//! semaphore is no deadlock while one holder of a permit can run.
+//!
+//! **Who can run.** An actor without a wait; one with two waits at once, or whose marker
+//! ([`concurrency_marker`](crate::contract::concurrency_marker)) is held, because another flow of
+//! control may release for it. An actor without a wait whose own child process is stuck
+//! ([`Conduct::held_up`](crate::contract::Conduct::held_up)) cannot run.
+//!
+//! **Which facts decide.** Many may be stuck behind a deadlock without being part of it. So each
+//! stuck actor gets a *reason*: holders that keep it out, as few as suffice, or the ticket before
+//! it. A strongly connected component of these reasons that no reason leaves is a deadlock by
+//! itself: its members stay stuck even if every other actor releases everything. Only the facts of
+//! its members are compared by the store.
+
+mod cycles;
+mod picture;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use self::picture::Picture;
+use crate::contract::{
+    About, ClaimAt, ClaimId, Conduct, DeadlockCase, Fence, Name, OwnerId, Snapshot,
+};
+
+/// Owners that wait for each other for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// The members; each waits for the next where the deadlock is one cycle.
+    pub members: Vec<DeadlockMember>,
+    /// The member whose wait is refused to break the deadlock: of those that may be refused, the
+    /// one with the lowest priority, the fewest holds, the youngest claim. `None` if none may.
+    pub victim: Option<usize>,
+    /// It was found by grouping claims by task or thread, not by owner: it is reported, and no wait
+    /// is refused.
+    pub by_task: bool,
+    holds: Vec<ClaimAt>,
+    waits: Vec<ClaimAt>,
+}
+
+/// One member of a deadlock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadlockMember {
+    /// The owner; of claims that were grouped by task, that of the waiting one.
+    pub owner: OwnerId,
+    /// Host, process, label and place in the code, of its wait if it has one.
+    pub about: About,
+    /// What it waits for; `None` if it waits for the end of its child process.
+    pub wait: Option<MemberWait>,
+    /// What it holds that other members wait for.
+    pub holds: Vec<MemberHold>,
+}
+
+/// The wait of a member of a deadlock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberWait {
+    /// The slot.
+    pub name: Name,
+    /// The waiting claim.
+    pub claim: ClaimId,
+    /// How long it has waited.
+    pub waited_for: Duration,
+}
+
+/// A hold of a member of a deadlock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberHold {
+    /// The slot.
+    pub name: Name,
+    /// How long it has been held.
+    pub held_for: Duration,
+    /// Its fence.
+    pub fence: Fence,
+}
+
+/// Finds the deadlocks in a snapshot, by owner.
+#[must_use]
+pub fn find(snapshot: &Snapshot) -> Vec<Deadlock> {
+    Picture::new(snapshot, false).deadlocks()
+}
+
+/// Finds the deadlocks in a snapshot, with claims that have no scope grouped by the task or thread
+/// that made them. Returns those that [`find`] does not return: they are for reports.
+#[must_use]
+pub fn find_by_task(snapshot: &Snapshot) -> Vec<Deadlock> {
+    Picture::new(snapshot, true).deadlocks().into_iter().filter(|found| found.by_task).collect()
+}
+
+/// Finds the deadlocks that an owner is in or stuck behind. The owner has to wait in the snapshot.
+#[must_use]
+pub fn find_around(snapshot: &Snapshot, owner: OwnerId) -> Vec<Deadlock> {
+    let picture = Picture::new(snapshot, false);
+    if picture.stuck_owners().contains(&owner) { picture.deadlocks() } else { Vec::new() }
+}
+
+/// The owners that are stuck: in a deadlock, or behind one.
+#[must_use]
+pub fn stuck_owners(snapshot: &Snapshot) -> Vec<OwnerId> {
+    Picture::new(snapshot, false).stuck_owners()
+}
+
+impl Deadlock {
+    /// What the store has to compare to refuse the victim. `None` if no member may be refused.
+    #[must_use]
+    pub fn case(&self) -> Option<DeadlockCase> {
+        let victim = &self.members[self.victim?];
+        let wait = victim.wait.as_ref()?;
+        Some(DeadlockCase {
+            victim: ClaimAt { name: wait.name.clone(), claim: wait.claim },
+            holds: self.holds.clone(),
+            waits: self.waits.clone(),
+            owners: self.members.iter().map(|member| member.owner).collect(),
+            words: self.words().into(),
+        })
+    }
+
+    /// Whether an owner is a member.
+    #[must_use]
+    pub fn includes(&self, owner: OwnerId) -> bool {
+        self.members.iter().any(|member| member.owner == owner)
+    }
+
+    /// Whether both rest on the same waits: then it is the same deadlock.
+    #[must_use]
+    pub fn same_waits(&self, other: &Self) -> bool {
+        self.waits == other.waits
+    }
+
+    /// The member to refuse. All detectors choose alike, because they compare the same facts.
+    fn choose_victim(members: &[DeadlockMember]) -> Option<usize> {
+        let breakable =
+            |member: &DeadlockMember| member.wait.is_some() && member.about.conduct.breakable;
+        let all = members.iter().enumerate().filter(|(_, member)| breakable(member));
+        let rank = |member: &DeadlockMember| {
+            let Conduct { priority, .. } = member.about.conduct;
+            let wait = member.wait.as_ref().map(|wait| (wait.waited_for, Reverse(wait.claim)));
+            (priority, member.holds.len(), wait)
+        };
+        all.min_by_key(|(_, member)| rank(member)).map(|(at, _)| at)
+    }
+}

@@ -1,0 +1,55 @@
+//! A deadlock in plain words: one sentence for each member, the same in errors, logs and reports.
+
+use std::fmt::Write;
+
+use super::{Deadlock, DeadlockMember};
+use crate::contract::short;
+use crate::limits;
+
+impl Deadlock {
+    /// Who holds what since when, and waits for what since when. At most
+    /// [`limits::NAMED_MEMBERS`] members are named.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut text = String::new();
+        let named = self.members.iter().take(limits::NAMED_MEMBERS);
+        for (at, member) in named.enumerate() {
+            let sentence = self.sentence(at, member);
+            // Labels and names may be long: what does not fit is counted.
+            if text.len() + sentence.len() + 64 > limits::DEADLOCK_WORDS {
+                let left = self.members.len() - at;
+                let _ = write!(text, "; and {left} more");
+                return text;
+            }
+            text.push_str(if at == 0 { "" } else { "; " });
+            text.push_str(&sentence);
+        }
+        if self.members.len() > limits::NAMED_MEMBERS {
+            let _ = write!(text, "; and {} more", self.members.len() - limits::NAMED_MEMBERS);
+        }
+        text
+    }
+
+    /// One member: who it is, what it holds that others wait for, what it waits for.
+    fn sentence(&self, at: usize, member: &DeadlockMember) -> String {
+        let mut text = member.about.to_string();
+        for (nth, hold) in member.holds.iter().enumerate() {
+            let (first, since) = (if nth == 0 { " holds " } else { ", " }, short(hold.held_for));
+            let _ = write!(text, "{first}\"{}\" for {since}", hold.name.shown());
+        }
+        let and = if member.holds.is_empty() { "" } else { " and" };
+        match &member.wait {
+            Some(wait) => {
+                let waited = short(wait.waited_for);
+                let _ = write!(text, "{and} waits for \"{}\" for {waited}", wait.name.shown());
+            }
+            None => {
+                let _ = write!(text, "{and} waits for its child process");
+            }
+        }
+        if self.victim == Some(at) {
+            text.push_str(" (refused)");
+        }
+        text
+    }
+}

@@ -1,0 +1,310 @@
+-- Rates: exact limits for how much is taken in how much time. The rule is that of ledger/rates.rs.
+--
+-- Every change of a rate is made under an advisory lock of its name, kept until the commit, and what is
+-- refused writes nothing: a row lock would. The clock is read after the lock. A call waits for no other lock;
+-- the sweep only tries.
+--
+-- A rate has a row with arrays that have an element for each limit, shortest window first. The entries of a
+-- limit that are older than its newest one are in a ring of rows: entry number n, from low on and before next,
+-- has the place n % size. A place is written again when its entry is past, so that a request updates two rows
+-- and no index. If the ring is full, its size is doubled.
+
+-- One rate. An even flow has no windows; at[1] is until when it is busy.
+CREATE TABLE @S.rates (
+  ns int NOT NULL,
+  name text COLLATE "C" NOT NULL,
+  windows bigint[] NOT NULL,
+  -- The latest time at which something was taken.
+  seen bigint NOT NULL,
+  -- As in LogHead.
+  used bigint[] NOT NULL,
+  count bigint[] NOT NULL,
+  born bigint[] NOT NULL,
+  first bigint[] NOT NULL,
+  at bigint[] NOT NULL,
+  cost bigint[] NOT NULL,
+  -- The ring.
+  low bigint[] NOT NULL,
+  next bigint[] NOT NULL,
+  size bigint[] NOT NULL,
+  -- When the row may be deleted. Raised in large steps, so that most updates stay out of the index (HOT).
+  kept bigint NOT NULL,
+  PRIMARY KEY (ns, name)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX rates_kept ON @S.rates (ns, kept);
+
+CREATE TABLE @S.rate_entries (
+  ns int NOT NULL,
+  name text COLLATE "C" NOT NULL,
+  nth int NOT NULL,
+  place bigint NOT NULL,
+  at bigint NOT NULL,
+  cost bigint NOT NULL,
+  PRIMARY KEY (ns, name, nth, place)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Locks a rate. Returns the time, read after that.
+CREATE FUNCTION @S.lock_rate(p_ns int, p_name text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_locked text := pg_advisory_xact_lock('@S.rates'::regclass::oid::int, @S.cell_key(p_ns, p_name));
+BEGIN
+  RETURN @S.clock();
+END $$;
+
+-- Returns from when on nothing of a rate counts.
+CREATE FUNCTION @S.rate_ends(r @S.rates) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+$$ SELECT CASE WHEN cardinality(r.windows) = 0 THEN r.at[1]
+  ELSE (SELECT max(u.at + u.w) FROM unnest(r.at, r.windows) u (at, w)) END $$;
+
+-- Removes what does not count at p_at from the log of one limit.
+CREATE FUNCTION @S.drop_past(r @S.rates, p_nth int, p_at bigint) RETURNS @S.rates
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_at bigint;
+  v_cost bigint;
+BEGIN
+  WHILE r.low[p_nth] < r.next[p_nth] LOOP
+    SELECT e.at, e.cost INTO v_at, v_cost FROM @S.rate_entries e
+      WHERE e.ns = r.ns AND e.name = r.name AND e.nth = p_nth AND e.place = r.low[p_nth] % r.size[p_nth];
+    IF v_at + r.windows[p_nth] > p_at THEN RETURN r; END IF;
+    r.low[p_nth] := r.low[p_nth] + 1;
+    r.count[p_nth] := r.count[p_nth] - 1;
+    r.used[p_nth] := r.used[p_nth] - v_cost;
+  END LOOP;
+  IF r.count[p_nth] > 0 AND r.at[p_nth] + r.windows[p_nth] <= p_at THEN
+    r.count[p_nth] := 0;
+    r.used[p_nth] := 0;
+  END IF;
+  RETURN r;
+END $$;
+
+-- Returns the earliest time at which so many permits of one limit fit, not before p_from. What is past at
+-- p_from was dropped from the log.
+CREATE FUNCTION @S.earliest(r @S.rates, p_nth int, p_permits bigint, p_cost bigint, p_from bigint)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_used bigint := r.used[p_nth];
+  v_number bigint := r.low[p_nth];
+  v_result bigint := p_from;
+  v_at bigint;
+  v_cost bigint;
+BEGIN
+  WHILE v_used + p_cost > p_permits AND v_number < r.next[p_nth] LOOP
+    SELECT e.at, e.cost INTO v_at, v_cost FROM @S.rate_entries e
+      WHERE e.ns = r.ns AND e.name = r.name AND e.nth = p_nth AND e.place = v_number % r.size[p_nth];
+    v_used := v_used - v_cost;
+    v_number := v_number + 1;
+    v_result := v_at + r.windows[p_nth];
+  END LOOP;
+  IF v_used + p_cost > p_permits THEN v_result := r.at[p_nth] + r.windows[p_nth]; END IF;
+  RETURN v_result;
+END $$;
+
+-- Doubles a ring that is full: the entries that stand before the oldest one go behind the others.
+CREATE FUNCTION @S.grow_ring(r @S.rates, p_nth int) RETURNS @S.rates LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_size bigint := r.size[p_nth];
+  v_low bigint := r.low[p_nth] % v_size;
+BEGIN
+  UPDATE @S.rate_entries e SET place = e.place + v_size
+    WHERE e.ns = r.ns AND e.name = r.name AND e.nth = p_nth AND e.place < v_low;
+  r.low[p_nth] := v_low;
+  r.next[p_nth] := v_low + v_size;
+  r.size[p_nth] := 2 * v_size;
+  RETURN r;
+END $$;
+
+-- Adds an entry at p_at to the log of one limit.
+CREATE FUNCTION @S.add_entry(r @S.rates, p_nth int, p_at bigint, p_cost bigint) RETURNS @S.rates
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  r := @S.drop_past(r, p_nth, p_at);
+  IF r.count[p_nth] > 0 AND (p_at = r.at[p_nth]
+      OR (r.count[p_nth] >= 1024 AND p_at - r.first[p_nth] <= r.windows[p_nth] / 1024)) THEN
+    r.cost[p_nth] := r.cost[p_nth] + p_cost;
+  ELSE
+    IF r.count[p_nth] > 0 THEN
+      IF r.next[p_nth] - r.low[p_nth] >= r.size[p_nth] THEN r := @S.grow_ring(r, p_nth); END IF;
+      INSERT INTO @S.rate_entries (ns, name, nth, place, at, cost)
+        VALUES (r.ns, r.name, p_nth, r.next[p_nth] % r.size[p_nth], r.at[p_nth], r.cost[p_nth])
+        ON CONFLICT (ns, name, nth, place) DO UPDATE SET at = EXCLUDED.at, cost = EXCLUDED.cost;
+      r.next[p_nth] := r.next[p_nth] + 1;
+    ELSE
+      r.born[p_nth] := p_at;
+    END IF;
+    r.first[p_nth] := p_at;
+    r.cost[p_nth] := p_cost;
+    r.count[p_nth] := r.count[p_nth] + 1;
+  END IF;
+  r.at[p_nth] := p_at;
+  r.used[p_nth] := r.used[p_nth] + p_cost;
+  RETURN r;
+END $$;
+
+-- Writes the row of a rate. A new one sweeps a few that are past.
+CREATE FUNCTION @S.keep_rate(r @S.rates, p_now bigint, p_new bool) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_ends bigint := @S.rate_ends(r);
+  v_name text;
+BEGIN
+  IF r.kept < v_ends THEN r.kept := v_ends + greatest(60000000, v_ends - p_now); END IF;
+  IF NOT p_new THEN
+    UPDATE @S.rates x SET windows = r.windows, seen = r.seen, used = r.used, count = r.count,
+        born = r.born, first = r.first, at = r.at, cost = r.cost, low = r.low, next = r.next,
+        size = r.size, kept = r.kept
+      WHERE x.ns = r.ns AND x.name = r.name;
+    RETURN;
+  END IF;
+  INSERT INTO @S.rates SELECT (r).*;
+  FOR v_name IN SELECT x.name FROM @S.rates x WHERE x.ns = r.ns AND x.kept < p_now
+      ORDER BY x.kept LIMIT 2 LOOP
+    IF pg_try_advisory_xact_lock('@S.rates'::regclass::oid::int, @S.cell_key(r.ns, v_name)) THEN
+      DELETE FROM @S.rates x WHERE x.ns = r.ns AND x.name = v_name AND x.kept < p_now;
+      IF FOUND THEN DELETE FROM @S.rate_entries e WHERE e.ns = r.ns AND e.name = v_name; END IF;
+    END IF;
+  END LOOP;
+END $$;
+
+-- Takes permits at the earliest time at which all limits allow it, if that is at most p_wait ahead and p_probe
+-- is false. p_permits and p_windows are those of the limits, shortest window first; of an even flow p_windows is
+-- empty, and p_permits has for how long the permits and the burst keep it busy. Returns the windows in use
+-- alone if they are others.
+CREATE FUNCTION @S.take(p_ns int, p_name text, p_windows bigint[], p_permits bigint[], p_cost bigint,
+  p_wait bigint, p_probe bool)
+RETURNS TABLE (taken bool, wait bigint, last int, stamp bigint, used bigint[], clear bigint[],
+  stands bigint[]) LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+  v_now bigint := @S.lock_rate(p_ns, p_name);
+  v_limits int := cardinality(p_windows);
+  v_from bigint;
+  v_at bigint;
+  v_new bool;
+  r @S.rates;
+BEGIN
+  SELECT x.* INTO r FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name;
+  v_new := NOT FOUND;
+  IF v_new OR @S.rate_ends(r) <= v_now THEN
+    IF r.windows <> p_windows THEN
+      -- Rings of other windows. Where nothing is to be taken, they do no harm.
+      IF NOT p_probe THEN
+        DELETE FROM @S.rate_entries e WHERE e.ns = p_ns AND e.name = p_name;
+      END IF;
+      r.size := NULL;
+    END IF;
+    r := (p_ns, p_name, p_windows, 0, array_fill(0::bigint, ARRAY[greatest(v_limits, 1)]), NULL, NULL, NULL,
+      NULL, NULL, NULL, NULL, coalesce(r.size, array_fill(8::bigint, ARRAY[greatest(v_limits, 1)])),
+      coalesce(r.kept, 0))::@S.rates;
+    r.count := r.used;
+    r.born := r.used;
+    r.first := r.used;
+    r.at := r.used;
+    r.cost := r.used;
+    r.low := r.used;
+    r.next := r.used;
+  ELSIF r.windows <> p_windows THEN
+    stands := r.windows;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  v_now := greatest(v_now, r.seen);
+  IF v_limits = 0 THEN
+    stamp := greatest(v_now, r.at[1] + p_permits[1] - p_permits[2]);
+    wait := stamp - v_now;
+    taken := NOT p_probe AND wait <= p_wait;
+    IF taken THEN
+      r.at[1] := greatest(stamp, r.at[1]) + p_permits[1];
+      r.seen := v_now;
+      PERFORM @S.keep_rate(r, v_now, v_new);
+    END IF;
+    last := 0;
+    stamp := r.at[1];
+    used := ARRAY[0];
+    clear := ARRAY[greatest(0, r.at[1] - v_now)];
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  v_from := v_now;
+  FOR i IN 1..v_limits LOOP v_from := greatest(v_from, r.at[i]); END LOOP;
+  stamp := v_from;
+  last := 0;
+  FOR i IN 1..v_limits LOOP
+    -- In the row that was read; what is refused is not written.
+    r := @S.drop_past(r, i, v_from);
+    v_at := @S.earliest(r, i, p_permits[i], p_cost, v_from);
+    IF v_at > stamp THEN
+      stamp := v_at;
+      last := i - 1;
+    END IF;
+  END LOOP;
+  wait := stamp - v_now;
+  taken := NOT p_probe AND wait <= p_wait;
+  IF taken THEN
+    FOR i IN 1..v_limits LOOP r := @S.add_entry(r, i, stamp, p_cost); END LOOP;
+    r.seen := v_now;
+    PERFORM @S.keep_rate(r, v_now, v_new);
+  END IF;
+  used := r.used;
+  FOR i IN 1..v_limits LOOP
+    clear[i] := CASE WHEN r.at[i] = 0 THEN 0 ELSE greatest(0, r.at[i] + r.windows[i] - v_now) END;
+  END LOOP;
+  RETURN NEXT;
+END $$;
+
+-- Corrects how many permits were taken. p_lasts is, of an even flow, for how long what was taken and what it
+-- should have been keep it busy. Returns whether it counts.
+CREATE FUNCTION @S.settle(p_ns int, p_name text, p_windows bigint[], p_stamp bigint, p_taken bigint,
+  p_actual bigint, p_lasts bigint[]) RETURNS bool LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now bigint := @S.lock_rate(p_ns, p_name);
+  v_place bigint;
+  v_old bigint;
+  v_cost bigint;
+  v_settled bool := false;
+  r @S.rates;
+BEGIN
+  SELECT x.* INTO r FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name;
+  IF NOT FOUND OR r.windows <> p_windows THEN RETURN false; END IF;
+  v_now := greatest(v_now, r.seen);
+  IF cardinality(p_windows) = 0 THEN
+    IF p_stamp <= v_now OR p_stamp > r.at[1] THEN RETURN false; END IF;
+    r.at[1] := r.at[1] - least(greatest(0, p_lasts[1] - p_lasts[2]), p_stamp - v_now)
+      + greatest(0, p_lasts[2] - p_lasts[1]);
+    PERFORM @S.keep_rate(r, v_now, false);
+    RETURN true;
+  END IF;
+  FOR i IN 1..cardinality(p_windows) LOOP
+    CONTINUE WHEN r.count[i] = 0 OR p_stamp < r.born[i] OR p_stamp > r.at[i]
+      OR p_stamp + r.windows[i] <= v_now;
+    v_settled := true;
+    v_place := NULL;
+    v_old := r.cost[i];
+    -- The oldest entry that is not before the stamp, among those that count.
+    SELECT e.place, e.cost INTO v_place, v_old FROM @S.rate_entries e
+      WHERE e.ns = p_ns AND e.name = p_name AND e.nth = i AND e.at >= p_stamp
+        AND (e.place - r.low[i] % r.size[i] + r.size[i]) % r.size[i] < r.next[i] - r.low[i]
+      ORDER BY e.at LIMIT 1;
+    IF v_place IS NULL THEN v_old := r.cost[i]; END IF;
+    v_cost := greatest(0, v_old - greatest(0, p_taken - p_actual)) + greatest(0, p_actual - p_taken);
+    r.used[i] := r.used[i] - v_old + v_cost;
+    IF v_place IS NULL THEN
+      r.cost[i] := v_cost;
+    ELSE
+      UPDATE @S.rate_entries e SET cost = v_cost
+        WHERE e.ns = p_ns AND e.name = p_name AND e.nth = i AND e.place = v_place;
+    END IF;
+  END LOOP;
+  IF v_settled THEN PERFORM @S.keep_rate(r, v_now, false); END IF;
+  RETURN v_settled;
+END $$;
+
+-- Forgets everything that was taken.
+CREATE FUNCTION @S.reset(p_ns int, p_name text) RETURNS bool LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now bigint := @S.lock_rate(p_ns, p_name);
+BEGIN
+  DELETE FROM @S.rate_entries e WHERE e.ns = p_ns AND e.name = p_name;
+  DELETE FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name;
+  RETURN v_now > 0;
+END $$;

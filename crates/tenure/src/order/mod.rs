@@ -1,0 +1,50 @@
+//! The order of locks: declared levels, and a checker that learns which classes of locks are taken
+//! while which are held and finds the deadlock before it happens.
+//!
+//! ```text
+//! request --check--> checker.rs --never seen--> learning.rs --> finder.rs --> topology.rs
+//!             |          |                          |            (cycles)     (their order)
+//!             |      holds.rs, levels.rs         share.rs <--> cells of the store
+//!             '--granted--> a mark in the guard
+//! ```
+//!
+//! `edge.rs`, `document.rs`, `report.rs` and `silence.rs` are what goes in and out as text;
+//! `inherited.rs` carries holds to other processes; `habits.rs` warns of what is no cycle yet.
+//! This room knows claims and cells, neither sessions nor guards: `primitives/request.rs` asks it
+//! before and after each acquisition, only if a checker was set.
+
+mod checker;
+mod classes;
+#[cfg(feature = "config")]
+mod config;
+mod document;
+mod edge;
+mod finder;
+mod habits;
+mod holds;
+mod inherited;
+mod learning;
+mod levels;
+mod name_order;
+mod report;
+mod settings;
+mod share;
+mod silence;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+pub use checker::OrderChecker;
+pub(crate) use checker::{OrderRequest, WaitLimit};
+pub use document::OrderGraph;
+pub use edge::{LockMode, OrderEdge};
+pub(crate) use habits::owner_sent;
+pub(crate) use holds::{FlowKey, HoldMark};
+pub use inherited::InheritedHolds;
+pub(crate) use inherited::{VARIABLE as HELD_VARIABLE, held_text, inherit};
+pub use levels::Levels;
+pub use name_order::NameOrders;
+pub use report::{OrderReport, ReportKind};
+pub use settings::{LockOrder, OrderMode};
+pub(crate) use share::stored_graph;
+pub use silence::SilencedEdges;

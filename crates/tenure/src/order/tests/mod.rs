@@ -1,0 +1,4 @@
+//! Tests of the order checker's rules against naive ones.
+
+mod cycles;
+mod documents;

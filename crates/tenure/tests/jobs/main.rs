@@ -1,0 +1,61 @@
+//! Queues of jobs as their users meet them: the same stories in memory and in the embedded store,
+//! and a history of real processes that are killed and stopped.
+#![cfg(all(feature = "jobs", feature = "embedded", target_os = "linux"))]
+
+mod history;
+mod stories;
+mod surviving;
+
+use std::time::{Duration, Instant};
+
+use tenure::engine::Terms;
+use tenure::{Namespace, Tenure};
+
+/// A store of one test, gone with it.
+struct Place {
+    url: String,
+    _directory: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    fn memory() -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Self { url: format!("memory:jobs-{number}"), _directory: None }
+    }
+
+    fn embedded() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("embedded://{}", directory.path().join("store").display());
+        Self { url, _directory: Some(directory) }
+    }
+
+    fn connect(&self) -> Tenure {
+        Tenure::blocking_connect(&self.url).unwrap()
+    }
+}
+
+fn terms() -> Terms {
+    Terms {
+        namespace: Namespace::default(),
+        max_lease: Duration::from_secs(60),
+        clock: std::sync::Arc::new(tenure::time::SystemClock),
+    }
+}
+
+/// Waits until something is so, within a limit that only a failure reaches.
+async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so().await {
+        assert!(Instant::now() < end, "not within a minute: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Where another process of a test begins. Does nothing in the process that runs the tests.
+#[test]
+fn worker() {
+    if let Ok(url) = std::env::var(history::WORKER) {
+        history::serve(&url);
+    }
+}

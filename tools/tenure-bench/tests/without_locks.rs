@@ -1,0 +1,38 @@
+//! The benchmarks of rates and updates run and give every figure. Checks counts, never times.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn figures(what: &str) -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-bench"));
+    let output = command.args([what, "--quick", "--json"]).output().expect("the benchmark starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
+    stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+fn rates_give_their_figures_each_beside_its_reference() {
+    let figures = figures("rates");
+    let names: Vec<_> = figures.iter().map(|figure| figure["bench"].as_str().unwrap()).collect();
+    let expected =
+        ["take", "take_embedded", "take_redis", "bytes_per_permit_redis", "take_postgres"];
+    assert_eq!(names, expected);
+    for figure in figures.iter().filter(|figure| figure["unit"] == "us") {
+        assert!(figure["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{figure}");
+    }
+}
+
+#[test]
+fn updates_give_their_figures_and_the_sum_is_exact() {
+    let figures = figures("updates");
+    let value = |name: &str| {
+        let figure = figures.iter().find(|figure| figure["bench"] == name).expect(name);
+        figure["value"].as_f64().expect("a number")
+    };
+    assert!(value("uncontended") > 0.0 && value("contended_64_slowest_vs_median") > 0.0);
+    assert!(value("contended_64_calls") <= 3.0, "{figures:?}");
+    assert!(value("naive_64_calls") >= 2.0 && value("slow_writer_tries") <= 4.0, "{figures:?}");
+}
