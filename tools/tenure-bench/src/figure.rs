@@ -18,6 +18,8 @@ pub(crate) struct Figure {
     #[serde(skip_serializing_if = "Option::is_none")]
     commands: Option<f64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    costs: Option<Costs>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
     judged: Option<Judged>,
     /// For people: what the ratio refers to, or what is aimed at.
     #[serde(skip)]
@@ -32,7 +34,7 @@ impl Figure {
         note: &'static str,
     ) -> Self {
         let value = rounded(value);
-        Self { bench, value, unit, ratio: None, commands: None, judged: None, note }
+        Self { bench, value, unit, ratio: None, commands: None, costs: None, judged: None, note }
     }
 
     /// Compares with a reference of the same unit.
@@ -44,6 +46,13 @@ impl Figure {
     /// Adds what clients asked of the store for each acquisition.
     pub(crate) fn with_commands(self, commands: f64) -> Self {
         Self { commands: Some(rounded(commands)), ..self }
+    }
+
+    /// Adds what a pair costs the client's process, ours and the reference's.
+    pub(crate) fn with_costs(self, ours: PairCost, reference: PairCost) -> Self {
+        let ratio = (reference.cpu_us > 0.0).then(|| rounded(ours.cpu_us / reference.cpu_us));
+        let costs = Costs { cpu_ratio: ratio, per_pair: ours, reference_per_pair: reference };
+        Self { costs: Some(costs), ..self }
     }
 
     /// Says whether an aim is met: by the commands, else by the ratio, else by the value.
@@ -59,8 +68,67 @@ impl Figure {
             let met = if *met { "met" } else { "MISSED" };
             format!("aim {aim}: {met}")
         });
-        let parts = [Some(self.note.to_owned()), commands, judged];
+        let costs = self.costs.as_ref().map(Costs::remark);
+        let parts = [Some(self.note.to_owned()), costs, commands, judged];
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// What one lock and its release cost the process that makes them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct PairCost {
+    /// Processor time of all threads, in microseconds.
+    cpu_us: f64,
+    allocations: f64,
+    /// Where they can be counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_calls: Option<f64>,
+    /// Bytes through sockets, both ways.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<f64>,
+}
+
+impl PairCost {
+    pub(crate) fn new(cpu_us: f64, allocations: f64) -> Self {
+        let (cpu_us, allocations) = (rounded(cpu_us), rounded(allocations));
+        Self { cpu_us, allocations, system_calls: None, bytes: None }
+    }
+
+    pub(crate) fn with_system_calls(self, system_calls: Option<f64>) -> Self {
+        Self { system_calls: system_calls.map(rounded), ..self }
+    }
+
+    pub(crate) fn with_bytes(self, bytes: Option<f64>) -> Self {
+        Self { bytes: bytes.map(rounded), ..self }
+    }
+}
+
+/// What a pair costs, ours beside the reference of the same run.
+#[derive(Debug, Serialize)]
+struct Costs {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_ratio: Option<f64>,
+    per_pair: PairCost,
+    reference_per_pair: PairCost,
+}
+
+impl Costs {
+    /// Ours, and the reference's in parentheses.
+    fn remark(&self) -> String {
+        let (ours, other) = (&self.per_pair, &self.reference_per_pair);
+        let mut parts = Vec::new();
+        if let Some(ratio) = self.cpu_ratio {
+            parts.push(format!("cpu x {ratio:.2}"));
+        }
+        let allocations = (Some(ours.allocations), Some(other.allocations), "allocations");
+        let calls = (ours.system_calls, other.system_calls, "system calls");
+        let bytes = (ours.bytes, other.bytes, "bytes");
+        for (ours, other, what) in [allocations, calls, bytes] {
+            if let (Some(ours), Some(other)) = (ours, other) {
+                parts.push(format!("{ours:.1} ({other:.1}) {what}"));
+            }
+        }
+        parts.join(", ")
     }
 }
 
@@ -159,6 +227,22 @@ mod tests {
         let figure = Figure::new("pair", 900.0, "ns", "x bare engine").relative_to(300.0);
         assert!(shown(Layout::Json, &figure).ends_with("\"unit\":\"ns\",\"ratio\":3.0}\n"));
         assert!(shown(Layout::Table, &figure).contains("900 ns       3.00  x bare engine"));
+    }
+
+    #[test]
+    fn costs_stand_beside_those_of_the_reference() {
+        let ours = PairCost::new(3.0, 9.0).with_system_calls(Some(6.0)).with_bytes(Some(539.0));
+        let other = PairCost::new(1.5, 2.0).with_bytes(Some(231.0));
+        let figure = Figure::new("pair_1", 60.0, "us", "x by hand").with_costs(ours, other);
+        let json = shown(Layout::Json, &figure);
+        let ours = "{\"cpu_us\":3.0,\"allocations\":9.0,\"system_calls\":6.0,\"bytes\":539.0}";
+        let other = "{\"cpu_us\":1.5,\"allocations\":2.0,\"bytes\":231.0}";
+        let costs =
+            format!("\"cpu_ratio\":2.0,\"per_pair\":{ours},\"reference_per_pair\":{other}}}\n");
+        assert!(json.ends_with(&costs), "{json}");
+        let table = shown(Layout::Table, &figure);
+        let remark = "x by hand; cpu x 2.00, 9.0 (2.0) allocations, 539.0 (231.0) bytes\n";
+        assert!(table.ends_with(remark), "{table}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod heap;
 mod progress;
 mod run;
 mod stats;
+mod system_calls;
 
 use std::io;
 use std::process::ExitCode;

@@ -51,6 +51,15 @@ fn every_benchmark_gives_its_figure() {
         let figure = figures.iter().find(|figure| figure["bench"] == name);
         figure.and_then(|figure| figure["value"].as_f64()).expect(name)
     };
+    let pair = figures.iter().find(|figure| figure["bench"] == "pair").expect("pair");
+    assert!(pair["cpu_ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{pair}");
+    for side in ["per_pair", "reference_per_pair"] {
+        let cpu = pair[side]["cpu_us"].as_f64();
+        assert!(cpu.is_some_and(|cpu| cpu > 0.0), "{pair}");
+        assert!(pair[side]["allocations"].is_number(), "{pair}");
+        // Where calls are counted, nothing of this pair goes through a socket.
+        assert!(pair[side].get("bytes").is_none_or(|bytes| *bytes == 0.0), "{pair}");
+    }
     assert!(value("held_10k_renew_calls") < 100.0, "renewals go in batches: {figures:?}");
     assert!(value("held_10k_bytes") < 1024.0, "a held lock is small: {figures:?}");
 }

@@ -4,7 +4,6 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Script, Value};
@@ -13,12 +12,12 @@ use servers::Redis;
 use tenure::contract::SessionId;
 use tenure::{Error, Mutex, Tenure};
 
+use super::lane::{Lane, figure};
 use super::redis::takers::{COMPARE_AND_DELETE, LEASE, failed};
 use super::redis::{asked, number};
 use super::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
-use crate::stats::{median, nanos_each};
 
 /// Pairs in a block: short enough that all meet the same moments of the machine.
 const PAIRS: u32 = 20;
@@ -32,27 +31,25 @@ pub(crate) fn measure(
     names: [&'static str; 2],
 ) -> Result<Vec<Figure>, Error> {
     let blocks = run.count(3, 300);
-    let mut ours = run.here(tenure(nodes))?;
-    let mut by_hand = run.here(ByHand::at(nodes))?;
-    let mut rslock = Rslock(LockManager::new(nodes.iter().map(Redis::url).collect::<Vec<_>>()));
+    let mut ours = Lane::new(run.here(tenure(nodes))?);
+    let mut by_hand = Lane::new(run.here(ByHand::at(nodes))?);
+    let urls = nodes.iter().map(Redis::url).collect::<Vec<_>>();
+    let mut rslock = Lane::new(Rslock(LockManager::new(urls)));
     let progress = run.progress.clone();
-    run.in_task(async move {
-        let (mut tenures, mut hands, mut crates) = (Vec::new(), Vec::new(), Vec::new());
+    let (ours, by_hand, rslock) = run.in_task(async move {
         for number in 0..WARM_UP + blocks {
-            let (one, two) = (block(&mut ours).await?, block(&mut by_hand).await?);
-            let three = block(&mut rslock).await?;
-            if number >= WARM_UP {
-                tenures.push(one);
-                hands.push(two);
-                crates.push(three);
-                progress.step(number + 1 - WARM_UP, blocks);
-            }
+            let kept = number >= WARM_UP;
+            ours.block(PAIRS, kept).await?;
+            by_hand.block(PAIRS, kept).await?;
+            rslock.block(PAIRS, kept).await?;
+            progress.step((number + 1).saturating_sub(WARM_UP), blocks);
         }
-        let figure = |name, note| Figure::new(name, median(&tenures), "us", note);
-        let hand = figure(names[0], "x written by hand").relative_to(median(&hands));
-        let published = figure(names[1], "x rslock").relative_to(median(&crates));
-        Ok(vec![hand.judged_by(Aim::AtMost(1.2)), published.judged_by(Aim::AtMost(1.0))])
-    })
+        Ok::<_, Error>((ours, by_hand, rslock))
+    })?;
+    let ours = ours.measured(run)?;
+    let hand = figure(names[0], "x written by hand", &ours, &by_hand.measured(run)?);
+    let published = figure(names[1], "x rslock", &ours, &rslock.measured(run)?);
+    Ok(vec![hand.judged_by(Aim::AtMost(1.2)), published.judged_by(Aim::AtMost(1.0))])
 }
 
 /// How many acquisitions took one round trip: a second one shows as one more call at a node.
@@ -69,13 +66,6 @@ pub(crate) fn one_round_trip(run: &Run, nodes: &[Redis]) -> Result<Vec<Figure>, 
     let share = 100.0 * (1.0 - extra / f64::from(pairs));
     let figure = Figure::new("one_round_trip_share", share, "%", "of acquisitions");
     Ok(vec![figure.judged_by(Aim::AtLeast(90.0))])
-}
-
-/// Microseconds a pair.
-async fn block(taker: &mut impl Taker) -> Result<f64, Error> {
-    let start = Instant::now();
-    taker.pairs(PAIRS).await?;
-    Ok(nanos_each(start, PAIRS) / 1e3)
 }
 
 async fn tenure(nodes: &[Redis]) -> Result<Mutex, Error> {

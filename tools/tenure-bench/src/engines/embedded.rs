@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tempfile::TempDir;
 use tenure::contract::Namespace;
@@ -11,9 +10,9 @@ use tenure::engine::embedded::{EmbeddedEngine, Location};
 use tenure::time::{Clock, ManualClock, SystemClock};
 use tenure::{Builder, Error, ErrorKind, limits};
 
+use crate::benches::taker::Taker;
 use crate::benches::{crowd, held, pair, processes, readers, reentry};
 use crate::run::Bench;
-use crate::stats::nanos_each;
 
 pub(crate) fn benches() -> Vec<Bench> {
     vec![
@@ -21,8 +20,7 @@ pub(crate) fn benches() -> Vec<Bench> {
             let directory = directory()?;
             let engine = open(&directory, Arc::new(SystemClock))?;
             let flock = Flock::new(&directory)?;
-            let note = "x flock of one file; aim <= 6";
-            pair::beside(run, Arc::new(engine), note, move |pairs| flock.block(pairs))
+            pair::beside(run, Arc::new(engine), "x flock of one file; aim <= 5", flock)
         }),
         Bench::new(&["reentry"], |run| {
             let directory = directory()?;
@@ -75,13 +73,16 @@ impl Flock {
         let file = File::create(directory.path().join("flock"));
         Ok(Self { file: file.map_err(|error| failed("cannot make a file", error))? })
     }
+}
 
-    fn block(&self, pairs: u32) -> Result<f64, Error> {
-        let start = Instant::now();
-        for _ in 0..pairs {
-            let pair = self.file.lock().and_then(|()| self.file.unlock());
-            pair.map_err(|error| failed("cannot lock a file", error))?;
-        }
-        Ok(nanos_each(start, pairs))
+impl Taker for Flock {
+    type Held = ();
+
+    async fn take(&mut self) -> Result<(), Error> {
+        self.file.lock().map_err(|error| failed("cannot lock a file", error))
+    }
+
+    async fn give(&mut self, (): ()) -> Result<(), Error> {
+        self.file.unlock().map_err(|error| failed("cannot unlock a file", error))
     }
 }

@@ -1,50 +1,26 @@
 //! An uncontended lock and its release, one task: Tenure beside the least that holds a lock in
 //! etcd, a transaction that creates a key and a call that deletes it.
 
-use std::time::Instant;
-
 use servers::Etcd;
 use tenure::engine::etcd::client::{
     Client, ClientOptions, Compare, CompareResult, RequestOp, Target, TxnRequest,
 };
 use tenure::{Error, Tenure};
 
+use crate::benches::lane::{LanePlan, beside, figure};
 use crate::benches::redis::takers::{LEASE, failed};
 use crate::benches::taker::Taker;
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
-use crate::stats::{median, nanos_each};
-
-/// Pairs in a block: short enough that both meet the same moments of the machine and of its disk.
-const PAIRS: u32 = 10;
-/// Blocks at the start that are not counted: connections are made, leases granted, caches settle.
-const WARM_UP: u32 = 3;
 
 pub(crate) fn measure(run: &Run, etcd: &Etcd) -> Result<Vec<Figure>, Error> {
-    let blocks = run.count(3, 300);
-    let mut ours = run.here(Tenure::connect(&etcd.url()))?.mutex("tenure")?;
-    let mut by_hand = run.here(ByHand::connect(etcd))?;
-    let progress = run.progress.clone();
-    run.in_task(async move {
-        let (mut tenures, mut hands) = (Vec::new(), Vec::new());
-        for number in 0..WARM_UP + blocks {
-            let (tenure, hand) = (block(&mut ours).await?, block(&mut by_hand).await?);
-            if number >= WARM_UP {
-                tenures.push(tenure);
-                hands.push(hand);
-                progress.step(number + 1 - WARM_UP, blocks);
-            }
-        }
-        let figure = Figure::new("pair", median(&tenures), "us", "x written by hand");
-        Ok(vec![figure.relative_to(median(&hands)).judged_by(Aim::AtMost(1.12))])
-    })
-}
-
-/// Microseconds a pair.
-async fn block(taker: &mut impl Taker) -> Result<f64, Error> {
-    let start = Instant::now();
-    taker.pairs(PAIRS).await?;
-    Ok(nanos_each(start, PAIRS) / 1e3)
+    // Blocks are so short that both meet the same moments of the machine and of its disk.
+    let plan = LanePlan { warm_up: 3, blocks: run.count(3, 300), pairs: 10 };
+    let ours = run.here(Tenure::connect(&etcd.url()))?.mutex("tenure")?;
+    let by_hand = run.here(ByHand::connect(etcd))?;
+    let [ours, hand] = beside(run, plan, ours, by_hand)?;
+    let figure = figure("pair", "x written by hand", &ours, &hand);
+    Ok(vec![figure.judged_by(Aim::AtMost(1.12))])
 }
 
 /// A key that is created only if it is not there, on a lease, and deleted: no fence, no line, and a

@@ -6,17 +6,3 @@ mod by_hand;
 pub(crate) mod handoff;
 pub(crate) mod neighbours;
 pub(crate) mod pair;
-
-use std::time::Instant;
-
-use tenure::Error;
-
-use super::taker::Taker;
-use crate::stats::nanos_each;
-
-/// Microseconds a pair, over so many.
-async fn block(taker: &mut impl Taker, pairs: u32) -> Result<f64, Error> {
-    let start = Instant::now();
-    taker.pairs(pairs).await?;
-    Ok(nanos_each(start, pairs) / 1e3)
-}

@@ -10,15 +10,10 @@ use tenure::{Error, ErrorKind, Query, Tenure};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::block;
+use crate::benches::lane::{LanePlan, beside, figure};
 use crate::figure::{Aim, Figure};
 use crate::run::Run;
-use crate::stats::median;
 
-/// Pairs in a block: short enough that both meet the same moments of the machine.
-const PAIRS: u32 = 10;
-/// Blocks at the start that are not counted: plans are made, caches settle.
-const WARM_UP: u32 = 10;
 /// Looks at the line until it stands. A look takes a while itself.
 const LOOKS: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -35,24 +30,13 @@ pub(crate) fn measure(
     let crowd = run.here(patient().connect(&crowded.url()))?;
     // Kept until the end: then they leave with their server.
     let line = run.here(form(&crowd, waiters))?;
-    let mut with = run.here(patient().connect(&crowded.url()))?.mutex("other")?;
-    let mut without = run.here(patient().connect(&empty.url()))?.mutex("other")?;
-    let progress = run.progress.clone();
-    let figure = run.in_task(async move {
-        let (mut withs, mut withouts) = (Vec::new(), Vec::new());
-        for number in 0..WARM_UP + blocks {
-            let (one, other) = (block(&mut with, PAIRS).await?, block(&mut without, PAIRS).await?);
-            if number >= WARM_UP {
-                withs.push(one);
-                withouts.push(other);
-                progress.step(number + 1 - WARM_UP, blocks);
-            }
-        }
-        let figure = Figure::new("neighbours_10k", median(&withs), "us", "x nobody in line");
-        Ok::<_, Error>(figure.relative_to(median(&withouts)).judged_by(Aim::AtMost(1.2)))
-    })?;
+    let with = run.here(patient().connect(&crowded.url()))?.mutex("other")?;
+    let without = run.here(patient().connect(&empty.url()))?.mutex("other")?;
+    let plan = LanePlan { warm_up: 10, blocks, pairs: 10 };
+    let [with, without] = beside(run, plan, with, without)?;
+    let figure = figure("neighbours_10k", "x nobody in line", &with, &without);
     drop(line);
-    Ok(vec![figure])
+    Ok(vec![figure.judged_by(Aim::AtMost(1.2))])
 }
 
 /// So many who wait for one name.
