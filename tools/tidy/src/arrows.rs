@@ -49,7 +49,6 @@ const CLIENTS: &[Client] = &[
             ("crate::contract::Error", "the error type of the whole library"),
             ("crate::contract::ErrorKind", "the error type of the whole library"),
             ("crate::engine::common", "URLs, TLS, the choice of a runtime: no locks"),
-            ("crate::engine::redis::url", "the address, login and TLS of a server"),
             ("crate::limits", "the timeout of a request"),
             ("crate::sync", "mutexes"),
             ("crate::time", "clocks"),
@@ -73,6 +72,13 @@ struct Client {
     folder: &'static str,
     allowed: &'static [(&'static str, &'static str)],
 }
+
+/// Engines, and the paths inside other engines that each may use, with the reason. What two engines
+/// need is in `common/`; no engine needs to be read to understand another.
+const BETWEEN_ENGINES: &[(&str, &str, &str)] = &[
+    ("redlock", "redis::client", "the connections to its nodes; the client knows nothing of locks"),
+    ("common", "redis::client", "replies of scripts that both engines over Redis call"),
+];
 
 /// Paths that are the scope of a `pub(in ..)`, not an import.
 const SCOPES: &[&str] = &["crate", "crate::engine"];
@@ -111,7 +117,40 @@ pub fn imports(path: &str, text: &str) -> Vec<String> {
         });
     }
     complaints.dedup();
-    complaints.extend(client_imports(path, text));
+    let of_client = client_imports(path, text);
+    // A client is held to less than its engine: one complaint about one line.
+    complaints.extend(if of_client.is_empty() { engine_imports(path, text) } else { of_client });
+    complaints
+}
+
+/// Complains about an engine that imports another one.
+fn engine_imports(path: &str, text: &str) -> Vec<String> {
+    let below = path.strip_prefix(LIBRARY).unwrap_or(path);
+    let Some((engine, _)) = below.strip_prefix("engine/").and_then(|rest| rest.split_once('/'))
+    else {
+        return Vec::new();
+    };
+    let mut complaints = Vec::new();
+    for (line, used) in live_paths(text) {
+        let Some(used) = absolute(&module_of(below), &used) else { continue };
+        // Types of `engine/mod.rs` begin with a capital; they are for every engine.
+        let Some(inside) = used.strip_prefix("crate::engine::") else { continue };
+        let target = inside.split("::").next().unwrap_or(inside);
+        let is_module = target.starts_with(|first: char| first.is_ascii_lowercase());
+        let within = |place: &str| {
+            inside.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        };
+        let allowed =
+            BETWEEN_ENGINES.iter().any(|(from, place, _)| *from == engine && within(place));
+        if is_module && target != engine && target != "common" && !allowed {
+            complaints.push(format!(
+                "{path}:{line}: the engine `{engine}` imports `{used}`; does it belong in \
+                 engine/common/? What an engine may use of another is listed in \
+                 tools/tidy/src/arrows.rs"
+            ));
+        }
+    }
+    complaints.dedup();
     complaints
 }
 
@@ -213,7 +252,7 @@ fn holds(path: &str, needle: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{CLIENTS, ROOMS, imports, purity};
+    use super::{BETWEEN_ENGINES, CLIENTS, ROOMS, imports, purity};
 
     fn library(below: &str) -> String {
         format!("crates/tenure/src/{below}")
@@ -313,7 +352,7 @@ mod tests {
         let path = library("engine/redis/client/sentinel/vote.rs");
         for good in [
             "use crate::contract::{Effect, Error, ErrorKind};",
-            "use crate::engine::redis::url::Location;",
+            "use crate::engine::common::redis::url::Location;",
             "use crate::engine::redis::client::pack;",
             "use super::super::commands::pack;",
             "use super::status::PrimaryStatus;",
@@ -328,7 +367,43 @@ mod tests {
     }
 
     #[test]
-    fn every_exception_of_a_client_has_a_reason() {
+    fn an_engine_imports_no_other_engine() {
+        let redlock = library("engine/redlock/keys.rs");
+        for bad in [
+            "use crate::engine::redis::keys::RedisKeys;",
+            "use crate::engine::redis::{client::pack, codec::push_about};",
+            "use super::super::redis::terms::TermsReply;",
+            "fn f() { crate::engine::redis::errors::script_error(); }",
+            "use crate::engine::redis;",
+            "use crate::engine::memory::MemoryEngine;",
+        ] {
+            let found = imports(&redlock, bad);
+            assert_eq!(found.len(), 1, "{bad}: {found:?}");
+            assert!(
+                found[0].contains("the engine `redlock` imports `crate::engine::"),
+                "{found:?}"
+            );
+        }
+        for good in [
+            "use crate::engine::redis::client::{RequestError, pack};",
+            "use crate::engine::common::redis::keys::NamespaceKeys;",
+            "use crate::engine::Terms;",
+            "use super::protocol::quorum;",
+            "#[cfg(test)]\nmod tests { use crate::engine::redis::keys::RedisKeys; }",
+        ] {
+            assert!(imports(&redlock, good).is_empty(), "{good}: {:?}", imports(&redlock, good));
+        }
+        let common = library("engine/common/redis/terms.rs");
+        assert!(imports(&common, "use crate::engine::redis::client::text;").is_empty());
+        assert_eq!(imports(&common, "use crate::engine::redis::keys::RedisKeys;").len(), 1);
+        let redis = library("engine/redis/connect.rs");
+        assert_eq!(imports(&redis, "use crate::engine::redlock::record::NodeRecord;").len(), 1);
+        assert!(imports(&library("engine/mod.rs"), "use self::redis::connect;").is_empty());
+    }
+
+    #[test]
+    fn every_exception_has_a_reason() {
+        assert!(BETWEEN_ENGINES.iter().all(|(_, _, reason)| !reason.is_empty()));
         for client in CLIENTS {
             for (place, reason) in client.allowed {
                 assert!(place.starts_with("crate::") && !reason.is_empty(), "{place}");

@@ -17,7 +17,7 @@ use super::connection::ClusterConnection;
 use super::in_flight::InFlightClaims;
 use super::keys::Keys;
 use super::leases::Leases;
-use super::signals::WatchRouter;
+use super::signals::{SessionListeners, WatchRouter};
 use super::tasks::{CallerRuntime, Tasks};
 use super::terms::{self, StatedTerms};
 #[cfg(feature = "conformance")]
@@ -83,7 +83,7 @@ impl EtcdEngine {
             let handler = Arc::new(WatchRouter(weak.clone()));
             let watches = Watches::start(Arc::clone(&connection), &tasks, &keys.beacon(), handler);
             let (waiters, in_flight, listeners) =
-                (Waiters::default(), InFlightClaims::default(), Mutex::default());
+                (Waiters::default(), InFlightClaims::default(), SessionListeners::default());
             let claims = Arc::clone(&claims);
             Inner {
                 location,

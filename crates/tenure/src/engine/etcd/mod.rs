@@ -140,7 +140,7 @@ struct Inner {
     in_flight: InFlightClaims,
     watches: Watches,
     cell_watches: CellWatches,
-    listeners: Mutex<SessionListeners>,
+    listeners: SessionListeners,
     clock: Arc<dyn Clock>,
     tasks: Tasks,
     /// The number of the latest beacon event, for the conformance suite.

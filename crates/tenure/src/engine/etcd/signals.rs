@@ -22,58 +22,44 @@ use super::client::ResponseOp;
 use super::transaction;
 use super::watches::{self, WatchHandler, WatchNotice, WatchSpec};
 use crate::contract::{Loss, SessionId, Signal, SignalListener};
-use crate::sync::{MutexGuard, PoisonError};
+use crate::engine::common::listeners::Listeners;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The listener of each session, and the watch of its eviction notices.
 #[derive(Default)]
 pub(super) struct SessionListeners {
-    listeners: HashMap<SessionId, (Weak<dyn SignalListener>, i64)>,
-    by_watch: HashMap<i64, SessionId>,
+    listeners: Listeners<i64>,
+    by_watch: Mutex<HashMap<i64, SessionId>>,
 }
 
 impl Inner {
     /// Registers the listener of a session in place of a former one.
     pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let mut listeners = self.listeners();
-        if let Some((_, old)) = listeners.listeners.remove(&session) {
-            listeners.by_watch.remove(&old);
-            self.watches.remove(old);
-        }
+        // Locked over the whole: a notice of the new watch is dispatched after its entry is
+        // written.
+        let mut by_watch = self.by_watch();
         let watch = self.watches.add(WatchSpec::AnyIn(self.keys.notices(session)));
-        listeners.listeners.insert(session, (listener, watch));
-        listeners.by_watch.insert(watch, session);
+        if let Some(former) = self.listeners.listeners.insert(session, listener, watch) {
+            by_watch.remove(&former);
+            self.watches.remove(former);
+        }
+        by_watch.insert(watch, session);
     }
 
     /// Sends a signal to a session, if it still has a listener.
     pub(super) fn notify(&self, session: SessionId, signal: Signal) {
-        let listener =
-            self.listeners().listeners.get(&session).and_then(|(listener, _)| listener.upgrade());
-        if let Some(listener) = listener {
-            listener.on_signal(signal);
-        }
+        self.listeners.listeners.notify(session, signal);
     }
 
     /// Sends a signal to every session, and forgets those whose listeners are gone.
     pub(super) fn notify_all(&self, signal: &Signal) {
-        let mut listeners = self.listeners();
-        let gone: Vec<_> = listeners
-            .listeners
-            .iter()
-            .filter(|(_, listener)| listener.0.strong_count() == 0)
-            .collect();
-        let gone: Vec<_> =
-            gone.into_iter().map(|(session, listener)| (*session, listener.1)).collect();
-        for (session, watch) in gone {
-            listeners.listeners.remove(&session);
-            listeners.by_watch.remove(&watch);
+        let mut by_watch = self.by_watch();
+        for (_, watch) in self.listeners.listeners.remove_ended() {
+            by_watch.remove(&watch);
             self.watches.remove(watch);
         }
-        let all: Vec<_> =
-            listeners.listeners.values().filter_map(|(listener, _)| listener.upgrade()).collect();
-        drop(listeners);
-        for listener in all {
-            listener.on_signal(signal.clone());
-        }
+        drop(by_watch);
+        self.listeners.listeners.notify_all(signal);
     }
 
     /// Ends a claim that was evicted, and notifies its session.
@@ -94,8 +80,8 @@ impl Inner {
         }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, SessionListeners> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    fn by_watch(&self) -> MutexGuard<'_, HashMap<i64, SessionId>> {
+        self.listeners.by_watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -108,7 +94,7 @@ impl WatchHandler for WatchRouter {
         if inner.on_cell_notice(watch, &notice) {
             return;
         }
-        let session = inner.listeners().by_watch.get(&watch).copied();
+        let session = inner.by_watch().get(&watch).copied();
         let tasks = inner.tasks.clone();
         match (session, inner.waiters.of_watch(watch), notice) {
             (Some(session), _, WatchNotice::Created) => {

@@ -9,7 +9,7 @@ mod jobs;
 mod rates;
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use self::cells::MemoryCells;
@@ -19,10 +19,11 @@ use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
     Claim, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Engine, Error, Evicted, Eviction,
-    Fence, FenceFloor, Fencing, IdMap, Name, Namespace, Pending, Promises, Query, Raised, Release,
+    Fence, FenceFloor, Fencing, Name, Namespace, Pending, Promises, Query, Raised, Release,
     Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verb, Verdict, VictimVerdict,
     Wake, optional_objects,
 };
+use crate::engine::common::listeners::Listeners;
 pub use crate::ledger::Census;
 use crate::ledger::{Ledger, Now};
 use crate::limits;
@@ -61,7 +62,7 @@ pub struct MemoryEngine {
 struct Inner {
     clock: Arc<dyn Clock>,
     ledger: Mutex<Ledger>,
-    listeners: RwLock<IdMap<SessionId, Weak<dyn SignalListener>>>,
+    listeners: Listeners,
     cells: MemoryCells,
     /// Locked after the ledger.
     queues: Mutex<MemoryQueues>,
@@ -93,7 +94,7 @@ impl MemoryEngine {
             rates: MemoryRates::new(Arc::clone(&clock)),
             clock,
             ledger: Mutex::new(Ledger::default()),
-            listeners: RwLock::default(),
+            listeners: Listeners::default(),
             queues: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -149,9 +150,8 @@ impl Engine for MemoryEngine {
     }
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let mut listeners = self.inner.listeners.write().unwrap_or_else(PoisonError::into_inner);
-        listeners.retain(|_, listener| listener.strong_count() > 0);
-        listeners.insert(session, listener);
+        self.inner.listeners.remove_ended();
+        self.inner.listeners.insert(session, listener, ());
     }
 
     optional_objects!(self:
@@ -209,12 +209,7 @@ impl Inner {
 
     fn tell(&self, signals: Vec<(SessionId, Signal)>) {
         for (session, signal) in signals {
-            let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
-            let listener = listeners.get(&session).and_then(Weak::upgrade);
-            drop(listeners);
-            if let Some(listener) = listener {
-                listener.on_signal(signal);
-            }
+            self.listeners.notify(session, signal);
         }
     }
 }

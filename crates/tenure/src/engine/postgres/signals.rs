@@ -15,16 +15,17 @@
 //! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted) or `e CLAIM REASON` (evicted).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use uuid::Uuid;
 
 use super::statements::{Function, Parameters, uuid};
 use super::{Inner, PostgresEngine};
 use crate::contract::{
-    Arrival, ClaimId, Fence, Grant, IdMap, Loss, Name, SessionId, Signal, SignalListener, Verb,
+    Arrival, ClaimId, Fence, Grant, Loss, Name, SessionId, Signal, SignalListener, Verb,
 };
 use crate::engine::common::cell_watchers::CellWatchers;
+use crate::engine::common::listeners::Listeners;
 use crate::sync::random_bytes;
 
 /// What the channels of cells begin with: `cells_channel` in `sql/cells.sql`.
@@ -34,10 +35,10 @@ impl PostgresEngine {
     /// Registers a session. Its channel is subscribed to in the background.
     pub(super) fn register(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let router = &self.inner.context.router;
-        let ended = router.remove_ended();
+        let ended = router.listeners.remove_ended();
         router.register(session, listener);
         let Some(listener) = &self.inner.listener else { return };
-        for session in ended {
+        for (session, _) in ended {
             listener.unsubscribe(session);
         }
         listener.subscribe(session);
@@ -83,7 +84,8 @@ impl Inner {
 
 /// The sessions of an engine and their listeners. Dispatches signals by session.
 pub(super) struct SignalRouter {
-    sessions: RwLock<IdMap<SessionId, Subscription>>,
+    /// The listeners, each with whether the channel of its session is subscribed to.
+    listeners: Listeners<AtomicBool>,
     /// The watchers of cells.
     pub(super) watchers: CellWatchers,
     /// A channel of this engine alone, to find out whether notifications arrive at all.
@@ -95,16 +97,10 @@ pub(super) struct SignalRouter {
     registering: AtomicU64,
 }
 
-/// The listener of a session, and whether its channel is subscribed to.
-struct Subscription {
-    listener: Weak<dyn SignalListener>,
-    active: bool,
-}
-
 impl Default for SignalRouter {
     fn default() -> Self {
         Self {
-            sessions: RwLock::default(),
+            listeners: Listeners::default(),
             watchers: CellWatchers::default(),
             probe_channel: format!("tenure:{}", Uuid::from_bytes(random_bytes())),
             probe_received: AtomicBool::new(false),
@@ -117,49 +113,28 @@ impl Default for SignalRouter {
 impl SignalRouter {
     /// Adds a session, whose channel is not subscribed to yet.
     fn register(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        sessions.insert(session, Subscription { listener, active: false });
+        self.listeners.insert(session, listener, AtomicBool::new(false));
     }
 
     /// Records that the server has confirmed the subscription of a session's channel.
     pub(super) fn set_subscribed(&self, session: SessionId) {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(subscription) = sessions.get_mut(&session) {
-            subscription.active = true;
-        }
+        self.listeners.with(session, |subscribed| subscribed.store(true, Ordering::SeqCst));
     }
 
     /// Returns whether every session with a live listener is subscribed.
     #[cfg(feature = "conformance")]
     pub(super) fn all_subscribed(&self) -> bool {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = sessions.values();
-        all.all(|subscription| subscription.active || subscription.listener.strong_count() == 0)
+        self.listeners.all(|subscribed| subscribed.load(Ordering::SeqCst))
     }
 
     /// Returns whether this session is subscribed, or not registered.
     pub(super) fn is_subscribed(&self, session: SessionId) -> bool {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        sessions.get(&session).is_none_or(|subscription| subscription.active)
+        self.listeners.with(session, |subscribed| subscribed.load(Ordering::SeqCst)).unwrap_or(true)
     }
 
-    /// Removes and returns the sessions whose listeners were dropped.
-    fn remove_ended(&self) -> Vec<SessionId> {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        let ended = |(id, subscription): (&SessionId, &Subscription)| {
-            (subscription.listener.strong_count() == 0).then_some(*id)
-        };
-        let ended: Vec<SessionId> = sessions.iter().filter_map(ended).collect();
-        for session in &ended {
-            sessions.remove(session);
-        }
-        ended
-    }
-
-    /// All registered sessions.
+    /// Returns all registered sessions.
     pub(super) fn sessions(&self) -> Vec<SessionId> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        sessions.keys().copied().collect()
+        self.listeners.sessions()
     }
 
     pub(super) fn probe_channel(&self) -> String {
@@ -212,7 +187,7 @@ impl SignalRouter {
 
     /// Delivers a signal. Returns false if the session is not one of this engine's.
     pub(super) fn deliver(&self, session: SessionId, text: &str) -> bool {
-        let Some(listener) = self.listener(session) else { return false };
+        let Some(listener) = self.listeners.get(session) else { return false };
         self.delivered.fetch_add(1, Ordering::SeqCst);
         if let Some(signal) = parse_signal(text) {
             listener.on_signal(signal);
@@ -222,16 +197,7 @@ impl SignalRouter {
 
     /// Makes every session renew its waiters: notifications may have been missed.
     pub(super) fn resync(&self) {
-        for session in self.sessions() {
-            if let Some(listener) = self.listener(session) {
-                listener.on_signal(Signal::Resync);
-            }
-        }
-    }
-
-    fn listener(&self, session: SessionId) -> Option<Arc<dyn SignalListener>> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
-        sessions.get(&session)?.listener.upgrade()
+        self.listeners.resync();
     }
 }
 

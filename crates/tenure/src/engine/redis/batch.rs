@@ -23,8 +23,8 @@ use super::client::{
 use super::keys::RedisKeys;
 use super::replies::single_fence;
 use super::scripts::{LuaScript, ScriptOptions, pack_script};
-use super::url::Location;
 use crate::contract::Parts;
+use crate::engine::common::redis::url::Location;
 
 /// Most items in one call: no other client waits for the store longer than for so many.
 const MAX_BATCH: usize = 32;

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-
-use super::keys::{RedisKeys, encoded};
+use super::keys::RedisKeys;
 use crate::contract::{
-    About, Claim, ClaimId, ClaimRef, Conduct, Fence, HolderView, Label, Lineage, OwnerId, Patience,
-    Place, SessionId, Shape, WaiterView,
+    About, Claim, ClaimId, ClaimRef, Fence, HolderView, Lineage, OwnerId, Patience, SessionId,
+    Shape, WaiterView,
+};
+use crate::engine::common::redis::codec::{
+    parse_about_words, push_about, push_number, push_option,
 };
 use crate::limits;
 
@@ -76,44 +77,6 @@ fn push_ref(text: &mut String, id: ClaimId, parts: usize, lease: Duration) {
     push_hex(text, id.as_u128());
 }
 
-pub(in crate::engine) fn push_about(text: &mut String, about: &About) {
-    text.push_str(" =");
-    text.extend(encoded(&about.host));
-    text.push(' ');
-    push_number(text, about.pid.into(), 1);
-    match &about.place {
-        Some(Place::Here(place)) => {
-            text.push_str(" =");
-            text.extend(encoded(place.file()));
-            text.push_str("%3A");
-            push_number(text, place.line().into(), 1);
-        }
-        Some(Place::Told(place)) => {
-            text.push_str(" =");
-            text.extend(encoded(place));
-        }
-        None => text.push_str(" -"),
-    }
-    text.push(' ');
-    push_option(text, about.label.as_ref().map(Label::as_str), |text, label| {
-        text.push('=');
-        text.extend(encoded(label));
-    });
-    // Left out where it is 0, so that the text of most claims stays short.
-    let conduct = about.conduct.to_code();
-    if conduct != 0 {
-        text.push(' ');
-        push_number(text, conduct.into(), 1);
-    }
-}
-
-fn push_option<T>(text: &mut String, value: Option<T>, push: impl FnOnce(&mut String, T)) {
-    match value {
-        Some(value) => push(text, value),
-        None => text.push('-'),
-    }
-}
-
 /// Appends 32 hexadecimal digits.
 fn push_hex(text: &mut String, id: u128) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -123,20 +86,6 @@ fn push_hex(text: &mut String, id: u128) {
         two[1] = DIGITS[usize::from(byte & 15)];
     }
     text.push_str(std::str::from_utf8(&digits).unwrap_or_default());
-}
-
-/// Appends a number with at least so many digits.
-pub(super) fn push_number(text: &mut String, number: u128, digits: usize) {
-    // Dividing 128 bits is slow, and nothing we write is that large.
-    let mut left = u64::try_from(number).unwrap_or(u64::MAX);
-    let mut all = [b'0'; 20];
-    let mut at = all.len();
-    while left > 0 || all.len() - at < digits {
-        at -= 1;
-        all[at] = b'0' + u8::try_from(left % 10).unwrap_or(0);
-        left /= 10;
-    }
-    text.push_str(std::str::from_utf8(&all[at..]).unwrap_or_default());
 }
 
 /// Appends a shape.
@@ -188,36 +137,8 @@ pub(super) fn parse_claim(text: &str, key: &str) -> Option<ClaimText> {
         found.then(|| Some((shape(kind)?, weight.parse().ok()?)))?
     })?;
     let weight = if weight == 0 { limits::FULL_WEIGHT } else { weight };
-    let about = read_about(words)?;
+    let about = parse_about_words(words)?;
     Some(ClaimText { claim, session, lineage, shape, weight, about })
-}
-
-/// Parses what `push_about` wrote.
-#[cfg(feature = "redlock")]
-pub(in crate::engine) fn about(text: &str) -> Option<About> {
-    read_about(text.split(' ').skip(1))
-}
-
-fn read_about<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<About> {
-    let host = decoded(words.next()?)?.unwrap_or_default().into();
-    let pid = words.next()?.parse().ok()?;
-    let place = decoded(words.next()?)?.map(|text| Place::Told(text.into()));
-    let label = decoded(words.next()?)?.and_then(|text| Label::try_from(&*text).ok());
-    let conduct = match words.next() {
-        Some(code) => Conduct::from_code(code.parse().ok()?),
-        None => Conduct::default(),
-    };
-    Some(About { host, pid, place, label, conduct })
-}
-
-/// Decodes a field that is absent (`-`) or a text (`=` and the encoded text).
-#[allow(clippy::option_option, reason = "not a field, no text, a text")]
-fn decoded(word: &str) -> Option<Option<String>> {
-    if word == "-" {
-        return Some(None);
-    }
-    let text = percent_decode_str(word.strip_prefix('=')?).decode_utf8().ok()?;
-    Some(Some(text.chars().filter(|c| !c.is_control()).collect()))
 }
 
 /// Parses holds, each given by its text and the key of its slot; the oldest first.
@@ -297,15 +218,10 @@ pub(super) fn micros(micros: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Part, Parts};
+    use crate::contract::{Conduct, Label, Part, Parts, Place};
 
     #[test]
-    fn numbers_and_ids_are_written_as_formatting_would() {
-        for (number, digits) in [(0, 1), (7, 1), (10, 2), (86_400_000_000, 11), (5, 11)] {
-            let mut text = String::new();
-            push_number(&mut text, number, digits);
-            assert_eq!(text, format!("{number:0digits$}"));
-        }
+    fn ids_are_written_as_formatting_would() {
         let id = ClaimId::new();
         let mut text = String::new();
         push_hex(&mut text, id.as_u128());

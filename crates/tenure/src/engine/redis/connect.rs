@@ -25,16 +25,17 @@ use super::client::{
     strange, text,
 };
 use super::connection_pair::ConnectionPair;
-use super::errors::script_error;
 use super::keys::RedisKeys;
 use super::names::ScanCache;
 use super::scripts::ScriptOptions;
-use super::signals::PushRouter;
-use super::url::{Address, Location};
 use super::{RedisEngine, RedisInner, cluster, terms as namespace_terms};
 use crate::contract::{Engine, Error, ErrorKind, Verb};
 use crate::engine::Terms;
+use crate::engine::common::listeners::Listeners;
 use crate::engine::common::max_lease;
+use crate::engine::common::redis::errors::script_error;
+use crate::engine::common::redis::signals;
+use crate::engine::common::redis::url::{Address, Location};
 use crate::engine::common::runtime::{Callers, EngineThread};
 
 /// The version of what scripts keep in the store.
@@ -111,7 +112,7 @@ impl RedisEngine {
             terms.max_lease,
         );
         let handshake = Arc::new(finish(handshake));
-        let listeners = Arc::<PushRouter>::default();
+        let listeners = Arc::<Listeners>::default();
         let changes = Arc::<CellChanges>::default();
         let batchers = ConnectionPair::open(callers, own.handle(), |subscribes, runtimes| {
             let handler = ServerHandler::new(&handshake, &listeners, &changes, subscribes);
@@ -319,7 +320,7 @@ fn replica() -> Error {
 /// The handler of one connection to a server that is not a node of a cluster.
 pub(super) struct ServerHandler {
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<PushRouter>,
+    listeners: Arc<Listeners>,
     changes: Arc<CellChanges>,
     /// Exactly one connection of an engine subscribes to the channels of its sessions.
     subscribes: bool,
@@ -328,7 +329,7 @@ pub(super) struct ServerHandler {
 impl ServerHandler {
     pub(super) fn new(
         handshake: &Arc<NamespaceHandshake>,
-        listeners: &Arc<PushRouter>,
+        listeners: &Arc<Listeners>,
         changes: &Arc<CellChanges>,
         subscribes: bool,
     ) -> Self {
@@ -378,6 +379,6 @@ impl ConnectionHandler for ServerHandler {
         if channel == self.handshake.keys.changes.as_bytes() {
             return self.changes.message(payload);
         }
-        self.listeners.dispatch(self.handshake.keys.session_of(channel), payload);
+        signals::dispatch(&self.listeners, self.handshake.keys.session_of(channel), payload);
     }
 }

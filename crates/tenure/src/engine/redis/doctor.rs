@@ -18,8 +18,8 @@ use super::RedisEngine;
 use super::client::sentinel::{self, SentinelReport};
 use super::client::{RequestError, RequestResult, ServerInfo, info_text, list, pack};
 use super::errors::to_error;
-use super::url::{Address, is_near};
 use crate::contract::{Diagnostics, Error, Finding, Pending, SessionId, Verb};
+use crate::engine::common::redis::url::{Address, is_near};
 
 /// The commands that the engine sends outside of scripts.
 const COMMANDS: [&str; 7] =

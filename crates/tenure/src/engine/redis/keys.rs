@@ -1,32 +1,21 @@
-//! The names of keys and channels in the store.
-//!
-//! Everything outside `A-Z a-z 0-9 - _ . ~` in a namespace or name is percent-encoded, so that no
-//! two names share a key; the braces around them keep all keys of a name in one slot of a cluster.
+//! The names of keys and channels in the store. `common/redis/keys.rs` has those that `redlock`
+//! uses too, and how names are encoded.
 
-use std::time::Duration;
-
-use percent_encoding::{
-    AsciiSet, NON_ALPHANUMERIC, PercentEncode, percent_decode, utf8_percent_encode,
-};
+use std::ops::Deref;
 
 use super::names::NameSet;
 use crate::contract::{Name, Namespace, SessionId};
-use crate::engine::common::max_lease;
-
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+use crate::engine::common::redis::keys::{NamespaceKeys, decode_name, encoded};
 
 /// The keys and channels of one namespace.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct RedisKeys {
-    /// The prefix of the keys of locks.
-    locks: String,
+    /// The keys that `redlock` uses too.
+    shared: NamespaceKeys,
     /// The prefix of the keys of cells.
     cells: String,
     /// The prefix of the keys of rates.
     rates: String,
-    /// The prefix of the channels of sessions. Scripts derive it from the name of the top, and so
-    /// the keys of indexes and the channel of changes.
-    channels: String,
     /// The index of the names of cells that have a value, by name. Not in a cluster.
     pub(super) cell_index: String,
     /// The index of the names of slots that have waiters, by name. Not in a cluster.
@@ -35,25 +24,21 @@ pub(in crate::engine) struct RedisKeys {
     pub(super) changes: String,
     /// The key of the largest number given out.
     pub(super) top: String,
-    /// The key of the terms that all clients have agreed on.
-    pub(in crate::engine) terms: String,
     /// In a cluster all keys and channels of a name have its hash tag.
     by_name: bool,
 }
 
 impl RedisKeys {
     pub(in crate::engine) fn new(namespace: &Namespace) -> Self {
-        let space = encoded(namespace.as_str()).to_string();
+        let shared = NamespaceKeys::new(namespace);
         Self {
-            locks: format!("tenure:{{{space}/"),
-            cells: format!("tenure:{{{space}}}:cell:"),
-            rates: format!("tenure:{{{space}}}:rate:"),
-            channels: format!("tenure:{{{space}}}:to:"),
-            cell_index: format!("tenure:{{{space}}}:cells"),
-            contended_index: format!("tenure:{{{space}}}:contended"),
-            changes: format!("tenure:{{{space}}}:changed"),
-            top: format!("tenure:{{{space}}}:top"),
-            terms: format!("tenure:{{{space}}}:terms"),
+            cells: shared.key("cell:"),
+            rates: shared.key("rate:"),
+            cell_index: shared.key("cells"),
+            contended_index: shared.key("contended"),
+            changes: shared.key("changed"),
+            top: shared.key("top"),
+            shared,
             by_name: false,
         }
     }
@@ -73,27 +58,6 @@ impl RedisKeys {
         if self.by_name { self.slot(name) + ":top" } else { self.top.clone() }
     }
 
-    /// Returns the key of a lock, which is the prefix of its other keys.
-    pub(in crate::engine) fn slot(&self, name: &Name) -> String {
-        let mut key = String::with_capacity(self.locks.len() + name.as_str().len() + 1);
-        self.push_slot(&mut key, name);
-        key
-    }
-
-    /// Appends the slot key to `text`.
-    pub(super) fn push_slot(&self, text: &mut String, name: &Name) {
-        text.push_str(&self.locks);
-        text.extend(encoded(name.as_str()));
-        text.push('}');
-    }
-
-    /// Returns the name of the lock that a key belongs to, if it is one of a lock's two main keys.
-    pub(in crate::engine) fn name_of(&self, key: &[u8]) -> Option<Name> {
-        let rest = key.strip_prefix(self.locks.as_bytes())?;
-        let rest = rest.strip_suffix(b":s").unwrap_or(rest);
-        decode(rest.strip_suffix(b"}")?)
-    }
-
     /// Returns the key of a cell.
     pub(super) fn cell(&self, name: &Name) -> String {
         if self.by_name {
@@ -110,12 +74,6 @@ impl RedisKeys {
         format!("{}{}", self.rates, encoded(name.as_str()))
     }
 
-    /// Returns a pattern that matches the keys of all locks. Encoded names contain no wildcard.
-    #[cfg(feature = "redlock")]
-    pub(in crate::engine) fn all_locks(&self) -> String {
-        format!("{}*", self.locks)
-    }
-
     /// Returns a pattern that matches one key of each name in a set that begins with `prefix`.
     pub(super) fn scan_pattern(&self, set: NameSet, prefix: &str) -> String {
         format!("{}{}*{}", self.locks, encoded(prefix), suffix(set))
@@ -124,7 +82,7 @@ impl RedisKeys {
     /// Returns the name of a key that [`scan_pattern`](Self::scan_pattern) matches.
     pub(super) fn scanned_name(&self, set: NameSet, key: &[u8]) -> Option<Name> {
         let rest = key.strip_prefix(self.locks.as_bytes())?;
-        decode(rest.strip_suffix(suffix(set).as_bytes())?)
+        decode_name(rest.strip_suffix(suffix(set).as_bytes())?)
     }
 
     /// Returns the channel on which the changes of a cell are published, in a cluster.
@@ -149,40 +107,14 @@ impl RedisKeys {
         let (slot, session) = channel.rsplit_once(":to:")?;
         Some((self.name_of(slot.as_bytes())?, session.parse().ok()?))
     }
+}
 
-    /// Returns the channel of a session.
-    pub(in crate::engine) fn channel(&self, session: SessionId) -> String {
-        format!("{}{}", self.channels, session.to_hex())
-    }
+/// The keys that both engines over Redis use are keys of this one.
+impl Deref for RedisKeys {
+    type Target = NamespaceKeys;
 
-    /// Returns the prefix of the channels of clients, see `change_terms.lua`.
-    pub(in crate::engine) fn clients(&self) -> String {
-        format!("{}client:", self.channels.strip_suffix("to:").unwrap_or(&self.channels))
-    }
-
-    /// Returns the channel to which a client is subscribed that states this longest lease.
-    pub(in crate::engine) fn client(&self, max_lease: Duration) -> String {
-        let (host, pid) = max_lease::this_process();
-        format!("{}{}:{}:{pid}", self.clients(), max_lease.as_micros(), encoded(&host))
-    }
-
-    /// Returns the host and process of a channel of `client`.
-    pub(in crate::engine) fn client_of(&self, channel: &str) -> String {
-        let rest = channel.strip_prefix(&self.clients()).unwrap_or(channel);
-        // After the lease that the client states.
-        let client = rest.split_once(':').map_or(rest, |(_, client)| client);
-        percent_decode(client.as_bytes()).decode_utf8_lossy().into_owned()
-    }
-
-    /// Returns a channel on which nothing is published, to check the access list.
-    pub(in crate::engine) fn probe(&self) -> String {
-        format!("{}nobody", self.channels)
-    }
-
-    /// Returns the session of a channel.
-    pub(in crate::engine) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
-        let hex = channel.strip_prefix(self.channels.as_bytes())?;
-        std::str::from_utf8(hex).ok()?.parse().ok()
+    fn deref(&self) -> &NamespaceKeys {
+        &self.shared
     }
 }
 
@@ -199,16 +131,6 @@ fn suffix(set: NameSet) -> &'static str {
     }
 }
 
-/// Percent-encodes everything outside `A-Z a-z 0-9 - _ . ~`.
-pub(super) fn encoded(text: &str) -> PercentEncode<'_> {
-    utf8_percent_encode(text, ENCODED)
-}
-
-fn decode(text: &[u8]) -> Option<Name> {
-    let text = percent_decode(text).decode_utf8().ok()?;
-    Name::from_store(&text).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -223,26 +145,6 @@ mod tests {
     fn tag(key: &str) -> &str {
         let open = key.find('{').unwrap() + 1;
         &key[open..open + key[open..].find('}').unwrap()]
-    }
-
-    #[test]
-    fn names_that_look_like_keys_do_not_meet() {
-        let (a, b) = (keys("a"), keys("a:b"));
-        let name = |text: &str| Name::try_from(text).unwrap();
-        assert_ne!(a.slot(&name("b:c")), b.slot(&name("c")));
-        assert_ne!(a.slot(&name("x:s")), a.slot(&name("x")) + ":s");
-        assert_eq!(a.name_of(a.slot(&name("x}:s")).as_bytes()), Some(name("x}:s")));
-        assert_eq!(a.name_of(b"tenure:{a/x}:l"), None);
-        assert_eq!(a.name_of(b"tenure:{b/x}"), None);
-        assert_eq!(a.name_of(b"tenure:{a/%ff}"), None);
-    }
-
-    #[test]
-    fn a_channel_names_its_session() {
-        let session = SessionId::new();
-        let keys = keys("default");
-        assert_eq!(keys.session_of(keys.channel(session).as_bytes()), Some(session));
-        assert_eq!(keys.session_of(b"tenure:{default}:to:x"), None);
     }
 
     #[test]
@@ -266,16 +168,6 @@ mod tests {
         assert_eq!(keys.scanned_name(NameSet::Locks, cell.as_bytes()), None);
         assert_eq!(keys.scanned_name(NameSet::Locks, slot.as_bytes()), Some(name));
         assert_eq!(keys.parse_channel(keys.probe().as_bytes()), None);
-    }
-
-    #[test]
-    fn a_client_is_named_by_its_channel_and_by_nothing_else_in_it() {
-        let keys = keys("a/b");
-        let channel = keys.client(Duration::from_secs(60));
-        assert!(channel.starts_with("tenure:{a%2Fb}:client:60000000:"), "{channel}");
-        assert_eq!(keys.session_of(channel.as_bytes()), None);
-        let (host, pid) = max_lease::this_process();
-        assert_eq!(keys.client_of(&channel), format!("{host}:{pid}"));
     }
 
     proptest! {

@@ -24,15 +24,15 @@ mod changes;
 mod claim;
 pub(in crate::engine) mod client;
 mod cluster;
-pub(in crate::engine) mod codec;
+mod codec;
 mod connect;
 mod connection_pair;
 mod deadlock;
 mod doctor;
-pub(in crate::engine) mod errors;
+mod errors;
 mod evict;
 mod inspect;
-pub(in crate::engine) mod keys;
+mod keys;
 mod names;
 mod rates;
 mod release;
@@ -40,11 +40,10 @@ mod renew;
 mod replicas;
 mod replies;
 mod scripts;
-pub(in crate::engine) mod signals;
-pub(in crate::engine) mod terms;
+mod signals;
+mod terms;
 #[cfg(feature = "conformance")]
 mod testing;
-pub(in crate::engine) mod url;
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -62,7 +61,6 @@ use self::keys::RedisKeys;
 use self::names::ScanCache;
 use self::replicas::Confirmations;
 use self::scripts::{LuaScript, ScriptOptions};
-use self::signals::PushRouter;
 #[cfg(feature = "conformance")]
 pub(crate) use self::testing::{Staged, on_stage};
 use super::common::runtime::EngineThread;
@@ -71,6 +69,7 @@ use crate::contract::{
     Fencing, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
     SignalListener, Snapshot, Survives, Verb, Verdict, Wake, optional_objects,
 };
+use crate::engine::common::listeners::Listeners;
 use crate::time::Clock;
 
 /// The promises of the Redis engine.
@@ -117,7 +116,7 @@ struct RedisInner {
     keys: Arc<RedisKeys>,
     options: Arc<ScriptOptions>,
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<PushRouter>,
+    listeners: Arc<Listeners>,
     changes: Arc<CellChanges>,
     scans: ScanCache,
     clock: Arc<dyn Clock>,

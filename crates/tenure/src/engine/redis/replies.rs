@@ -10,13 +10,13 @@ use redis::Value;
 
 use super::client::{bytes, list, number, strange, text};
 use super::codec::{holders, lone_holder, micros, parse_claim, shape, waiter};
-use super::errors::script_error;
 use super::keys::RedisKeys;
 use crate::contract::{
     Arrival, Batch, BatchVerdict, Cell, Conflict, ConflictCause, Error, Evicted, Fence, Fences,
     Grant, Loss, Queued, Raised, Refusal, Released, Renewed, SlotView, Snapshot, Verdict, Version,
     write_forgotten,
 };
+use crate::engine::common::redis::errors::script_error;
 
 /// Parses the reply to a claim of so many parts.
 pub(super) fn verdict(

@@ -1,5 +1,5 @@
-//! The Lua scripts: assembled from their files, called by their digests, with the options that all
-//! of them read.
+//! The Lua scripts of the engine, and the options that all of them read. `common/redis/scripts.rs`
+//! assembles a script from its files.
 //!
 //! Every script has the same arguments: `KEYS[1]` is the top (the largest number given out),
 //! `ARGV[1]` the options ([`ScriptOptions::argument`], parsed by `lua/head.lua`); then come the
@@ -14,6 +14,8 @@ use std::time::Duration;
 use super::client::pack;
 #[cfg(feature = "conformance")]
 use crate::engine::common::paths;
+pub(super) use crate::engine::common::redis::scripts::LuaScript;
+use crate::engine::common::redis::scripts::push_lines;
 use crate::engine::common::texts::{Text, text};
 #[cfg(feature = "conformance")]
 use crate::time::Clock;
@@ -25,15 +27,6 @@ const LINGER: Duration = Duration::from_secs(60 * 60);
 /// The hash in which the scripts of the suite count the paths they take.
 #[cfg(feature = "conformance")]
 pub(super) const COUNTERS: &str = "tenure:{suite-paths}";
-
-/// One verb's script.
-#[derive(Clone, Debug)]
-pub(super) struct LuaScript {
-    /// The whole text.
-    pub(super) text: String,
-    /// Its SHA-1 digest, for `EVALSHA`.
-    pub(super) sha: String,
-}
 
 /// The scripts of all verbs.
 #[derive(Clone, Debug)]
@@ -70,9 +63,9 @@ const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
 /// The scripts on the store's own clock, for servers that know flags (Redis 7) and for others.
 fn on_store_clock(flags: bool) -> &'static ScriptSet {
     static PLAIN: LazyLock<ScriptSet> =
-        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), false, push));
+        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), false, push_lines));
     static FLAGS: LazyLock<ScriptSet> =
-        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), true, push));
+        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), true, push_lines));
     if flags { &FLAGS } else { &PLAIN }
 }
 
@@ -90,7 +83,12 @@ impl ScriptSet {
     fn new(clocks: (&str, &str), flags: bool, push: fn(&mut String, &str)) -> Self {
         // Release, renew and inspect have to work when the server's memory is full.
         let any = if flags { "#!lua flags=allow-oom\n" } else { "" };
-        let make = |flags: &str, text: &str| LuaScript::new(flags, text, clocks, push);
+        let part = |name: &str| match name {
+            "clock" => clocks.0,
+            "keyclock" => clocks.1,
+            part => part_called(part),
+        };
+        let make = |flags: &str, text: &str| LuaScript::assemble(flags, text, part, push);
         Self {
             claim: make("", text!("redis/lua/claim.lua").get()),
             renew: make(any, text!("redis/lua/renew.lua").get()),
@@ -125,28 +123,6 @@ impl ScriptSet {
             verbs.into_iter().chain(values).flat_map(|verb| verb.text.split("call('").skip(1));
         let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
         calls.filter_map(|rest| rest.split('\'').next()).filter(|name| *name != other).collect()
-    }
-}
-
-impl LuaScript {
-    /// `push` appends the lines of a file.
-    fn new(
-        flags: &str,
-        verb: &str,
-        (clock, key_clock): (&str, &str),
-        push: fn(&mut String, &str),
-    ) -> Self {
-        let mut text = flags.to_owned();
-        for line in verb.lines() {
-            match line.trim().strip_prefix("--#include ") {
-                Some("clock") => push(&mut text, clock),
-                Some("keyclock") => push(&mut text, key_clock),
-                Some(part) => push(&mut text, part_called(part)),
-                None => push(&mut text, line),
-            }
-        }
-        let sha = sha1_smol::Sha1::from(&text).digest().to_string();
-        Self { text, sha }
     }
 }
 
@@ -257,30 +233,19 @@ fn part_called(name: &str) -> &'static str {
     part.unwrap_or_else(|| panic!("no script part is called {name}")).1.get()
 }
 
-/// Appends lines without comments and indentation: a script is sent once per connection, and a
-/// server may cache several versions of it.
-fn push(text: &mut String, lines: &str) {
-    for line in lines.lines().map(str::trim) {
-        if !line.is_empty() && !line.starts_with("--") {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-}
-
-/// As [`push`], with a counter for each path that is marked (`common/paths.rs`). In a cluster the
-/// key of the counters may be on another node, where nothing is counted.
+/// As [`push_lines`], with a counter for each path that is marked (`common/paths.rs`). In a cluster
+/// the key of the counters may be on another node, where nothing is counted.
 #[cfg(feature = "conformance")]
 fn push_counted(text: &mut String, lines: &str) {
     for line in lines.lines() {
         let Some((path, condition)) = paths::counted(line) else {
-            push(text, line);
+            push_lines(text, line);
             continue;
         };
         let count = format!("redis.pcall('HINCRBY', '{COUNTERS}', '{path}', 1)");
         match condition {
-            Some(condition) => push(text, &format!("if {condition} then {count} end")),
-            None => push(text, &count),
+            Some(condition) => push_lines(text, &format!("if {condition} then {count} end")),
+            None => push_lines(text, &count),
         }
     }
 }

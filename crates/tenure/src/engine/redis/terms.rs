@@ -11,52 +11,14 @@
 
 use std::time::Duration;
 
-use redis::Value;
-
-use super::client::{list, strange, text};
 use super::inspect::{self, StoreAccess};
-use super::keys::RedisKeys;
-use crate::contract::{Error, ErrorKind, Page, Snapshot};
+use crate::contract::{Error, Page, Snapshot};
 use crate::engine::Terms;
 use crate::engine::common::max_lease;
+use crate::engine::common::redis::terms::TermsReply;
 
 /// How many times the change is tried while other clients come and go.
 const MAX_ATTEMPTS: usize = 8;
-
-/// The reply of `change_terms.lua`.
-pub(in crate::engine) enum TermsReply {
-    /// Clients are connected that state another value.
-    There(Vec<String>),
-    /// The top, which must not change until the terms are changed.
-    Top(String),
-    /// The top has changed: a claim may have been made.
-    Again,
-    /// The terms are changed.
-    Done,
-}
-
-impl TermsReply {
-    /// Parses the reply of the script.
-    pub(in crate::engine) fn read(value: &Value, keys: &RedisKeys) -> Result<Self, Error> {
-        let words = list(value).ok_or_else(|| strange(value))?;
-        let word = |at: usize| words.get(at).and_then(text).ok_or_else(|| strange(value));
-        Ok(match word(0)? {
-            "there" => {
-                let client = |word| text(word).map(|channel| keys.client_of(channel));
-                Self::There(words[1..].iter().filter_map(client).collect())
-            }
-            "top" => Self::Top(word(1)?.to_owned()),
-            "again" => Self::Again,
-            "ok" => Self::Done,
-            "denied" => {
-                let what = format!("the server does not list connected clients: {}", word(1)?);
-                return Err(Error::new(ErrorKind::InvalidOption, what)
-                    .with_help("to change max_lease, allow the user +pubsub|channels"));
-            }
-            _ => return Err(strange(value)),
-        })
-    }
-}
 
 /// Changes the longest lease of the namespace from `agreed` to that of `terms`. `store` belongs to
 /// a client that makes no claims.

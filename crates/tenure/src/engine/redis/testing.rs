@@ -14,9 +14,9 @@ use super::errors::to_error;
 use super::inspect::StoreAccess;
 use super::names::NameSet;
 use super::scripts::{COUNTERS, ScriptOptions};
-use super::url::Location;
 use crate::contract::{Engine, Error, ErrorKind, SessionId, Verb};
 use crate::engine::Terms;
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::runtime::EngineThread;
 use crate::time::Clock;
 

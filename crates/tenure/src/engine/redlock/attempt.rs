@@ -27,8 +27,8 @@ use super::round::{Round, RoundEvent};
 use super::rules::AttemptId;
 use super::scripts::ScriptCall;
 use crate::contract::{Claim, Effect, Error, ErrorKind, HolderView, OwnerId, SessionId};
+use crate::engine::common::redis::codec::push_about;
 use crate::engine::redis::client::{RequestError, RequestResult, list, text};
-use crate::engine::redis::codec::push_about;
 use crate::time::{Clock, SystemClock};
 
 /// The least time that slower nodes get once a majority has granted.

@@ -23,19 +23,19 @@ use super::keys::NodeKeys;
 use super::node::{LastHandshake, NodeState, Placement, QuorumNode};
 use super::protocol::quorum;
 use super::round::join_all;
-use super::scripts::{self, NodeScript, NodeScripts, ScriptCall};
+use super::scripts::{self, LuaScript, NodeScripts, ScriptCall};
 use super::signals::ProcessWaiters;
 use super::url::Set;
 use super::{PROMISES, Quorum, RedlockEngine};
 use crate::contract::{Engine, Error, ErrorKind, Parts, Verb};
 use crate::engine::Terms;
 use crate::engine::common::max_lease;
+use crate::engine::common::redis::errors::script_error;
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::engine::redis::client::{
     ConnectionHandler, RequestError, ServerInfo, into_result, list, pack, strange, text,
 };
-use crate::engine::redis::errors::script_error;
-use crate::engine::redis::url::Location;
 use crate::time::Clock;
 
 /// The layout of the keys at a node. A `redis://` client has another one, and refuses.
@@ -227,7 +227,7 @@ impl QuorumContext {
 
     /// Returns the channel whose subscription shows that this client is connected.
     pub(super) fn client_channel(&self) -> String {
-        self.keys.plain().client(self.stated)
+        self.keys.shared().client(self.stated)
     }
 
     /// Returns for how long a node that may have lost its data grants nothing: until every lease
@@ -273,7 +273,7 @@ impl QuorumContext {
     }
 
     /// Builds the call of a script with these keys.
-    pub(super) fn script_call(&self, script: &'static NodeScript, keys: Vec<String>) -> ScriptCall {
+    pub(super) fn script_call(&self, script: &'static LuaScript, keys: Vec<String>) -> ScriptCall {
         self.count_activity();
         ScriptCall::new(script, keys, self.clock.wall_micros().to_string())
     }

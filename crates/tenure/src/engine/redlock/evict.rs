@@ -24,7 +24,7 @@ impl Quorum {
             .with(eviction.fence.get().to_string())
             .with(eviction.reason.as_bytes())
             .with(context.tombstone_micros())
-            .with(context.keys.channels());
+            .with(context.keys.shared().channels.clone());
         let answers = self.call_all(placement, call).await.map_err(Error::effect_unknown)?;
         let nodes = self.nodes.len();
         let silent = nodes - answers.len();

@@ -1,10 +1,10 @@
 //! The keys and channels at a node.
 //!
-//! They are those of the `redis` engine with a suffix of their own, so the two never collide. The
-//! key of the terms is the same: each engine refuses a namespace that the other has opened.
+//! Keys of locks are those of the `redis` engine with a suffix, so the two never collide. The key
+//! of the terms is the same: each engine refuses a namespace that the other has opened.
 
 use crate::contract::{Name, Namespace, SessionId};
-use crate::engine::redis::keys::RedisKeys as Plain;
+use crate::engine::common::redis::keys::NamespaceKeys;
 
 /// The suffix of a lock's key.
 const SUFFIX: &str = ":q";
@@ -14,44 +14,44 @@ const FREE: &str = ":free";
 /// The keys and channels of one namespace.
 #[derive(Clone, Debug)]
 pub(super) struct NodeKeys {
-    plain: Plain,
+    shared: NamespaceKeys,
     /// The key of the node's own state: its run, quarantine and highest fence.
     pub(super) node: String,
 }
 
 impl NodeKeys {
     pub(super) fn new(namespace: &Namespace) -> Self {
-        let plain = Plain::new(namespace);
-        let node = plain.terms.replace(":terms", ":node");
-        Self { plain, node }
+        let shared = NamespaceKeys::new(namespace);
+        let node = shared.key("node");
+        Self { shared, node }
     }
 
     /// Returns the key of the terms: the same as that of the `redis` engine, so that no client
     /// takes one node for a whole store.
     pub(super) fn terms(&self) -> &str {
-        &self.plain.terms
+        &self.shared.terms
     }
 
-    /// Returns the keys of the `redis` engine, whose channels of clients are used here too.
-    pub(super) fn plain(&self) -> &Plain {
-        &self.plain
+    /// Returns the keys and channels that are the same in the `redis` engine.
+    pub(super) fn shared(&self) -> &NamespaceKeys {
+        &self.shared
     }
 
     /// Returns the key of a lock.
     pub(super) fn lock(&self, name: &Name) -> String {
-        let mut key = self.plain.slot(name);
+        let mut key = self.shared.slot(name);
         key.push_str(SUFFIX);
         key
     }
 
     /// Returns the name of the lock with this key.
     pub(super) fn name_of(&self, key: &[u8]) -> Option<Name> {
-        self.plain.name_of(key.strip_suffix(SUFFIX.as_bytes())?)
+        self.shared.name_of(key.strip_suffix(SUFFIX.as_bytes())?)
     }
 
     /// Returns the pattern that matches the keys of all locks.
     pub(super) fn all_locks(&self) -> String {
-        format!("{}{SUFFIX}", self.plain.all_locks())
+        format!("{}{SUFFIX}", self.shared.all_locks())
     }
 
     /// Returns the channel on which the end of a hold is published.
@@ -66,17 +66,17 @@ impl NodeKeys {
 
     /// Returns the channel of a session.
     pub(super) fn channel(&self, session: SessionId) -> String {
-        self.plain.channel(session)
+        self.shared.channel(session)
     }
 
-    /// Returns the prefix of all channels of sessions.
-    pub(super) fn channels(&self) -> String {
-        self.plain.probe().trim_end_matches("nobody").to_owned()
+    /// Returns a channel on which nothing is published, to check the access list.
+    pub(super) fn probe(&self) -> String {
+        self.shared.probe()
     }
 
     /// Returns the session of a channel.
     pub(super) fn session_of(&self, channel: &[u8]) -> Option<SessionId> {
-        self.plain.session_of(channel)
+        self.shared.session_of(channel)
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn keys_and_channels_name_their_locks_and_never_those_of_the_plain_engine() {
         let namespace = Namespace::try_from("n s").unwrap();
-        let (keys, plain) = (NodeKeys::new(&namespace), Plain::new(&namespace));
+        let (keys, plain) = (NodeKeys::new(&namespace), NamespaceKeys::new(&namespace));
         let name = Name::try_from("a:q").unwrap();
         assert_eq!(keys.name_of(keys.lock(&name).as_bytes()), Some(name.clone()));
         assert_eq!(keys.freed(keys.free(&name).as_bytes()), Some(name.clone()));
@@ -95,7 +95,6 @@ mod tests {
         assert_eq!(keys.name_of(plain.slot(&name).as_bytes()), None);
         assert_eq!(keys.name_of(format!("{}:w:1", keys.lock(&name)).as_bytes()), None);
         let session = SessionId::new();
-        assert_eq!(keys.channel(session), keys.channels() + &session.to_hex());
         assert_eq!(keys.session_of(keys.channel(session).as_bytes()), Some(session));
     }
 }

@@ -13,11 +13,11 @@ use super::connect::{NodeHandshake, QuorumContext};
 use super::scripts::ScriptCall;
 use super::signals::ProcessWaiters;
 use crate::contract::Error;
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::runtime::Callers;
 use crate::engine::redis::client::{
     MultiplexedConnection, ReplyTo, RequestBatch, RequestError, RequestResult, TaskRuntimes, pack,
 };
-use crate::engine::redis::url::Location;
 use crate::time::Tick;
 
 /// Which of a node's connections serves a call.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::contract::{ClaimId, Fence, HolderView, Lineage, OwnerId, SessionId};
+use crate::engine::common::redis::codec::parse_about;
 use crate::engine::redis::client::text;
-use crate::engine::redis::codec::about;
 use crate::limits;
 
 use super::protocol::quorum;
@@ -108,7 +108,7 @@ impl NodeRecord {
             reserved: false,
             held_for: self.held_for,
             expires_in,
-            about: about(&self.about).unwrap_or_else(unknown),
+            about: parse_about(&self.about).unwrap_or_else(unknown),
         }
     }
 }

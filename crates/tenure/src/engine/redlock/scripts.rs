@@ -1,33 +1,28 @@
-//! The scripts of a node, assembled from the files in `lua/`, and calls of them. A script is called
-//! by its digest; a server that does not have it gets the text.
+//! The scripts of a node, assembled from the files in `lua/` (`common/redis/scripts.rs`), and calls
+//! of them.
 
 use std::sync::LazyLock;
 
+pub(super) use crate::engine::common::redis::scripts::LuaScript;
+use crate::engine::common::redis::scripts::push_lines;
 use crate::engine::common::texts::text;
 use crate::engine::redis::client::pack;
-
-/// One script.
-#[derive(Clone, Debug)]
-pub(super) struct NodeScript {
-    pub(super) text: String,
-    pub(super) sha: String,
-}
 
 /// All scripts.
 #[derive(Clone, Debug)]
 pub(super) struct NodeScripts {
-    pub(super) acquire: NodeScript,
-    pub(super) raise: NodeScript,
-    pub(super) extend: NodeScript,
-    pub(super) release: NodeScript,
-    pub(super) look: NodeScript,
-    pub(super) evict: NodeScript,
-    pub(super) raise_fences: NodeScript,
-    pub(super) connect: NodeScript,
-    pub(super) change_terms: NodeScript,
-    pub(super) open: NodeScript,
+    pub(super) acquire: LuaScript,
+    pub(super) raise: LuaScript,
+    pub(super) extend: LuaScript,
+    pub(super) release: LuaScript,
+    pub(super) look: LuaScript,
+    pub(super) evict: LuaScript,
+    pub(super) raise_fences: LuaScript,
+    pub(super) connect: LuaScript,
+    pub(super) change_terms: LuaScript,
+    pub(super) open: LuaScript,
     #[cfg(feature = "conformance")]
-    pub(super) end_session: NodeScript,
+    pub(super) end_session: LuaScript,
 }
 
 /// Returns the scripts that read the node's clock.
@@ -47,7 +42,11 @@ pub(super) fn on_given_clock() -> &'static NodeScripts {
 
 impl NodeScripts {
     fn new(clock: &str) -> Self {
-        let make = |text: &str| NodeScript::new(text, clock);
+        let part = |name: &str| match name {
+            "clock" => clock,
+            _ => text!("redlock/lua/head.lua").get(),
+        };
+        let make = |text: &str| LuaScript::assemble("", text, part, push_lines);
         Self {
             acquire: make(text!("redlock/lua/acquire.lua").get()),
             raise: make(text!("redlock/lua/raise.lua").get()),
@@ -65,41 +64,16 @@ impl NodeScripts {
     }
 }
 
-impl NodeScript {
-    fn new(verb: &str, clock: &str) -> Self {
-        let mut text = String::new();
-        for line in verb.lines() {
-            match line {
-                "--#include clock" => push(&mut text, clock),
-                "--#include head" => push(&mut text, text!("redlock/lua/head.lua").get()),
-                line => push(&mut text, line),
-            }
-        }
-        let sha = sha1_smol::Sha1::from(&text).digest().to_string();
-        Self { text, sha }
-    }
-}
-
-/// Appends lines without comments and indentation.
-fn push(text: &mut String, lines: &str) {
-    for line in lines.lines().map(str::trim) {
-        if !line.is_empty() && !line.starts_with("--") {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-}
-
 /// The call of a script, the same for every node.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptCall {
-    script: &'static NodeScript,
+    script: &'static LuaScript,
     keys: Vec<String>,
     arguments: Vec<Vec<u8>>,
 }
 
 impl ScriptCall {
-    pub(super) fn new(script: &'static NodeScript, keys: Vec<String>, clock: String) -> Self {
+    pub(super) fn new(script: &'static LuaScript, keys: Vec<String>, clock: String) -> Self {
         Self { script, keys, arguments: vec![clock.into_bytes()] }
     }
 
@@ -125,7 +99,7 @@ impl ScriptCall {
 
     /// Encodes the command: `EVALSHA` with the digest, or `EVAL` with the text.
     pub(super) fn packed(&self, by_text: bool) -> Vec<u8> {
-        let NodeScript { text, sha } = self.script;
+        let LuaScript { text, sha } = self.script;
         let (verb, script) = if by_text { ("EVAL", text) } else { ("EVALSHA", sha) };
         let count = self.keys.len().to_string();
         let mut words: Vec<&[u8]> = Vec::with_capacity(3 + self.keys.len() + self.arguments.len());

@@ -18,9 +18,10 @@ use super::Quorum;
 use super::attempt::Taken;
 use super::keys::NodeKeys;
 use super::queue::{Admission, Departure, Notice, TryQueue, pause_without_session};
-use crate::contract::{Claim, ClaimId, IdMap, Name, SessionId, SignalListener};
+use crate::contract::{Claim, ClaimId, Name, SessionId, SignalListener};
+use crate::engine::common::listeners::Listeners;
+use crate::engine::common::redis::signals::dispatch;
 use crate::engine::redis::client::ReplyTo;
-use crate::engine::redis::signals::parse_signal;
 use crate::time::{Clock, Tick};
 
 /// The waiters of this process by name, and the listeners of its sessions.
@@ -28,13 +29,8 @@ pub(super) struct ProcessWaiters {
     /// The size of a majority.
     majority: usize,
     clock: Arc<dyn Clock>,
-    inner: Mutex<WaitersState>,
-}
-
-#[derive(Default)]
-struct WaitersState {
-    listeners: IdMap<SessionId, Weak<dyn SignalListener>>,
-    queues: HashMap<Name, TryQueue>,
+    listeners: Listeners,
+    queues: Mutex<HashMap<Name, TryQueue>>,
 }
 
 /// How long a waiter pauses whose attempt was lost, or that waits for its turn.
@@ -46,22 +42,26 @@ pub(super) struct Pause {
 
 impl ProcessWaiters {
     pub(super) fn new(majority: usize, clock: &Arc<dyn Clock>) -> Self {
-        Self { majority, clock: Arc::clone(clock), inner: Mutex::default() }
+        Self {
+            majority,
+            clock: Arc::clone(clock),
+            listeners: Listeners::default(),
+            queues: Mutex::default(),
+        }
     }
 
     /// Sends a session's signals to this listener.
     pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
-        let mut inner = self.lock();
-        inner.listeners.retain(|_, listener| listener.strong_count() > 0);
-        inner.listeners.insert(session, listener);
+        self.listeners.remove_ended();
+        self.listeners.insert(session, listener, ());
     }
 
     /// Returns whether a waiter may try now, with an attempt that takes no longer than `limit`;
     /// otherwise how long it pauses.
     pub(super) fn may_try(&self, claim: &Arc<Claim>, limit: Duration) -> Result<(), Pause> {
         let now = self.clock.now();
-        let mut inner = self.lock();
-        let queue = match inner.queues.entry(claim.parts.first_name().clone()) {
+        let mut queues = self.lock();
+        let queue = match queues.entry(claim.parts.first_name().clone()) {
             Entry::Occupied(queue) => queue.into_mut(),
             Entry::Vacant(free) => {
                 free.insert(TryQueue::new(claim, now, limit));
@@ -77,8 +77,8 @@ impl ProcessWaiters {
     /// Records that an attempt found the name taken. Returns how long its waiter pauses.
     pub(super) fn lost(&self, claim: &Claim, taken: &Taken) -> Pause {
         let now = self.clock.now();
-        let mut inner = self.lock();
-        let Some(queue) = inner.queues.get_mut(claim.parts.first_name()) else {
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(claim.parts.first_name()) else {
             // It has left meanwhile, or it has no session and cannot be woken.
             return Pause { length: Some(pause_without_session()), subscribe: false };
         };
@@ -88,7 +88,7 @@ impl ProcessWaiters {
 
     /// Records that too few nodes replied to an attempt for this name.
     pub(super) fn failed(&self, name: &Name) {
-        if let Some(queue) = self.lock().queues.get_mut(name) {
+        if let Some(queue) = self.lock().get_mut(name) {
             queue.failed();
         }
     }
@@ -107,8 +107,7 @@ impl ProcessWaiters {
 
     fn depart(&self, name: &Name, leave: impl FnOnce(&mut TryQueue, Tick) -> Departure) -> bool {
         let now = self.clock.now();
-        let mut inner = self.lock();
-        let WaitersState { listeners, queues } = &mut *inner;
+        let mut queues = self.lock();
         let Some(queue) = queues.get_mut(name) else { return false };
         let mut departure = leave(queue, now);
         loop {
@@ -119,12 +118,12 @@ impl ProcessWaiters {
                     return queues.remove(name).is_some_and(|queue| queue.subscribed);
                 }
             };
-            let Some(listener) = listener_of(listeners, &notice) else {
+            let Some(listener) = self.listener_of(&notice) else {
                 // The session of the next waiter is gone: take it out too.
                 departure = queue.leave(notice.claim, now);
                 continue;
             };
-            drop(inner);
+            drop(queues);
             listener.on_signal(notice.signal());
             return false;
         }
@@ -134,12 +133,11 @@ impl ProcessWaiters {
     /// unless other processes have waiters too (`contended`) and have to get their chance.
     pub(super) fn released(&self, name: &Name, claim: ClaimId, contended: bool) {
         let now = self.clock.now();
-        let mut inner = self.lock();
-        let WaitersState { listeners, queues } = &mut *inner;
+        let mut queues = self.lock();
         let Some(queue) = queues.get_mut(name) else { return };
         let notice = queue.released(claim, contended, now);
-        let listener = listener_of(listeners, &notice);
-        drop(inner);
+        let listener = self.listener_of(&notice);
+        drop(queues);
         if let Some(listener) = listener {
             listener.on_signal(notice.signal());
         }
@@ -147,36 +145,31 @@ impl ProcessWaiters {
 
     /// Returns whether the name's channel is subscribed.
     pub(super) fn is_subscribed(&self, name: &Name) -> bool {
-        self.lock().queues.get(name).is_some_and(|queue| queue.subscribed)
+        self.lock().get(name).is_some_and(|queue| queue.subscribed)
     }
 
     /// Returns all channels to subscribe to. Nothing is published on the last one: it only shows
     /// whether the ACL of this client allows channels.
     pub(super) fn channels(&self, keys: &NodeKeys) -> Vec<String> {
-        let inner = self.lock();
-        let sessions = inner.listeners.keys().map(|session| keys.channel(*session));
-        let subscribed = inner.queues.iter().filter(|(_, queue)| queue.subscribed);
+        let queues = self.lock();
+        let sessions = self.listeners.sessions().into_iter().map(|session| keys.channel(session));
+        let subscribed = queues.iter().filter(|(_, queue)| queue.subscribed);
         let names = subscribed.map(|(name, _)| keys.free(name));
-        sessions.chain(names).chain([keys.channels() + "nobody"]).collect()
+        sessions.chain(names).chain([keys.probe()]).collect()
     }
 
     /// Dispatches a published message.
     pub(super) fn on_message(&self, keys: &NodeKeys, channel: &[u8], payload: &[u8]) {
         if let Some(session) = keys.session_of(channel) {
-            let listener = self.lock().listeners.get(&session).and_then(Weak::upgrade);
-            if let (Some(listener), Some(parse_signal)) = (listener, parse_signal(payload)) {
-                listener.on_signal(parse_signal);
-            }
-            return;
+            return dispatch(&self.listeners, Some(session), payload);
         }
         let claim = std::str::from_utf8(payload).ok().and_then(|text| text.parse().ok());
         let (Some(name), Some(claim)) = (keys.freed(channel), claim) else { return };
         let now = self.clock.now();
-        let mut inner = self.lock();
-        let WaitersState { listeners, queues } = &mut *inner;
+        let mut queues = self.lock();
         let notice = queues.get_mut(&name).and_then(|q| q.published(claim, self.majority, now));
-        let notified = notice.and_then(|notice| Some((listener_of(listeners, &notice)?, notice)));
-        drop(inner);
+        let notified = notice.and_then(|notice| Some((self.listener_of(&notice)?, notice)));
+        drop(queues);
         if let Some((listener, notice)) = notified {
             listener.on_signal(notice.signal());
         }
@@ -185,27 +178,23 @@ impl ProcessWaiters {
     /// Messages may have been lost: the waiter with the turn of each name tries again.
     pub(super) fn reconnected(&self) {
         let now = self.clock.now();
-        let mut inner = self.lock();
-        let WaitersState { listeners, queues } = &mut *inner;
+        let mut queues = self.lock();
         let notices = queues.values_mut().map(|queue| queue.retry(now));
         let notified: Vec<_> =
-            notices.filter_map(|notice| Some((listener_of(listeners, &notice)?, notice))).collect();
-        drop(inner);
+            notices.filter_map(|notice| Some((self.listener_of(&notice)?, notice))).collect();
+        drop(queues);
         for (listener, notice) in notified {
             listener.on_signal(notice.signal());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, WaitersState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listener_of(&self, notice: &Notice) -> Option<Arc<dyn SignalListener>> {
+        self.listeners.get(notice.session?)
     }
-}
 
-fn listener_of(
-    listeners: &IdMap<SessionId, Weak<dyn SignalListener>>,
-    notice: &Notice,
-) -> Option<Arc<dyn SignalListener>> {
-    listeners.get(&notice.session?)?.upgrade()
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, TryQueue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Builds the pause of a waiter. The first one that pauses subscribes.

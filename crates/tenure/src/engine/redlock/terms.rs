@@ -21,8 +21,8 @@ use super::round::join_all;
 use crate::contract::{Error, Page, Query};
 use crate::engine::Terms;
 use crate::engine::common::max_lease;
+use crate::engine::common::redis::terms::TermsReply;
 use crate::engine::redis::client::RequestError;
-use crate::engine::redis::terms::TermsReply;
 
 impl Quorum {
     pub(super) async fn change_terms(self, terms: &Terms, current: Duration) -> Result<(), Error> {
@@ -76,7 +76,7 @@ impl Quorum {
                 context
                     .script_call(&context.scripts().change_terms, keys)
                     .with(terms.max_lease.as_micros().to_string())
-                    .with(context.keys.plain().clients())
+                    .with(context.keys.shared().clients())
                     .with(count)
                     .packed(true)
             });
@@ -93,7 +93,7 @@ impl Quorum {
         let mut troubles: Vec<(usize, RequestError)> = Vec::new();
         for (at, outcome) in join_all(calls).await.into_iter().enumerate() {
             said.push(match outcome {
-                Some(Ok(value)) => Some(TermsReply::read(&value, context.keys.plain())?),
+                Some(Ok(value)) => Some(TermsReply::read(&value, context.keys.shared())?),
                 Some(Err(trouble)) => {
                     troubles.push((at, trouble));
                     None

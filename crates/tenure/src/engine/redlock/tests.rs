@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use servers::{Redis, Reply};
 
 use super::rules::{AcquireArgs, AcquireReply, AttemptId, NodeSlot};
-use super::scripts::{NodeScript, ScriptCall, on_given_clock};
+use super::scripts::{LuaScript, ScriptCall, on_given_clock};
 use crate::contract::{ClaimId, OwnerId};
 
 const KEY: &str = "tenure:{agreement/lock}:q";
@@ -53,7 +53,7 @@ struct ScriptNode<'a> {
 }
 
 impl ScriptNode<'_> {
-    fn run(&self, script: &'static NodeScript, keys: &[&str], words: &[String]) -> Reply {
+    fn run(&self, script: &'static LuaScript, keys: &[&str], words: &[String]) -> Reply {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
         let mut call = ScriptCall::new(script, keys, self.now.to_string());
         for word in words {

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::url::{Problem, SplitUrl, yes_or_no};
-use crate::engine::redis::url::Location;
 
 /// Fewer nodes have no majority that survives the loss of one.
 const LEAST: usize = 3;

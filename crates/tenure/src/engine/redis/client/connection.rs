@@ -20,8 +20,8 @@ use super::pending::{
 use super::resp::CloseReason;
 use super::sentinel::PrimaryResolver;
 use crate::contract::{Effect, Error};
+use crate::engine::common::redis::url::{Address, Location};
 use crate::engine::common::runtime::blocks_a_runtime;
-use crate::engine::redis::url::{Address, Location};
 
 /// What the owner of a connection adds to its handshake, and where it receives pushes.
 ///

@@ -13,7 +13,7 @@ use super::driver;
 use super::errors::{RequestError, into_result};
 use super::resp::{CloseReason, NOT_RESP, RespStream, text};
 use crate::contract::{Error, ErrorKind};
-use crate::engine::redis::url::Location;
+use crate::engine::common::redis::url::Location;
 
 /// Does the whole handshake.
 pub(super) async fn perform(

@@ -24,7 +24,7 @@ use super::errors::{RequestError, into_result};
 use super::resp::CloseReason;
 use super::stream::WriteHalf;
 use crate::contract::{Effect, Error};
-use crate::engine::redis::url::Address;
+use crate::engine::common::redis::url::Address;
 
 /// The result of a request.
 pub(crate) type RequestResult = Result<Value, RequestError>;

@@ -11,7 +11,7 @@ use tokio_util::codec::Decoder;
 
 use super::stream::{Transport, WriteHalf};
 use crate::contract::Error;
-use crate::engine::redis::url::Location;
+use crate::engine::common::redis::url::Location;
 
 /// How much is read at once: a few hundred replies.
 const READ_BUFFER: usize = 32 * 1024;

@@ -28,7 +28,7 @@ use super::errors::{RequestError, into_result};
 use super::handshake::{self, IgnorePushes, ServerKind, request_all};
 use super::resp::{RespStream, list, text};
 use crate::contract::{Error, ErrorKind};
-use crate::engine::redis::url::Location;
+use crate::engine::common::redis::url::Location;
 use crate::limits;
 
 /// How long to wait for the next sentinel after one has replied. While none has, each may take as

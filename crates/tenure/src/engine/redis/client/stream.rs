@@ -19,8 +19,8 @@ use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::redis::url::{Address, Location};
 use crate::engine::common::tls::{TlsOptions, client_config};
-use crate::engine::redis::url::{Address, Location};
 
 /// The options of a URL that name certificates.
 const TLS_OPTIONS: TlsOptions = TlsOptions { ca: "ca=", cert: "cert=", key: "key=" };

@@ -17,6 +17,7 @@ use super::topology::{self, RefreshScope};
 use super::{ClusterEngine, ClusterInner};
 use crate::contract::{Engine, Error, Verb};
 use crate::engine::Terms;
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::engine::redis::connect::NamespaceHandshake;
 use crate::engine::redis::errors::to_error;
@@ -24,7 +25,6 @@ use crate::engine::redis::keys::RedisKeys;
 use crate::engine::redis::names::ScanCache;
 use crate::engine::redis::scripts::{LuaScript, ScriptOptions};
 use crate::engine::redis::terms;
-use crate::engine::redis::url::Location;
 
 /// Opens the cluster of which a location names some nodes.
 pub(in super::super) async fn connect(

@@ -9,9 +9,9 @@ use super::topology::RefreshScope;
 use super::views::{Membership, names};
 use super::{ClusterEngine, ClusterNode};
 use crate::contract::{Error, ErrorKind, Finding, Health, SessionId, short};
+use crate::engine::common::redis::url::is_near;
 use crate::engine::redis::client::{ServerInfo, info_text, pack};
 use crate::engine::redis::doctor::{setting_in, time_in, unless_refused, words_in};
-use crate::engine::redis::url::is_near;
 
 /// The commands that the engine sends outside of scripts.
 const COMMANDS: [&str; 11] = [

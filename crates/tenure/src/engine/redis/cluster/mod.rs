@@ -51,12 +51,12 @@ use super::errors::to_error;
 use super::keys::RedisKeys;
 use super::names::ScanCache;
 use super::scripts::ScriptOptions;
-use super::signals::PushRouter;
 use crate::contract::{
     Claim, ClaimRef, Confirmed, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted,
     Eviction, Finding, Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released,
     Renewed, Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
 };
+use crate::engine::common::listeners::Listeners;
 use crate::engine::common::runtime::{Callers, EngineThread};
 use crate::time::Clock;
 
@@ -83,7 +83,7 @@ struct ClusterInner {
     keys: Arc<RedisKeys>,
     options: Arc<ScriptOptions>,
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<PushRouter>,
+    listeners: Arc<Listeners>,
     clock: Arc<dyn Clock>,
     subscriptions: Subscriptions,
     changes: ClusterChanges,

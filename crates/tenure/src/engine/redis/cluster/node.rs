@@ -8,6 +8,9 @@ use tokio::runtime::Handle;
 use super::ClusterInner;
 use super::slots::NodeAddress;
 use crate::contract::{Error, Verb};
+use crate::engine::common::listeners::Listeners;
+use crate::engine::common::redis::signals;
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::runtime::Callers;
 use crate::engine::redis::client::{
     ConnectionHandler, MultiplexedConnection, RequestError, ServerInfo, TaskRuntimes, info_text,
@@ -16,8 +19,6 @@ use crate::engine::redis::client::{
 use crate::engine::redis::connect::NamespaceHandshake;
 use crate::engine::redis::connection_pair::ConnectionPair;
 use crate::engine::redis::replicas::Confirmations;
-use crate::engine::redis::signals::PushRouter;
-use crate::engine::redis::url::Location;
 
 /// A node that keeps slots, or did.
 pub(super) struct ClusterNode {
@@ -69,7 +70,7 @@ impl ClusterNode {
 /// agreed on at the node that keeps them (`connect.rs`).
 struct NodeHandler {
     handshake: Arc<NamespaceHandshake>,
-    listeners: Arc<PushRouter>,
+    listeners: Arc<Listeners>,
     address: NodeAddress,
     /// Channels of sessions are subscribed on this connection.
     subscribes: bool,
@@ -155,7 +156,7 @@ impl ConnectionHandler for NodeHandler {
             return;
         }
         let to = self.handshake.keys.parse_channel(channel);
-        self.listeners.dispatch(to.map(|(_, session)| session), payload);
+        signals::dispatch(&self.listeners, to.map(|(_, session)| session), payload);
     }
 
     fn unsubscribed(&self, channel: &[u8]) {

@@ -21,8 +21,9 @@ impl ClusterEngine {
     /// Registers the listener of a session, and unsubscribes the channels of ended ones.
     pub(super) fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         let ended = self.inner.listeners.remove_ended();
+        let ended: Vec<SessionId> = ended.into_iter().map(|(session, ())| session).collect();
         self.inner.unsubscribe(self.inner.subscriptions.end(&ended));
-        self.inner.listeners.insert(session, listener);
+        self.inner.listeners.insert(session, listener, ());
     }
 
     /// Subscribes a session to a name that it is about to claim, unless it is subscribed. Returns

@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 use super::ClusterEngine;
 use crate::contract::{Error, SessionId, Verb};
 use crate::engine::Terms;
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::runtime::EngineThread;
 use crate::engine::redis::client::{ReplyTo, RequestResult, pack};
 use crate::engine::redis::inspect::StoreAccess;
 use crate::engine::redis::names::NameSet;
 use crate::engine::redis::scripts::ScriptOptions;
 use crate::engine::redis::testing::Staged;
-use crate::engine::redis::url::Location;
 use crate::time::Clock;
 
 impl ClusterEngine {

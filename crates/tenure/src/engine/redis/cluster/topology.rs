@@ -20,11 +20,11 @@ use super::ClusterInner;
 use super::slots::{NodeAddress, SlotMap};
 use super::views::{Choice, ClusterView, NodeTable, choose, names};
 use crate::contract::{Error, ErrorKind};
+use crate::engine::common::redis::url::Location;
 use crate::engine::redis::client::{
     IgnorePushes, MultiplexedConnection, RequestError, RespStream, ServerKind, hello, into_result,
     pack, request_all,
 };
-use crate::engine::redis::url::Location;
 use crate::limits;
 
 /// How many nodes are asked at a time.

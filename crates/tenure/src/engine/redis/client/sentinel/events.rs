@@ -19,8 +19,8 @@ use super::super::commands::pack;
 use super::super::resp::{CloseReason, RespStream, text};
 use super::{PrimaryResolver, address, connect, get_address, unavailable};
 use crate::contract::Error;
+use crate::engine::common::redis::url::{Address, Location};
 use crate::engine::common::url::Host;
-use crate::engine::redis::url::{Address, Location};
 use crate::limits;
 
 /// The channel on which sentinels publish a new primary.

@@ -9,9 +9,9 @@ use tokio::runtime::{Builder, Handle};
 use super::fake_server::{FakeServer, HELLO, bulk, confirm, push};
 use super::{HandlerEvent, RecordingHandler, nothing, open, plain, text};
 use crate::contract::{Effect, Error, ErrorKind};
+use crate::engine::common::redis::url::Location;
 use crate::engine::common::runtime::EngineThread;
 use crate::engine::redis::client::{MultiplexedConnection, RequestError, TaskRuntimes, pack};
-use crate::engine::redis::url::Location;
 use crate::time::{Clock, SystemClock};
 
 /// Never to be seen in an error.

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::{ConnectionHandler, MultiplexedConnection, RequestSource, TaskRuntimes};
 use crate::contract::Error;
-use crate::engine::redis::url::Location;
+use crate::engine::common::redis::url::Location;
 
 /// What a handler was called with.
 #[derive(Debug, PartialEq)]

@@ -9,9 +9,9 @@ use tokio::sync::oneshot;
 use super::fake_server::{FakeServer, bulk, confirm, push};
 use super::{HandlerEvent, RecordingHandler, here, open, plain, text};
 use crate::contract::Effect;
+use crate::engine::common::redis::url::Location;
 use crate::engine::redis::client::{MultiplexedConnection, ReplyTo, RequestSource};
 use crate::engine::redis::client::{RequestError, pack};
-use crate::engine::redis::url::Location;
 
 fn echo(number: usize) -> Vec<u8> {
     pack(&[b"ECHO", number.to_string().as_bytes()])

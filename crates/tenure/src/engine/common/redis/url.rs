@@ -298,7 +298,7 @@ fn read_db(text: &str) -> Result<u32, Error> {
 }
 
 /// Whether what is sent there stays on this machine.
-pub(super) fn is_near(address: &Address) -> bool {
+pub(in crate::engine) fn is_near(address: &Address) -> bool {
     match address {
         Address::Unix(_) => true,
         Address::Tcp(host) => host.is_loopback(),
