@@ -1,6 +1,7 @@
 //! Every engine from every place that a program may call from: each kind of runtime, blocked
 //! threads, no runtime at all, and children that were forked. One table of places and one of uses,
-//! so that no engine has a gap of its own. Each test has a limit: what hangs fails by its name.
+//! so that no engine has a gap of its own. Each step has a limit, and not all of them together: a
+//! call that hangs fails by its place, and a machine that is slow with all of them does not.
 #![cfg(all(
     feature = "embedded",
     feature = "etcd",
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use places::{PLACES, Place};
-use stores::Store;
+use stores::{Steps, Store};
 
 /// Declares the tests of all engines.
 macro_rules! engines {
@@ -83,7 +84,7 @@ fn mixed_calls(store: &Store) {
             place.run(move || {
                 Box::pin(async move {
                     let tenure = store.builder().connect(&store.url).await.unwrap();
-                    uses::calls_by_blocking(&tenure);
+                    uses::calls_by_blocking(&store, &tenure);
                     tenure::block_on(tenure.close());
                 })
             });
@@ -97,7 +98,7 @@ fn drops(store: &Store) {
         within_limit(store, place, move |store| {
             for round in 0..rounds() {
                 let left = Arc::new(Mutex::new(None));
-                let (kept, store) = (Arc::clone(&left), store.clone());
+                let (kept, steps, store) = (Arc::clone(&left), store.steps.clone(), store.clone());
                 place.run(move || {
                     Box::pin(async move {
                         let tenure = store.builder().connect(&store.url).await.unwrap();
@@ -111,6 +112,7 @@ fn drops(store: &Store) {
                     })
                 });
                 drop(left);
+                steps.count();
             }
         });
     }
@@ -121,20 +123,42 @@ fn rounds() -> usize {
     std::env::var("TENURE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(6)
 }
 
-/// Does work on a thread of its own, which must end in time: half a minute for each round.
+/// How long one step may take: several times the limits of its calls.
+const STEP_LIMIT: Duration = Duration::from_secs(120);
+
+/// Does work on a thread of its own, each step of which must end in time.
 #[track_caller]
 fn within_limit(store: &Store, place: Place, work: impl FnOnce(Store) + Send + 'static) {
     let what = format!("{} {}", store.name, place.name());
-    let limit =
-        Duration::from_secs(120) + Duration::from_secs(2) * u32::try_from(rounds()).unwrap();
-    let ((tell, told), store) = (channel(), store.clone());
+    let (steps, mut store) = (Steps::default(), store.clone());
+    store.steps = steps.clone();
+    let (tell, told) = channel();
     let thread = std::thread::Builder::new().name(what.clone());
     let thread = thread.spawn(move || {
         work(store);
         let _ = tell.send(());
     });
-    match told.recv_timeout(limit) {
-        Err(RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
-        _ => assert!(thread.unwrap().join().is_ok(), "{what}: failed"),
+    let ended = steps.until(STEP_LIMIT, |limit| match told.recv_timeout(limit) {
+        Err(RecvTimeoutError::Timeout) => false,
+        // The end of the thread, by a panic too.
+        _ => true,
+    });
+    match ended {
+        Ok(()) => assert!(thread.unwrap().join().is_ok(), "{what}: failed"),
+        Err(steps) => panic!("{what}: hangs after {steps} steps"),
     }
+}
+
+/// A slow machine was taken for a hang while the limit was one of all steps.
+#[test]
+fn steps_that_go_on_are_no_hang_however_many_limits_they_take() {
+    let steps = Steps::default();
+    let mut waits = 0;
+    let ended = steps.until(Duration::ZERO, |_| {
+        waits += 1;
+        steps.count();
+        waits == 10
+    });
+    assert_eq!((ended, waits), (Ok(()), 10));
+    assert_eq!(steps.until(Duration::ZERO, |_| false), Err(10));
 }

@@ -1,6 +1,7 @@
 //! One store of each engine for all tests of this binary, each test in a namespace of its own.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use servers::{Cluster, Etcd, Postgres, Redis, Sentinels};
@@ -13,12 +14,43 @@ use tenure::{Builder, Tenure};
 pub(crate) struct Store {
     pub(crate) name: &'static str,
     pub(crate) url: String,
+    /// What was done with it so far.
+    pub(crate) steps: Steps,
     namespace: String,
+}
+
+/// Counts steps, by which a use that hangs is told from one that is slow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steps(Arc<AtomicUsize>);
+
+impl Steps {
+    pub(crate) fn count(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Waits for an end, again and again as long as steps are counted meanwhile. The error is the
+    /// number of steps after which none came.
+    pub(crate) fn until(
+        &self,
+        limit: Duration,
+        mut ends_within: impl FnMut(Duration) -> bool,
+    ) -> Result<(), usize> {
+        loop {
+            let before = self.0.load(Ordering::SeqCst);
+            if ends_within(limit) {
+                return Ok(());
+            }
+            if self.0.load(Ordering::SeqCst) == before {
+                return Err(before);
+            }
+        }
+    }
 }
 
 impl Store {
     fn new(name: &'static str, url: String) -> Self {
-        Self { name, url, namespace: SessionId::new().to_hex() }
+        let steps = Steps::default();
+        Self { name, url, steps, namespace: SessionId::new().to_hex() }
     }
 
     /// Short leases, because one use waits for a third of one; calls may take long on a busy

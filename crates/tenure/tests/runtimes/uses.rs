@@ -14,6 +14,7 @@ pub(crate) async fn all_async(store: &Store) {
     let mutex = tenure.mutex("async").unwrap();
     let guard = mutex.lock().await.unwrap();
     guard.fence().unwrap();
+    store.steps.count();
     assert!(mutex.try_lock().await.unwrap().is_none());
     mutex.clone().timeout(SHORT).lock().await.unwrap_err();
     let seen = tenure.inspect(&Query::Slot("async".parse().unwrap())).await.unwrap();
@@ -24,6 +25,7 @@ pub(crate) async fn all_async(store: &Store) {
         assert_eq!(tenure.cells().get(&name).await.unwrap().unwrap().value, b"value");
     }
     guard.release().await.unwrap();
+    store.steps.count();
     // Given back in the background, and served to the one that waits.
     drop(mutex.lock().await.unwrap());
     drop(mutex.lock().await.unwrap());
@@ -35,6 +37,7 @@ pub(crate) async fn all_async(store: &Store) {
         inner.release().await.unwrap();
     });
     scope.await;
+    store.steps.count();
     mutex.run(|held| async move { held.fence() }).await.unwrap().unwrap();
     let left = mutex.lock().await.unwrap();
     tenure.close().await;
@@ -46,9 +49,11 @@ pub(crate) fn all_blocking(store: &Store) {
     let mutex = tenure.mutex("blocking").unwrap();
     let guard = mutex.blocking_lock().unwrap();
     guard.fence().unwrap();
+    store.steps.count();
     assert!(mutex.blocking_try_lock().unwrap().is_none());
     mutex.clone().timeout(SHORT).blocking_lock().unwrap_err();
     guard.blocking_release().unwrap();
+    store.steps.count();
     drop(mutex.blocking_lock().unwrap());
     mutex.blocking_lock().unwrap().blocking_release().unwrap();
     tenure::blocking_scope(|| {
@@ -56,6 +61,7 @@ pub(crate) fn all_blocking(store: &Store) {
         mutex.blocking_lock().unwrap().blocking_release().unwrap();
         outer.blocking_release().unwrap();
     });
+    store.steps.count();
     mutex.blocking_run(|status| status.fence()).unwrap().unwrap();
     let set = tenure.lock_set([mutex.part()]).unwrap();
     set.blocking_try_lock_for(SHORT).unwrap().expect("free").blocking_release().unwrap();
@@ -67,14 +73,14 @@ pub(crate) fn all_blocking(store: &Store) {
     }
     let seen = tenure.blocking_inspect(&Query::Slot("blocking".parse().unwrap())).unwrap();
     assert!(seen.slots.iter().all(|slot| slot.holders.is_empty()));
-    calls_by_blocking(&tenure);
+    calls_by_blocking(store, &tenure);
     let left = mutex.blocking_lock().unwrap();
     tenure.blocking_close();
     assert!(left.fence().is_err());
 }
 
 /// The async methods of a session, each call waited for by blocking the thread.
-pub(crate) fn calls_by_blocking(tenure: &Tenure) {
+pub(crate) fn calls_by_blocking(store: &Store, tenure: &Tenure) {
     let mutex = tenure.mutex("mixed").unwrap();
     let guard = block_on(mutex.lock()).unwrap();
     assert!(block_on(mutex.try_lock()).unwrap().is_none());
@@ -86,9 +92,10 @@ pub(crate) fn calls_by_blocking(tenure: &Tenure) {
     }
     block_on(guard.release()).unwrap();
     block_on(mutex.run(|held| async move { held.fence() })).unwrap().unwrap();
-    // More than the budget of a task for calls that it does not yield between.
-    for _ in 0..150 {
+    // More calls than a task has budget for, 128 between two yields.
+    for _ in 0..75 {
         block_on(block_on(tenure.mutex("other").unwrap().lock()).unwrap().release()).unwrap();
+        store.steps.count();
     }
     // Given back in the background while this thread is blocked.
     drop(block_on(mutex.lock()).unwrap());
