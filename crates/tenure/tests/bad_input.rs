@@ -361,9 +361,8 @@ fn what_is_set_explicitly_wins_over_a_preset_in_any_order() {
 
 #[test]
 fn presets_from_a_file_with_a_mistake() {
-    let dir = std::env::temp_dir().join(format!("tenure-presets-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let path = dir.join("presets.toml");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("presets.toml");
     let load = |text: &str| {
         std::fs::write(&path, text).unwrap();
         Tenure::builder().presets_from(&path)
@@ -372,10 +371,13 @@ fn presets_from_a_file_with_a_mistake() {
     refused(load("[presets.a]\nleese = \"1s\""), kind, "leese");
     refused(load("[presets.a]\nlease = \"30\""), kind, "write it as 500ms, 30s, 5m or 2h");
     refused(load("[presets.a]\nlease = \"1ms\""), kind, "a lease is 100ms");
-    refused(Tenure::builder().presets_from(dir.join("absent")), kind, "cannot read presets from");
+    refused(
+        Tenure::builder().presets_from(dir.path().join("absent")),
+        kind,
+        "cannot read presets from",
+    );
     let builder = load("[presets.nightly]\nlease = \"20s\"\nmax_hold = \"2h\"").unwrap();
     let tenure = block_on(builder.connect("memory:")).unwrap();
     let guard = now(tenure.mutex("a").unwrap().preset("nightly").lock()).unwrap();
     assert!(guard.remaining() <= secs(20) && guard.remaining() > secs(10));
-    std::fs::remove_dir_all(&dir).unwrap();
 }

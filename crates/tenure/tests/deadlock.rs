@@ -1,11 +1,11 @@
 //! Deadlocks through the library, on real stores: they are found, one wait is refused, all others
-//! go
-//! on. And what must not be refused is not.
+//! go on. And what must not be refused is not.
 
 #[path = "../examples/transfers.rs"]
 mod transfers;
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -23,9 +23,8 @@ fn nightly() -> bool {
     std::env::var("TENURE_TEST_SCALE").is_ok_and(|scale| scale == "nightly")
 }
 
-/// A store of each engine that breaks deadlocks.
-fn stores() -> Vec<(&'static str, String)> {
-    let directory = std::env::temp_dir().join(format!("tenure-{}", SessionId::new().to_hex()));
+/// A store of each engine that breaks deadlocks, the embedded one in this directory.
+fn stores(directory: &Path) -> Vec<(&'static str, String)> {
     vec![
         ("memory", format!("memory:{}", SessionId::new().to_hex())),
         ("embedded", format!("embedded://{}", directory.display())),
@@ -39,7 +38,8 @@ fn stores() -> Vec<(&'static str, String)> {
 fn on_each<F: Future<Output = ()>>(test: impl Fn(Sessions) -> F) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-    for (engine, url) in stores() {
+    let directory = tempfile::tempdir().unwrap();
+    for (engine, url) in stores(directory.path()) {
         eprintln!("on {engine}");
         let namespace = SessionId::new().to_hex();
         let sessions = Sessions { engine, url, namespace };

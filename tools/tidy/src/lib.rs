@@ -16,6 +16,7 @@ pub mod promises;
 pub mod rooms;
 pub mod size;
 pub mod source;
+pub mod temporary;
 pub mod tree;
 pub mod types;
 pub mod words;

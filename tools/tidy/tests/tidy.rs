@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use tidy::tree::{File, root, text_files};
-use tidy::{arrows, dialect, docs, links, manifest, mutants, promises, rooms, size, types, words};
+use tidy::{
+    arrows, dialect, docs, links, manifest, mutants, promises, rooms, size, temporary, types, words,
+};
 
 /// Runs a check on every chosen file and prints all complaints at once.
 fn check(chosen: fn(&File) -> bool, check: fn(&str, &str) -> Vec<String>) {
@@ -43,6 +45,15 @@ fn every_function_can_be_read_in_one_look() {
 #[test]
 fn every_file_says_what_it_knows() {
     check(File::is_rust, size::first_line);
+}
+
+#[test]
+fn no_example_and_no_test_has_a_fixed_path() {
+    let chosen = |file: &File| {
+        let is_check = file.path == "tools/tidy/src/temporary.rs";
+        (file.is_rust() || file.path.ends_with(".md")) && !is_check
+    };
+    check(chosen, temporary::fixed_paths);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 pub(crate) mod terminal;
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -97,11 +97,18 @@ impl Place {
     /// A store that every process has for itself.
     pub(crate) fn memory() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
         reset_signals_of_children();
-        // Short, because sockets live below it.
-        let dir = PathBuf::from(format!("/tmp/tcli-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
+        let dir = loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            // Short, because sockets live below it.
+            let dir = PathBuf::from(format!("/tmp/tcli-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&dir) {
+                Ok(()) => break dir,
+                // Left behind by an older process of our number, maybe with a store of its format.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{} cannot be made: {error}", dir.display()),
+            }
+        };
         Self { dir, url: "memory:".to_owned(), redis: None, etcd: None, postgres: None }
     }
 

@@ -56,12 +56,12 @@ fn nodes_are_reached_by_tls_and_no_stranger_is_believed() {
     assert_eq!(kind, ErrorKind::InvalidOption, "{why}");
     assert!(why.contains("is not trusted"), "{why}");
     let all = nodes.iter().map(|node| std::fs::read_to_string(node.certificates().ca()).unwrap());
-    let bundle = std::env::temp_dir().join(format!("redlock-{}.pem", std::process::id()));
+    let directory = tempfile::tempdir().unwrap();
+    let bundle = directory.path().join("authorities.pem");
     std::fs::write(&bundle, all.collect::<String>()).unwrap();
     let tenure = block_on(Tenure::builder().connect(&url(&bundle))).unwrap();
     let guard = block_on(tenure.mutex("a").unwrap().try_lock()).unwrap();
     guard.expect("it is free").check().unwrap();
-    std::fs::remove_file(&bundle).unwrap();
 }
 
 #[test]

@@ -398,7 +398,8 @@ mod tests {
 
     #[test]
     fn a_password_comes_from_one_place() {
-        let file = std::env::temp_dir().join(format!("tenure-password-{}", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("password");
         std::fs::write(&file, "from file\r\n").unwrap();
         let choose = Password::choose;
         let text = |text: &str| Some(text.to_owned());

@@ -236,7 +236,8 @@ mod tests {
 
     #[test]
     fn a_password_may_be_in_a_file() {
-        let file = std::env::temp_dir().join(format!("tenure-etcd-{}", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("password");
         std::fs::write(&file, "from file\n").unwrap();
         let by_url = parsed(&format!("etcds://u@h?password_file={}", file.display()));
         assert_eq!(by_url.credentials().unwrap(), Some(("u".into(), "from file".into())));
