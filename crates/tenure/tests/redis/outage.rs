@@ -2,9 +2,9 @@
 //! try and a connect without one answer at once.
 
 use std::thread::{JoinHandle, spawn};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use servers::{Redis, eventually};
+use servers::{Proxy, Redis, eventually};
 use tenure::block_on;
 use tenure::{Effect, Error, ErrorKind, MutexGuard, Query, Tenure};
 
@@ -102,4 +102,31 @@ fn what_is_no_outage_is_told_at_once_whatever_the_limit() {
         assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
         assert!(!error.to_string().contains("tried"), "{error}");
     }
+}
+
+/// A client whose server is away and that calls without a pause had connected fifteen times a
+/// second, for each of its connections.
+#[test]
+fn a_server_that_is_away_is_tried_at_most_eight_times_a_second() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(("127.0.0.1", redis.port()));
+    let tenure = block_on(Tenure::connect(&proxy.redis_url())).unwrap();
+    let mutex = tenure.mutex("a").unwrap();
+    assert!(block_on(mutex.try_lock()).unwrap().is_some());
+    let connections = proxy.counts().open;
+    proxy.refuse(true);
+    let begin = Instant::now();
+    proxy.cut();
+    eventually("it is tried thirty times by each connection", || {
+        assert!(block_on(mutex.try_lock()).is_err());
+        proxy.counts().refused >= 30 * connections
+    });
+    // The first attempts follow each other faster, and a machine that is busy makes fewer.
+    let refused = proxy.counts().refused;
+    let elapsed = begin.elapsed();
+    let most = u128::from(connections) * (9_000 + 8 * elapsed.as_millis()) / 1_000;
+    assert!(u128::from(refused) <= most, "{refused} attempts in {elapsed:?}");
+    proxy.refuse(false);
+    let guard = locks(&tenure, "a").join().unwrap().unwrap();
+    block_on(guard.release()).unwrap();
 }
