@@ -14,7 +14,7 @@ fn line(held: &str, acquired: &str, service: &str) -> String {
     let at = format!("src/{service}.rs");
     format!(
         "{held}\texclusive\t{at}:7\t{acquired}\texclusive\t{at}:9\tunlimited\t15\t{service}\t\
-         1763471460\t1763471460\n"
+         2.4\t1763471460\t1763471460\n"
     )
 }
 

@@ -124,8 +124,8 @@ pub use contract::{
     NewJob, Pushed, QueueCounts, QueueSettings,
 };
 pub use order::{
-    InheritedHolds, Levels, LockMode, LockOrder, NameOrders, OrderChecker, OrderEdge, OrderGraph,
-    OrderMode, OrderReport, ReportKind, SilencedEdges,
+    Levels, LockMode, LockOrder, NameOrders, OrderChecker, OrderEdge, OrderGraph, OrderMode,
+    OrderReport, ReportKind, SilencedEdges,
 };
 pub use primitives::{
     AtLevel, Below, Builder, CellStore, Election, Family, Leader, LeaderGuard, Level, LevelFlow,

@@ -118,6 +118,14 @@ pub const ORDER_REPORTS: usize = 256;
 pub const ORDER_PLACES: usize = 10_000;
 /// Most locks that an owner brings along from another process.
 pub const ORDER_INHERITED: usize = 128;
+/// Most bytes of these locks in the text of an owner: servers limit a header to about 8,000.
+pub const ORDER_INHERITED_BYTES: usize = 4_000;
+/// How often a process that checks locks writes that its build was seen, at least.
+pub const ORDER_SEEN_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
+/// A build of a service is gone when another one was seen this long after it.
+pub const ORDER_BUILD_GONE: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+/// Most edges that one lock writes again, or removes, for the sake of others.
+pub const ORDER_REFRESHED: usize = 64;
 /// How long a store keeps a learned edge that no process learns again.
 pub const ORDER_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Longest time that replicas may be given.
@@ -173,6 +181,8 @@ const _: () = assert!(DEFAULT_LEASE.as_millis() <= DEFAULT_MAX_LEASE.as_millis()
 const _: () = assert!(DEFAULT_MAX_LEASE.as_millis() <= MAX_LEASE.as_millis());
 const _: () = assert!(MIN_LEASE.as_millis() < DEFAULT_LEASE.as_millis());
 const _: () = assert!(SET_NAMES <= BATCH);
+const _: () = assert!(4 * ORDER_SEEN_EVERY.as_secs() <= ORDER_BUILD_GONE.as_secs());
+const _: () = assert!(2 * ORDER_BUILD_GONE.as_secs() <= ORDER_KEPT.as_secs());
 // A session that filled the log of a cell alone still knows all of its ids.
 const _: () = assert!(WRITE_IDS < SENT_IDS);
 const _: () = assert!(NAMED_HOLDERS <= HOLDERS);

@@ -1,5 +1,6 @@
 //! `tenure order`: the order in which services take locks, read from files or from the store.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -102,8 +103,11 @@ fn show(graph: &OrderGraph, json: bool, out: &mut impl Write) -> Result<u8, Fail
     writeln!(out, "Locks are taken in this order:")?;
     for (at, class) in graph.classes().iter().enumerate() {
         writeln!(out, "{:>3}. {class}", at + 1)?;
-        for edge in graph.edges().iter().filter(|edge| edge.held == *class) {
-            writeln!(out, "       then {}  [{}]", edge.acquired, edge.service)?;
+        // A service may take a pair in several modes and builds: it is one line.
+        let next = graph.edges().iter().filter(|edge| edge.held == *class);
+        let next: BTreeSet<_> = next.map(|edge| (&edge.acquired, &edge.service)).collect();
+        for (acquired, service) in next {
+            writeln!(out, "       then {acquired}  [{service}]")?;
         }
     }
     for report in graph.cycles() {
@@ -194,6 +198,7 @@ struct EdgeJson {
     acquired_at: String,
     bounded: bool,
     service: String,
+    build: String,
     first_seen: String,
     last_seen: String,
 }
@@ -213,6 +218,7 @@ impl EdgeJson {
             acquired_at: edge.acquired_at.clone(),
             bounded: edge.bounded,
             service: edge.service.clone(),
+            build: edge.build.clone(),
             first_seen: time(edge.first_seen),
             last_seen: time(edge.last_seen),
         }

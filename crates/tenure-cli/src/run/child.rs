@@ -114,11 +114,10 @@ pub(super) fn words(
         ("TENURE_MODE", wanted.kind.word().to_owned()),
         ("TENURE_LEASE_MS", wanted.lease.as_millis().to_string()),
         (HELD, names.join("\n")),
+        // With what is held here, which the order checker of a nested command counts.
         ("TENURE_OWNER", owner.to_env_value()),
         nesting::for_child(wanted.waiting_parents),
     ];
-    // The order checker of a nested command counts what is held here.
-    words.extend(owner.held_env_value().map(|held| ("TENURE_ORDER_HELD", held)));
     if wanted.kind == Kind::Leader {
         words.push(("TENURE_TERM", held.fence()?.to_string()));
     }

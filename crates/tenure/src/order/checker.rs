@@ -21,6 +21,7 @@ use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, RwLock, Weak};
 
+use super::builds::default_build;
 use super::classes::ClassNames;
 use super::document::OrderGraph;
 use super::finder::EdgeKey;
@@ -51,6 +52,11 @@ pub(super) struct CheckerState {
     pub(super) learned: Mutex<Learned>,
     /// The store has no cells: sharing is over.
     pub(super) alone: AtomicBool,
+    /// When the store is to be told again that this build was seen, in seconds since 1970; 0 until
+    /// something was shared.
+    pub(super) next_seen: AtomicU64,
+    /// That time has come.
+    pub(super) seen_is_due: AtomicBool,
     places: Mutex<HashSet<(ReportKind, u64)>>,
     /// The place whose unlimited wait was looked at last: most come again and again.
     last_place: AtomicU64,
@@ -109,6 +115,8 @@ impl OrderChecker {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             service,
             alone: AtomicBool::new(!settings.shared),
+            next_seen: AtomicU64::new(0),
+            seen_is_due: AtomicBool::new(false),
             settings,
             classes: Mutex::default(),
             known: RwLock::default(),
@@ -171,8 +179,13 @@ impl OrderChecker {
         lock(&ALL).get(&id).and_then(Weak::upgrade).map(Self)
     }
 
-    /// Checks a lock before it is waited for. Returns whether pairs were seen that no process of
-    /// this service has seen: then [`share`](Self::share) tells the store.
+    /// The build of the service.
+    pub(super) fn build(&self) -> &str {
+        self.0.settings.build.as_deref().unwrap_or_else(|| default_build())
+    }
+
+    /// Checks a lock before it is waited for. Returns whether there is something to tell the store:
+    /// then [`share`](Self::share) does it.
     pub(crate) fn check(
         &self,
         request: &OrderRequest<'_>,
@@ -202,7 +215,7 @@ impl OrderChecker {
         if waits && request.wait == WaitLimit::Unlimited {
             self.unlimited_wait(request, &held);
         }
-        Ok(news && !self.0.alone.load(Ordering::Relaxed))
+        Ok((self.is_seen_due(clock) || news) && !self.0.alone.load(Ordering::Relaxed))
     }
 
     /// Compares one part of a request with one lock that is held.

@@ -23,6 +23,7 @@ struct OrderFile {
 struct OrderTable {
     mode: Option<String>,
     service: Option<String>,
+    build: Option<String>,
     #[serde(default)]
     levels: Vec<String>,
     /// Patterns of names, and their levels.
@@ -44,6 +45,7 @@ impl LockOrder {
     /// [order]
     /// mode = "warn"                  # off, warn or deny
     /// service = "billing"
+    /// build = "2.4.1"                # default: the build id of the executable file
     /// levels = ["system", "region", "account", "transaction"]
     /// classes = ["tenant:*:export"]  # templates of names
     /// silenced = "order.silenced"    # a file beside this one
@@ -94,6 +96,9 @@ impl LockOrder {
         order = order.classes(table.classes);
         if let Some(service) = table.service {
             order = order.service(service);
+        }
+        if let Some(build) = table.build {
+            order = order.build(build);
         }
         if let Some(file) = table.silenced {
             order = order.silenced(SilencedEdges::from_file(folder.join(file))?);

@@ -185,14 +185,8 @@ impl OrderGraph {
     #[must_use]
     pub fn diff<'a>(&'a self, newer: &'a Self) -> (Vec<&'a OrderEdge>, Vec<&'a OrderEdge>) {
         let missing = |from: &'a Self, of: &'a Self| {
-            let lacks = |edge: &&OrderEdge| {
-                let same = |other: &OrderEdge| {
-                    let (held, acquired, one, two, _) = other.identity();
-                    (held, acquired, one, two)
-                        == (&*edge.held, &*edge.acquired, edge.held_mode, edge.acquired_mode)
-                };
-                !from.edges.iter().any(same)
-            };
+            let lacks =
+                |edge: &&OrderEdge| !from.edges.iter().any(|other| other.pair() == edge.pair());
             of.edges.iter().filter(lacks).collect()
         };
         (missing(self, newer), missing(newer, self))

@@ -1,9 +1,9 @@
 //! One learned edge with its evidence, and the line of text that keeps it in files and cells.
 //!
-//! A line has eleven fields with tabs between them: held class, its mode, its place in the code,
-//! acquired class, its mode, its place, the wait, the orders of names, service, first seen (seconds
-//! since 1970), last seen. Classes and places have no control characters, so no field contains a
-//! tab.
+//! A line has twelve fields with tabs between them: held class, its mode, its place in the code,
+//! acquired class, its mode, its place, the wait, the orders of names, service, build, first seen
+//! (seconds since 1970), last seen. Classes and places have no control characters, so no field
+//! contains a tab.
 
 use std::fmt::Write as _;
 
@@ -51,9 +51,11 @@ pub struct OrderEdge {
     pub orders: NameOrders,
     /// The service that was seen to do this.
     pub service: String,
+    /// Which build of the service.
+    pub build: String,
     /// When it was first seen, in seconds since 1970.
     pub first_seen: u64,
-    /// When a process last learned it, in seconds since 1970.
+    /// When a process of that build was last seen to do this, in seconds since 1970.
     pub last_seen: u64,
 }
 
@@ -71,6 +73,7 @@ impl OrderEdge {
             bounded: false,
             orders: NameOrders::ALL,
             service: String::new(),
+            build: String::new(),
             first_seen: 0,
             last_seen: 0,
         }
@@ -80,6 +83,13 @@ impl OrderEdge {
     #[must_use]
     pub fn service(mut self, service: impl Into<String>) -> Self {
         self.service = service.into();
+        self
+    }
+
+    /// Says which build of the service it was.
+    #[must_use]
+    pub fn build(mut self, build: impl Into<String>) -> Self {
+        self.build = build.into();
         self
     }
 
@@ -110,6 +120,8 @@ impl OrderEdge {
         }
         let _ = write!(line, "{}\t", self.orders.bits());
         push_clean(&mut line, &self.service);
+        line.push('\t');
+        push_clean(&mut line, &self.build);
         let _ = write!(line, "\t{}\t{}", self.first_seen, self.last_seen);
         line
     }
@@ -120,8 +132,20 @@ impl OrderEdge {
     /// `InvalidOption` if the line is not an edge.
     pub fn from_line(line: &str) -> Result<Self, Error> {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [held, held_mode, held_at, acquired, mode, at, wait, orders, service, first, last] =
-            fields[..]
+        let [
+            held,
+            held_mode,
+            held_at,
+            acquired,
+            mode,
+            at,
+            wait,
+            orders,
+            service,
+            build,
+            first,
+            last,
+        ] = fields[..]
         else {
             return Err(not_an_edge(line));
         };
@@ -141,14 +165,20 @@ impl OrderEdge {
             bounded: wait == "bounded",
             orders: NameOrders::from_bits(orders),
             service: service.to_owned(),
+            build: build.to_owned(),
             first_seen: number(first)?,
             last_seen: number(last)?,
         })
     }
 
     /// What makes two edges the same one, seen twice.
-    pub(super) fn identity(&self) -> (&str, &str, LockMode, LockMode, &str) {
-        (&self.held, &self.acquired, self.held_mode, self.acquired_mode, &self.service)
+    pub(super) fn identity(&self) -> ((&str, &str, LockMode, LockMode), &str, &str) {
+        (self.pair(), &self.service, &self.build)
+    }
+
+    /// The classes and how they are locked, whichever service does it.
+    pub(super) fn pair(&self) -> (&str, &str, LockMode, LockMode) {
+        (&self.held, &self.acquired, self.held_mode, self.acquired_mode)
     }
 
     /// Takes over what another sighting of the same edge says. Returns whether that is news.
@@ -182,6 +212,9 @@ impl OrderEdge {
             text.push_str(" with a time limit");
         }
         let _ = write!(text, ", first seen {}", utc(self.first_seen));
+        if !self.build.is_empty() {
+            let _ = write!(text, " in build {}", self.build);
+        }
         text
     }
 }

@@ -88,7 +88,7 @@ struct HoldTable {
 
 #[derive(Default)]
 struct HoldShard {
-    /// How many locks are held.
+    /// How many locks are held. Written under the mutex alone.
     count: AtomicUsize,
     state: Mutex<HoldShardState>,
 }
@@ -118,7 +118,7 @@ impl HoldMark {
             state.held.push(Some(held));
             u32::try_from(state.held.len() - 1).unwrap_or(u32::MAX)
         };
-        shard.count.fetch_add(1, Ordering::Relaxed);
+        shard.count.store(shard.count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         drop(state);
         let bits =
             (1 << 63) | ((u64::from(forks) & 0x7fff) << 40) | (index << 32) | u64::from(slot);
@@ -153,7 +153,7 @@ impl Drop for HoldMark {
         let Some(held) = state.held.get_mut(slot).and_then(Option::take) else { return };
         state.keys[slot] = 0;
         state.free.push(u32::try_from(slot).unwrap_or(u32::MAX));
-        shard.count.fetch_sub(1, Ordering::Relaxed);
+        shard.count.store(shard.count.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         drop(state);
         // Outside the lock: the last reference to a claim frees it.
         drop(held);

@@ -1,10 +1,13 @@
 //! Pairs that were never seen before: kept with their evidence, searched for cycles, reported.
 //!
-//! `edges` has what is known of each edge, one sighting for each service; those of other services
-//! come from the store. `own` are the edges that this very process has seen: a report is made only
-//! of a cycle that one of them is part of, so that each service hears of its own part. A cycle is
-//! reported once, and once more if it turned out to be worse than it looked (a wait in it had a
-//! limit, and then had none).
+//! `own` are the edges that this very process has seen, `foreign` those in the store, one sighting
+//! for each service and build. A report is made only of a cycle that an own edge is part of, so
+//! that each service hears of its own part. A cycle is reported once, and once more if it turned
+//! out to be worse than it looked (a wait in it had a limit, and then had none).
+//!
+//! The finder only grows. When an edge has left the store, because its build is gone, everything is
+//! judged anew from the edges that are left: the verdicts about known pairs are dropped too, and
+//! each pair is looked at again when it is next taken.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,13 +27,13 @@ use crate::sync::atomic::Ordering;
 #[derive(Debug, Default)]
 pub(super) struct Learned {
     finder: CycleFinder,
-    /// The sightings of each edge, one for each service.
-    edges: HashMap<EdgeKey, Vec<OrderEdge>>,
+    /// The sightings in the store of each edge, one for each service and build.
+    foreign: HashMap<EdgeKey, Vec<OrderEdge>>,
     /// The edges that this process has seen itself.
-    own: HashSet<EdgeKey>,
+    own: HashMap<EdgeKey, OrderEdge>,
     /// Those of them that the store has not been told.
     pub(super) unshared: Vec<EdgeKey>,
-    /// The edges of this service that the store has, and for how many seconds it keeps them.
+    /// The edges of this build that the store has, and for how many seconds it keeps them.
     pub(super) stored: HashMap<EdgeKey, (OrderEdge, u64)>,
     /// The store's edges were read once.
     pub(super) loaded: bool,
@@ -42,62 +45,101 @@ impl Learned {
     /// The edges that this process has seen itself.
     pub(super) fn own_graph(&self) -> OrderGraph {
         let mut graph = OrderGraph::default();
-        for key in &self.own {
-            // The sighting of this service is the first one: see `sight`.
-            if let Some(edge) = self.edges.get(key).and_then(|all| all.first()) {
-                graph.add(edge.clone());
-            }
+        for edge in self.own.values() {
+            graph.add(edge.clone());
         }
         graph
     }
 
-    /// The sighting of this process's own service.
-    pub(super) fn own_edge(&self, key: EdgeKey) -> Option<&OrderEdge> {
-        self.own.contains(&key).then(|| self.edges.get(&key)?.first()).flatten()
+    /// The edges that this process has seen itself, in the order in which it did.
+    pub(super) fn own_edges(&self) -> Vec<(EdgeKey, OrderEdge)> {
+        let mut all: Vec<_> = self.own.iter().map(|(key, edge)| (*key, edge.clone())).collect();
+        all.sort_by_key(|(key, edge)| (edge.first_seen, *key));
+        all
     }
 
-    /// Adds a sighting. Those of this process's own service stand first.
-    fn sight(&mut self, key: EdgeKey, edge: OrderEdge, own: bool) {
-        let all = self.edges.entry(key).or_default();
-        match all.iter_mut().find(|known| known.service == edge.service) {
+    pub(super) fn own_edge(&self, key: EdgeKey) -> Option<&OrderEdge> {
+        self.own.get(&key)
+    }
+
+    /// Adds a sighting of this process.
+    fn sight(&mut self, key: EdgeKey, edge: OrderEdge) {
+        match self.own.get_mut(&key) {
             Some(known) => {
                 known.absorb(&edge);
             }
-            None if own => all.insert(0, edge),
+            None => {
+                self.own.insert(key, edge);
+            }
+        }
+    }
+
+    /// Adds a sighting from the store.
+    fn sight_foreign(&mut self, key: EdgeKey, edge: OrderEdge) {
+        let all = self.foreign.entry(key).or_default();
+        match all.iter_mut().find(|known| known.identity() == edge.identity()) {
+            Some(known) => *known = edge,
             None => all.push(edge),
         }
     }
 
-    /// The sighting that a report shows: that of this service if it has one, else the first.
-    fn evidence(&self, key: EdgeKey) -> Option<OrderEdge> {
-        let all = self.edges.get(&key)?;
-        if let Some(own) = self.own_edge(key) {
-            return Some(own.clone());
-        }
-        // A cycle heals itself only if every service that takes this edge waits with a limit.
-        let unlimited = all.iter().filter(|edge| !edge.bounded).min_by_key(|edge| edge.first_seen);
-        unlimited.or_else(|| all.iter().min_by_key(|edge| edge.first_seen)).cloned()
+    /// Whether a sighting is known that is not in this list any more.
+    fn has_more_than(&self, listed: &[(EdgeKey, OrderEdge, u64)]) -> bool {
+        let present: HashSet<_> =
+            listed.iter().map(|(key, edge, _)| (*key, &*edge.service, &*edge.build)).collect();
+        let mut known =
+            self.foreign.iter().flat_map(|(key, all)| all.iter().map(move |e| (key, e)));
+        known.any(|(key, edge)| !present.contains(&(*key, &*edge.service, &*edge.build)))
     }
 
-    /// The report of a cycle, unless it was made before or no edge of this process is part of it.
-    fn report_of(&mut self, cycle: &[EdgeKey]) -> Option<OrderReport> {
-        if !cycle.iter().any(|key| self.own.contains(key)) {
+    /// Forgets what came from the store, and the own edges that were refused: they are judged anew.
+    fn start_over(&mut self, was_refused: impl Fn(EdgeKey) -> bool) {
+        self.foreign.clear();
+        self.finder = CycleFinder::default();
+        self.own.retain(|key, _| !was_refused(*key));
+        for (key, edge) in self.own_edges() {
+            self.search(key, edge.orders);
+        }
+    }
+
+    /// The sighting that a report shows: that of this process if it has one, else the first.
+    fn evidence(&self, key: EdgeKey) -> Option<OrderEdge> {
+        let foreign = self.foreign.get(&key).map(Vec::as_slice).unwrap_or_default();
+        if let Some(own) = self.own_edge(key) {
+            let mut own = own.clone();
+            // Another process of this build may have seen it earlier.
+            if let Some(same) = foreign.iter().find(|edge| edge.identity() == own.identity()) {
+                own.absorb(same);
+            }
+            return Some(own);
+        }
+        // A cycle heals itself only if every service that takes this edge waits with a limit.
+        let unlimited = foreign.iter().filter(|edge| !edge.bounded);
+        let first = unlimited.min_by_key(|edge| edge.first_seen);
+        first.or_else(|| foreign.iter().min_by_key(|edge| edge.first_seen)).cloned()
+    }
+
+    /// The report of a cycle, unless no edge of this process is part of it, and whether it is news.
+    fn report_of(&mut self, cycle: &[EdgeKey]) -> Option<(OrderReport, bool)> {
+        if !cycle.iter().any(|key| self.own.contains_key(key)) {
             return None;
         }
         let report = cycle_report(cycle.iter().filter_map(|key| self.evidence(*key)).collect());
-        self.once(cycle, report)
+        let news = self.is_news(cycle, report.kind);
+        Some((report, news))
     }
 
-    fn once(&mut self, cycle: &[EdgeKey], report: OrderReport) -> Option<OrderReport> {
+    /// Whether a cycle was not reported before, or as something less bad. From now on it was.
+    fn is_news(&mut self, cycle: &[EdgeKey], kind: ReportKind) -> bool {
         let mut classes: Vec<_> = cycle.iter().map(|key| (key.held, key.acquired)).collect();
         classes.sort_unstable();
         let before = self.reported.get(&classes).copied();
         // The worse kind comes first in the order of kinds.
-        let news = before.is_none_or(|before| before > report.kind);
-        news.then(|| {
-            self.reported.insert(classes, report.kind);
-            report
-        })
+        let news = before.is_none_or(|before| before > kind);
+        if news {
+            self.reported.insert(classes, kind);
+        }
+        news
     }
 
     /// Adds an edge to the finder. Returns the cycle that it closes: edges of one class form one
@@ -109,17 +151,24 @@ impl Learned {
         self.finder.add(key)
     }
 
-    /// The report of names that were taken in contradicting orders.
-    fn contradiction(&mut self, key: EdgeKey, last: Option<OrderEdge>) -> Option<OrderReport> {
-        if !self.own.iter().any(|own| own.held == key.held && own.acquired == key.held) {
+    /// The report of names that were taken in contradicting orders. `last` is the pair of this
+    /// process that shows it; otherwise one of its earlier pairs must be part of it.
+    fn contradiction(&mut self, class: ClassId, last: Option<OrderEdge>) -> Option<OrderReport> {
+        let inside = |key: &EdgeKey| key.held == class && key.acquired == class;
+        if last.is_none() && !self.own.keys().any(inside) {
             return None;
         }
-        let others = self.edges.iter().filter(|(other, _)| other.held == other.acquired);
-        let others = others.filter(|(other, _)| other.held == key.held);
-        let mut edges: Vec<OrderEdge> = others.flat_map(|(_, all)| all.iter().cloned()).collect();
+        let foreign = self.foreign.iter().filter(|(key, _)| inside(key));
+        let mut edges: Vec<OrderEdge> = foreign.flat_map(|(_, all)| all.iter().cloned()).collect();
+        for (_, own) in self.own_edges().into_iter().filter(|(key, _)| inside(key)) {
+            edges.retain(|edge| edge.identity() != own.identity());
+            edges.push(own);
+        }
         edges.extend(last);
         let kind = ReportKind::NamesOutOfOrder;
-        self.once(&[key], OrderReport { kind, edges, detail: String::new() })
+        let key =
+            EdgeKey { held: class, acquired: class, held_shared: false, acquired_shared: false };
+        self.is_news(&[key], kind).then(|| OrderReport { kind, edges, detail: String::new() })
     }
 }
 
@@ -143,22 +192,20 @@ impl OrderChecker {
         let orders = edge.orders;
         let contradicts =
             key.held == key.acquired && learned.finder.orders(key.held).and(orders).is_empty();
-        learned.own.insert(key);
+        let mut report = None;
         let cycle = learned.search(key, orders);
-        let report = match &cycle {
-            Some(_) if contradicts => learned.contradiction(key, Some(edge.clone())),
-            _ => None,
-        };
-        if !contradicts {
-            learned.sight(key, edge, true);
+        if contradicts {
+            report = learned.contradiction(key.held, Some(edge)).map(|report| (report, true));
+        } else {
+            learned.sight(key, edge);
         }
         let news = before != learned.own_edge(key).map(|own| (own.bounded, own.orders));
-        let report = match cycle {
-            Some(cycle) if !contradicts => learned.report_of(&cycle),
+        match cycle {
+            Some(cycle) if !contradicts => report = learned.report_of(&cycle),
             // The edge was seen with a time limit, and closed a cycle then.
-            None if before.is_some() && news => learned.worse_cycle(key),
-            _ => report,
-        };
+            None if before.is_some() && news => report = learned.worse_cycle(key),
+            _ => {}
+        }
         if news && !contradicts && !self.0.alone.load(Ordering::Relaxed) {
             learned.unshared.push(key);
         }
@@ -168,8 +215,9 @@ impl OrderChecker {
         if key.held != key.acquired {
             known.orders = NameOrders::ALL;
         }
-        let refused = report.as_ref().filter(|report| report.kind.is_refused());
-        let mut refused = refused.map(|report| Arc::new(report.clone()));
+        // A cycle through the same classes in other modes is no news, but refused all the same.
+        let refused = report.as_ref().filter(|(report, _)| report.kind.is_refused());
+        let mut refused = refused.map(|(report, _)| Arc::new(report.clone()));
         if contradicts {
             // Each pair of names is judged by itself: only those that contradict are refused.
             refused = refused.or_else(|| self.first_contradiction(key));
@@ -177,7 +225,7 @@ impl OrderChecker {
             known.refused.clone_from(&refused);
         }
         self.know(code, known);
-        if let Some(report) = report {
+        if let Some((report, true)) = report {
             self.emit(report);
         }
         refused
@@ -202,6 +250,7 @@ impl OrderChecker {
         let key = pair.key;
         let mut edge = OrderEdge::new(&*self.class_name(key.held), &*self.class_name(key.acquired))
             .service(&self.0.service)
+            .build(self.build())
             .places(place_text(&pair.held.claim.about), place_text(request.about));
         edge.held_mode = LockMode::of(key.held_shared);
         edge.acquired_mode = LockMode::of(key.acquired_shared);
@@ -211,34 +260,42 @@ impl OrderChecker {
         edge
     }
 
-    /// Takes over the edges that the store has. Returns nothing: cycles with edges of this process
-    /// are reported, and those of `news` are refused from now on.
+    /// Takes over all edges that the store has, except those of builds that are gone: cycles with
+    /// edges of this process are reported, and those of `news` are refused from now on.
     pub(super) fn merge(&self, edges: Vec<(OrderEdge, u64)>, news: &[EdgeKey]) {
+        let silenced = &self.0.settings.silenced;
+        let edges =
+            edges.into_iter().filter(|(edge, _)| !silenced.contains(&edge.held, &edge.acquired));
+        let listed: Vec<(EdgeKey, OrderEdge, u64)> =
+            edges.filter_map(|(edge, kept)| Some((self.key_of(&edge)?, edge, kept))).collect();
         let mut reports = Vec::new();
         let mut learned = lock(&self.0.learned);
         learned.loaded = true;
-        for (edge, kept) in edges {
-            if self.0.settings.silenced.contains(&edge.held, &edge.acquired) {
-                continue;
-            }
-            let Some(key) = self.key_of(&edge) else { continue };
-            if edge.service == self.0.service {
+        learned.stored.clear();
+        if learned.has_more_than(&listed) {
+            learned.start_over(|key| self.refused(key).is_some());
+            self.0.known.write().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+        for (key, edge, kept) in listed {
+            if edge.service == self.0.service && edge.build == self.build() {
                 learned.stored.insert(key, (edge.clone(), kept));
             }
             let orders = edge.orders;
-            learned.sight(key, edge, false);
+            learned.sight_foreign(key, edge);
             let Some(cycle) = learned.search(key, orders) else { continue };
             let report = if key.held == key.acquired {
-                learned.contradiction(key, None)
+                learned.contradiction(key.held, None).map(|report| (report, true))
             } else {
                 learned.report_of(&cycle)
             };
-            let Some(report) = report else { continue };
+            let Some((report, is_news)) = report else { continue };
             if report.kind.is_refused() {
                 let refused = cycle.iter().filter(|key| news.contains(key));
                 self.refuse(refused.copied(), &report);
             }
-            reports.push(report);
+            if is_news {
+                reports.push(report);
+            }
         }
         drop(learned);
         for report in reports {
@@ -275,15 +332,15 @@ impl OrderChecker {
 
 impl Learned {
     /// A cycle through this edge that was reported as one that heals itself, and does not any more.
-    fn worse_cycle(&mut self, key: EdgeKey) -> Option<OrderReport> {
+    fn worse_cycle(&mut self, key: EdgeKey) -> Option<(OrderReport, bool)> {
         let through =
             |classes: &Vec<(ClassId, ClassId)>| classes.contains(&(key.held, key.acquired));
         let healing = |kind: &ReportKind| *kind == ReportKind::SelfHealingCycle;
         let found = self.reported.iter().find(|(all, kind)| through(all) && healing(kind));
         let classes = found.map(|(classes, _)| classes.clone())?;
         let edge_of = |pair: &(ClassId, ClassId)| {
-            let mut same = self.edges.keys().filter(|key| (key.held, key.acquired) == *pair);
-            same.next().copied()
+            let mut same = self.own.keys().chain(self.foreign.keys());
+            same.find(|key| (key.held, key.acquired) == *pair).copied()
         };
         let cycle: Vec<EdgeKey> = classes.iter().filter_map(edge_of).collect();
         self.report_of(&cycle)

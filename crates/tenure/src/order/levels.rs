@@ -78,10 +78,11 @@ impl Levels {
         self.names.iter().position(|name| **name == *level)
     }
 
-    /// The level of a lock: the one that was said, or that of the first pattern.
+    /// The level of a lock: the one that was said, or that of the first pattern. A level that is
+    /// not known here was said by another process.
     pub(super) fn level_of(&self, said: Option<&str>, name: &Name) -> Option<usize> {
-        if let Some(said) = said {
-            return self.index(said);
+        if let Some(level) = said.and_then(|said| self.index(said)) {
+            return Some(level);
         }
         let found = self.patterns.iter().find(|(one, _)| one.matches(name.as_str()));
         found.map(|(_, level)| *level)

@@ -13,6 +13,7 @@
 //! This room knows claims and cells, neither sessions nor guards: `primitives/request.rs` asks it
 //! before and after each acquisition, only if a checker was set.
 
+mod builds;
 mod checker;
 mod classes;
 #[cfg(feature = "config")]
@@ -40,8 +41,7 @@ pub use document::OrderGraph;
 pub use edge::{LockMode, OrderEdge};
 pub(crate) use habits::owner_sent;
 pub(crate) use holds::{FlowKey, HoldMark};
-pub use inherited::InheritedHolds;
-pub(crate) use inherited::{VARIABLE as HELD_VARIABLE, held_text, inherit};
+pub(crate) use inherited::{InheritedHolds, SEPARATOR as HELD_SEPARATOR, append_held, inherit};
 pub use levels::Levels;
 pub use name_order::NameOrders;
 pub use report::{OrderReport, ReportKind};

@@ -96,6 +96,7 @@ pub struct LockOrder {
     pub(super) levels: Option<Levels>,
     pub(super) classes: NameClasses,
     pub(super) service: Option<String>,
+    pub(super) build: Option<String>,
     pub(super) silenced: SilencedEdges,
     pub(super) shared: bool,
     pub(super) long_hold: Option<Duration>,
@@ -110,6 +111,7 @@ impl LockOrder {
             levels: None,
             classes: NameClasses::default(),
             service: None,
+            build: None,
             silenced: SilencedEdges::default(),
             shared: true,
             long_hold: None,
@@ -138,6 +140,13 @@ impl LockOrder {
     /// The service that reports name. Default: the name of the executable file.
     pub fn service(mut self, service: impl Into<String>) -> Self {
         self.service = Some(service.into());
+        self
+    }
+
+    /// The build of the service, such as a version or a commit. Edges of a build that is no longer
+    /// seen are forgotten. Default: the build id of the executable file.
+    pub fn build(mut self, build: impl Into<String>) -> Self {
+        self.build = Some(build.into());
         self
     }
 

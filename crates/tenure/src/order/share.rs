@@ -6,23 +6,36 @@
 //! first, so that of two services which see the two halves of a cycle at the same instant, at least
 //! one reads both. A service that starts again finds its edges in the store: one read, no write.
 //!
-//! A cell is kept for [`limits::ORDER_KEPT`]. A process that learns an edge of which less than half
-//! of that time is left writes it again; edges that no running build takes any more age out.
+//! Edges of dead builds age out. The cell of an edge belongs to one build of a service, and says
+//! when that build was last seen. A process that learns an edge whose cell is older than
+//! [`limits::ORDER_SEEN_EVERY`] writes it again, and a process that goes on checking locks writes
+//! one of its edges again as often, beside those that the store will not keep for much longer
+//! ([`limits::ORDER_KEPT`]). When all edges are read, those of builds that are gone are left out
+//! (`builds.rs`); a newer build of the same service removes them.
 //!
 //! The store is no part of the lock: if it has no cells, or fails, the lock is acquired all the
 //! same, and the edges are shared with the next one that is learned.
 
+use std::cell::Cell;
+
+use super::builds::split_off_gone;
 use super::checker::{OrderChecker, OrderRequest, lock};
 use super::document::OrderGraph;
 use super::edge::OrderEdge;
 use super::finder::EdgeKey;
 use super::settings::OrderMode;
-use crate::contract::{Batch, Cells, Error, ErrorKind, Name, Pattern, Put};
+use crate::contract::{Batch, Cells, Error, ErrorKind, Expect, Name, Pattern, Put};
 use crate::limits;
 use crate::sync::atomic::Ordering;
+use crate::time::Clock;
 
 /// The kind of reserved names that edges have.
 const KIND: &str = "order";
+
+/// How soon the store is tried again when it failed, in seconds.
+const RETRY_AFTER: u64 = 60;
+/// The clock is read at one of so many checks of a thread: it costs more than they do.
+const LOOK_EVERY: u8 = 16;
 
 impl OrderChecker {
     /// Shares what was learned since the last time, and learns what other services have.
@@ -33,9 +46,10 @@ impl OrderChecker {
         &self,
         cells: &dyn Cells,
         request: &OrderRequest<'_>,
+        clock: &dyn Clock,
     ) -> Result<(), Error> {
         let news = lock(&self.0.learned).unshared.clone();
-        match self.exchange(cells, &news).await {
+        match self.exchange(cells, &news, seconds(clock)).await {
             Ok(()) => lock(&self.0.learned).unshared.retain(|key| !news.contains(key)),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 self.0.alone.store(true, Ordering::Relaxed);
@@ -51,19 +65,60 @@ impl OrderChecker {
         }
     }
 
-    async fn exchange(&self, cells: &dyn Cells, news: &[EdgeKey]) -> Result<(), Error> {
-        if !self.is_loaded() {
-            self.merge(list(cells).await?, news);
+    /// Whether the store is to be told that this build is still seen. Of many threads, one is told.
+    pub(super) fn is_seen_due(&self, clock: &dyn Clock) -> bool {
+        thread_local! {
+            static CHECKS: Cell<u8> = const { Cell::new(0) };
         }
-        let mut written = false;
-        for edge in news.iter().filter_map(|key| self.unstored(*key)) {
+        let checks = CHECKS.get().wrapping_add(1);
+        CHECKS.set(checks);
+        if !checks.is_multiple_of(LOOK_EVERY) {
+            return false;
+        }
+        let (now, next) = (seconds(clock), self.0.next_seen.load(Ordering::Relaxed));
+        let due = next != 0 && now >= next && {
+            let later = now + RETRY_AFTER;
+            let (order, none) = (Ordering::Relaxed, Ordering::Relaxed);
+            self.0.next_seen.compare_exchange(next, later, order, none).is_ok()
+        };
+        if due {
+            self.0.seen_is_due.store(true, Ordering::Relaxed);
+        }
+        due
+    }
+
+    async fn exchange(&self, cells: &dyn Cells, news: &[EdgeKey], now: u64) -> Result<(), Error> {
+        let due = self.0.seen_is_due.swap(false, Ordering::Relaxed);
+        if due || !self.is_loaded() {
+            self.load(cells, news).await?;
+        }
+        let mut told = false;
+        for (key, edge) in self.unstored(news, due, now) {
             let put = Put::new(cell_name(&edge)?, edge.to_line());
             let put = put.time_to_live(limits::ORDER_KEPT);
             cells.write(&Batch::from(&put)).await?;
-            written = true;
+            told |= news.contains(&key);
+            lock(&self.0.learned).stored.insert(key, (edge, limits::ORDER_KEPT.as_secs()));
         }
-        if written {
-            self.merge(list(cells).await?, news);
+        if told {
+            self.load(cells, news).await?;
+        }
+        let next = now + limits::ORDER_SEEN_EVERY.as_secs();
+        self.0.next_seen.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads all edges in the store, and removes those of earlier builds of this service that are
+    /// gone.
+    async fn load(&self, cells: &dyn Cells, news: &[EdgeKey]) -> Result<(), Error> {
+        let mut edges = list(cells).await?;
+        let gone = split_off_gone(&mut edges, |(edge, _)| edge);
+        self.merge(edges, news);
+        let older =
+            |edge: &&OrderEdge| edge.service == self.0.service && edge.build != self.build();
+        let gone = gone.iter().map(|(edge, _)| edge).filter(older);
+        for edge in gone.take(limits::ORDER_REFRESHED) {
+            cells.write(&Batch::new().remove(cell_name(edge)?, Expect::Anything)).await?;
         }
         Ok(())
     }
@@ -72,28 +127,63 @@ impl OrderChecker {
         lock(&self.0.learned).loaded
     }
 
-    /// The edge to write, unless the store has it as it is and keeps it for long enough. An edge
-    /// that is refused was not taken, and is not shared.
-    fn unstored(&self, key: EdgeKey) -> Option<OrderEdge> {
-        if self.mode() == OrderMode::Deny && self.refused(key).is_some() {
-            return None;
-        }
+    /// The edges to write: of `news` those that the store does not have as they are, or has not
+    /// heard of for long. If it is `due`, also those that the store has lost or will not keep for
+    /// much longer, and at least one, which tells that this build is still seen.
+    fn unstored(&self, news: &[EdgeKey], due: bool, now: u64) -> Vec<(EdgeKey, OrderEdge)> {
         let learned = lock(&self.0.learned);
-        let mut edge = learned.own_edge(key)?.clone();
-        if let Some((stored, kept)) = learned.stored.get(&key) {
-            let fresh = *kept > limits::ORDER_KEPT.as_secs() / 2;
-            if !edge.absorb(stored) && !stored.clone().absorb(&edge) && fresh {
-                return None;
+        // An edge that is refused was not taken, and is not shared.
+        let denies = self.mode() == OrderMode::Deny;
+        let shared = |key: &EdgeKey| !denies || self.refused(*key).is_none();
+        let own = |key: EdgeKey| learned.own_edge(key).cloned().map(|edge| (key, edge));
+        let is_new = |(key, edge): &(EdgeKey, OrderEdge)| match learned.stored.get(key) {
+            None => true,
+            Some((stored, kept)) => {
+                let unseen = now.saturating_sub(stored.last_seen);
+                unseen >= limits::ORDER_SEEN_EVERY.as_secs()
+                    || ages(*kept)
+                    || stored.clone().absorb(edge)
+            }
+        };
+        let news = news.iter().copied().filter(shared).filter_map(own);
+        let mut chosen: Vec<(EdgeKey, OrderEdge)> = news.filter(is_new).collect();
+        if due {
+            let chosen_already: Vec<EdgeKey> = chosen.iter().map(|(key, _)| *key).collect();
+            let mut own = learned.own_edges();
+            own.retain(|(key, _)| shared(key) && !chosen_already.contains(key));
+            let is_lost =
+                |key: &EdgeKey| learned.stored.get(key).is_none_or(|(_, kept)| ages(*kept));
+            let lost = own.iter().filter(|(key, _)| is_lost(key)).cloned();
+            chosen.extend(lost.take(limits::ORDER_REFRESHED));
+            if chosen.is_empty() {
+                chosen.extend(own.into_iter().next());
             }
         }
-        Some(edge)
+        for (key, edge) in &mut chosen {
+            if let Some((stored, _)) = learned.stored.get(key) {
+                edge.absorb(stored);
+            }
+            edge.last_seen = now.max(edge.last_seen);
+        }
+        chosen
     }
 }
 
-/// All edges that services have written to a store.
+/// Whether the store will not keep an edge for much longer.
+fn ages(kept: u64) -> bool {
+    kept <= limits::ORDER_KEPT.as_secs() / 2
+}
+
+fn seconds(clock: &dyn Clock) -> u64 {
+    clock.wall_micros() / 1_000_000
+}
+
+/// All edges that services have written to a store, except those of builds that are gone.
 pub(crate) async fn stored_graph(cells: &dyn Cells) -> Result<OrderGraph, Error> {
     let mut graph = OrderGraph::default();
-    for (edge, _) in list(cells).await? {
+    let mut edges = list(cells).await?;
+    split_off_gone(&mut edges, |(edge, _)| edge);
+    for (edge, _) in edges {
         graph.add(edge);
     }
     Ok(graph)
@@ -128,8 +218,8 @@ async fn list(cells: &dyn Cells) -> Result<Vec<(OrderEdge, u64)>, Error> {
 
 /// The name of the cell of an edge: a hash of what makes it the same edge.
 fn cell_name(edge: &OrderEdge) -> Result<Name, Error> {
-    let (held, acquired, held_mode, acquired_mode, service) = edge.identity();
-    let fields = [held, held_mode.word(), acquired, acquired_mode.word(), service];
+    let ((held, acquired, held_mode, acquired_mode), service, build) = edge.identity();
+    let fields = [held, held_mode.word(), acquired, acquired_mode.word(), service, build];
     // Two hashes with different starts (FNV-1a), together 128 bits.
     let hash = |start: u64| {
         let bytes = fields.iter().flat_map(|field| field.bytes().chain([0]));

@@ -30,7 +30,7 @@ impl OrderedRequest {
         if checked.order.check(&request, task, &**core.clock())? {
             // Boxed: it happens once for each edge, and the futures of all locks stay small.
             let cells: &dyn Cells = &**core;
-            Box::pin(checked.order.share(cells, &request)).await?;
+            Box::pin(checked.order.share(cells, &request, &**core.clock())).await?;
         }
         Ok(checked)
     }

@@ -5,11 +5,11 @@ use std::fmt;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use crate::contract::{Error, ErrorKind, Lineage, OwnerId};
-use crate::order::{HELD_VARIABLE, InheritedHolds, held_text, inherit, owner_sent};
+use crate::order::{HELD_SEPARATOR, InheritedHolds, append_held, inherit, owner_sent};
 
 /// One flow of control that holds, waits and re-enters.
 ///
@@ -27,12 +27,23 @@ use crate::order::{HELD_VARIABLE, InheritedHolds, held_text, inherit, owner_sent
 /// assert_eq!(outer.fence()?, inner.fence()?);
 /// # Ok::<(), tenure::Error>(()) }).unwrap();
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Owner {
     lineage: Lineage,
     /// How many of the nearest ancestors do nothing until this owner has ended.
     waiting_parents: u8,
+    /// What the process that this owner came from holds: it counts as held for as long as this
+    /// owner, a clone, a child, or a lock with one of them is there.
+    inherited: Option<Arc<InheritedHolds>>,
 }
+
+impl PartialEq for Owner {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.lineage, self.waiting_parents) == (&other.lineage, other.waiting_parents)
+    }
+}
+
+impl Eq for Owner {}
 
 /// The variable in which a process finds the owner it runs under.
 pub(crate) const VARIABLE: &str = "TENURE_OWNER";
@@ -42,7 +53,7 @@ impl Owner {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "two defaults would differ")]
     pub fn new() -> Self {
-        Self { lineage: Lineage::root(OwnerId::new()), waiting_parents: 0 }
+        Self { lineage: Lineage::root(OwnerId::new()), waiting_parents: 0, inherited: None }
     }
 
     /// A new owner nested in this one. It may enter what this one holds; its siblings may not
@@ -53,7 +64,7 @@ impl Owner {
     pub fn child(&self) -> Result<Self, Error> {
         let ancestors: Vec<OwnerId> = self.lineage.all().collect();
         let lineage = Lineage::nested(OwnerId::new(), &ancestors)?;
-        Ok(Self { lineage, waiting_parents: 0 })
+        Ok(Self { lineage, waiting_parents: 0, inherited: self.inherited.clone() })
     }
 
     /// The owner of the surrounding [`scope`], if there is one.
@@ -63,8 +74,8 @@ impl Owner {
     }
 
     /// A new owner nested in the one that `TENURE_OWNER` names, as `tenure run` sets it for the
-    /// command it runs. `None` if the variable is not set. The library never looks by itself. What
-    /// `TENURE_ORDER_HELD` names counts as held by the parent from then on.
+    /// command it runs. `None` if the variable is not set. The library never looks by itself. The
+    /// locks in it count as held by the parent for as long as this process lives.
     ///
     /// # Errors
     /// If the variable is set to something that is not an owner.
@@ -74,13 +85,15 @@ impl Owner {
             Some(value) => {
                 let parsed = value.to_str().map(Self::from_env_value);
                 let parsed = parsed.unwrap_or_else(|| Err(not_an_owner()))?;
-                parsed.inherit_held()?;
+                parsed.keep_inherited();
                 parsed.child().map(Some)
             }
         }
     }
 
-    /// The owner as text for `TENURE_OWNER` of a child process.
+    /// The owner as text for `TENURE_OWNER` of a child process: its ids, and the locks that it and
+    /// its ancestors hold in this process as far as an order checker knows of them, the one of the
+    /// lowest level first. There they count as held in the order of locks.
     ///
     /// # Examples
     /// ```
@@ -92,13 +105,13 @@ impl Owner {
     #[must_use]
     pub fn to_env_value(&self) -> String {
         let ids: Vec<String> = self.lineage.all().map(OwnerId::to_hex).collect();
-        ids.join("/")
+        let mut text = ids.join("/");
+        append_held(&mut text, &self.lineage);
+        text
     }
 
-    /// The locks that this owner and its ancestors hold in this process, as text: for the header of
-    /// a request that is made to another service on behalf of the owner. There they count as held
-    /// in the order of locks ([`count_held`](Self::count_held)). None if the order checker knows of
-    /// no such lock.
+    /// The same text for the header of a request that is made to another service on behalf of the
+    /// owner, which reads it with [`from_env_value`](Self::from_env_value).
     ///
     /// To hold a lock while another service works is a habit that the order checker reports, once
     /// for each place in the code.
@@ -111,61 +124,49 @@ impl Owner {
     /// let tenure = Tenure::builder().levels(levels).blocking_connect("memory:")?;
     /// let owner = Owner::new();
     /// let account = tenure.mutex("account:1")?.level("account").owner(&owner).blocking_lock()?;
-    /// let text = owner.held_value().unwrap(); // travels with the owner
+    /// let header = owner.to_header();
     ///
-    /// let called = Owner::new();
-    /// let inherited = called.count_held(&text)?;
+    /// // In the service that is called, for as long as it works for this request.
+    /// let called = Owner::from_env_value(&header)?.child()?;
     /// let refused = tenure.mutex("eu")?.level("region").owner(&called).blocking_lock();
     /// assert_eq!(refused.unwrap_err().kind(), tenure::ErrorKind::Order);
-    /// # drop((account, inherited));
+    /// # drop(account);
     /// # Ok::<(), tenure::Error>(())
     /// ```
     #[must_use]
     #[track_caller]
-    pub fn held_value(&self) -> Option<String> {
+    pub fn to_header(&self) -> String {
         owner_sent(&self.lineage, Location::caller());
-        held_text(&self.lineage)
+        self.to_env_value()
     }
 
-    /// As [`held_value`](Self::held_value), for the variable `TENURE_ORDER_HELD` of a child
-    /// process, which [`from_env`](Self::from_env) reads.
-    #[must_use]
-    pub fn held_env_value(&self) -> Option<String> {
-        held_text(&self.lineage)
-    }
-
-    /// Counts the locks that [`held_value`](Self::held_value) of another process wrote as held by
-    /// this owner, until what is returned is dropped.
-    ///
-    /// # Errors
-    /// If the text was not written by it, or names too many locks.
-    pub fn count_held(&self, text: &str) -> Result<InheritedHolds, Error> {
-        inherit(&self.lineage, text)
-    }
-
-    /// Counts what the parent process holds, once.
-    fn inherit_held(&self) -> Result<(), Error> {
-        static DONE: Mutex<Option<String>> = Mutex::new(None);
-        let Some(text) = std::env::var_os(HELD_VARIABLE) else { return Ok(()) };
-        let text = text.to_string_lossy().into_owned();
-        let key = format!("{:?} {text}", self.lineage);
-        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-        if done.as_ref() != Some(&key) {
-            self.count_held(&text)?.for_ever();
-            *done = Some(key);
+    /// Counts what a parent process holds for as long as this process lives.
+    fn keep_inherited(&self) {
+        // The variable of a process does not change: the last text that was read is kept.
+        static KEPT: Mutex<Option<Arc<InheritedHolds>>> = Mutex::new(None);
+        if let Some(inherited) = &self.inherited {
+            let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+            *kept = Some(Arc::clone(inherited));
         }
-        Ok(())
     }
 
-    /// The owner that [`to_env_value`](Self::to_env_value) wrote.
+    /// The owner that [`to_env_value`](Self::to_env_value) or [`to_header`](Self::to_header) wrote.
+    /// The locks in the text count as held by it for as long as the owner, a clone of it, a child,
+    /// or a lock that was given one of them is there.
     ///
     /// # Errors
-    /// If the text is not an owner.
+    /// If the text is not an owner, or names too many locks.
     pub fn from_env_value(text: &str) -> Result<Self, Error> {
-        let ids: Result<Vec<OwnerId>, Error> = text.split('/').map(str::parse).collect();
+        let (ids, held) = match text.split_once(HELD_SEPARATOR) {
+            Some((ids, held)) => (ids, Some(held)),
+            None => (text, None),
+        };
+        let ids: Result<Vec<OwnerId>, Error> = ids.split('/').map(str::parse).collect();
         let ids = ids.map_err(|_| not_an_owner())?;
         let (owner, ancestors) = ids.split_first().ok_or_else(not_an_owner)?;
-        Ok(Self { lineage: Lineage::nested(*owner, ancestors)?, waiting_parents: 0 })
+        let lineage = Lineage::nested(*owner, ancestors)?;
+        let inherited = held.map(|held| inherit(&lineage, held)).transpose()?.map(Arc::new);
+        Ok(Self { lineage, waiting_parents: 0, inherited })
     }
 
     /// Says that this many of the nearest ancestors do nothing until this owner has ended, because

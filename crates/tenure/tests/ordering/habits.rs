@@ -59,11 +59,11 @@ fn a_lock_that_is_held_while_its_owner_is_sent_along_is_told() {
     let tenure = ordered(OrderMode::Warn);
     let owner = Owner::new();
     let kind = ReportKind::HeldAcrossCall;
-    let _text = owner.held_value();
+    let _text = owner.to_header();
     assert!(told(&tenure, kind).is_empty(), "nothing is held");
     let guard = tenure.mutex("a").unwrap().owner(&owner).blocking_lock().unwrap();
     for _ in 0..2 {
-        let _text = owner.held_value();
+        let _text = owner.to_header();
     }
     let reports = told(&tenure, kind);
     assert_eq!(reports.len(), 1, "{reports:?}");

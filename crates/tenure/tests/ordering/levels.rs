@@ -148,24 +148,58 @@ fn mistakes_in_levels_are_named() {
 }
 
 #[test]
-fn what_a_parent_process_holds_counts_with_its_owner() {
+fn what_a_caller_holds_counts_for_the_owner_that_was_read_from_its_text() {
     let tenure = tenure();
     let owner = Owner::new();
     let lock = |owner: &Owner, name: &str, level: &str| {
         tenure.mutex(name).unwrap().level(level).owner(owner).blocking_lock()
     };
-    assert_eq!(owner.held_value(), None);
+    let ids = owner.to_header();
     let held = lock(&owner, "account:1", "account").unwrap();
-    let text = owner.held_value().unwrap();
+    let text = owner.to_header();
+    assert_eq!(text.split_once('+').map(|(ids, _)| ids), Some(&*ids));
     drop(held);
-    assert_eq!(owner.held_value(), None);
-    // The child's own owner is nested in the one that holds.
-    let inherited = owner.count_held(&text).unwrap();
-    let child = owner.child().unwrap();
+    assert_eq!(owner.to_header(), ids);
+    // The owner of the work there is nested in the one that holds, and keeps the locks counted.
+    let child = Owner::from_env_value(&text).unwrap().child().unwrap();
     let error = refused(lock(&child, "europe", "region")).to_string();
     assert!(error.contains("\"account:1\"") && error.contains("levels.rs"), "{error}");
     drop(lock(&child, "account:1", "account").unwrap()); // enters again
     drop(lock(&child, "entry", "transaction").unwrap());
-    drop(inherited);
-    drop(lock(&child, "europe", "region").unwrap());
+    // It travels on, to the next service.
+    let further = Owner::from_env_value(&child.to_header()).unwrap().child().unwrap();
+    drop(child);
+    refused(lock(&further, "europe", "region"));
+    drop(further);
+    drop(lock(&owner.child().unwrap(), "europe", "region").unwrap());
+}
+
+/// The service that is called knows neither the names nor the patterns of its caller.
+#[test]
+fn the_levels_of_a_caller_are_those_that_its_own_patterns_gave() {
+    let patterns = levels().names("account:*", "account").unwrap();
+    let caller = opened(Tenure::builder().levels(patterns.names("tx:*", "transaction").unwrap()));
+    let called = opened(Tenure::builder().levels(levels()));
+    let owner = Owner::new();
+    let lock = |name: &str| caller.mutex(name).unwrap().owner(&owner).blocking_lock().unwrap();
+    let _held = (lock("account:1"), lock("tx:9"));
+    let text = owner.to_header();
+    let (_, locks) = text.split_once('+').unwrap();
+    assert!(locks.starts_with("tx:9,exclusive,transaction,"), "the lowest level first: {text}");
+    let here = Owner::from_env_value(&text).unwrap().child().unwrap();
+    let account = called.mutex("x").unwrap().level("account").owner(&here);
+    let error = refused(account.blocking_lock()).to_string();
+    assert!(error.contains("\"tx:9\" of level \"transaction\""), "{error}");
+}
+
+#[test]
+fn a_text_of_an_owner_with_broken_locks_is_refused() {
+    let ids = Owner::new().to_env_value();
+    for bad in ["+", "+a", "+a,exclusive,account", "+a,read,account,", "+a,shared,,%zz"] {
+        let error = Owner::from_env_value(&format!("{ids}{bad}")).unwrap_err();
+        assert!(error.to_string().contains("cannot be read"), "{bad:?}: {error}");
+    }
+    let many = "+a,shared,,".repeat(129);
+    let error = Owner::from_env_value(&format!("{ids}{many}")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Limit);
 }

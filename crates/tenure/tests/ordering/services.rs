@@ -1,7 +1,12 @@
 //! Two services that take two classes of locks in opposite orders, and never at the same time: the
 //! second is told the first time it takes its pair. On every engine that services can share.
 
-use tenure::{ErrorKind, LockOrder, OrderGraph, OrderMode, Tenure};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::engine::memory::MemoryEngine;
+use tenure::time::ManualClock;
+use tenure::{ErrorKind, LockOrder, OrderEdge, OrderGraph, OrderMode, Tenure};
 
 use crate::{cycles, places};
 
@@ -40,7 +45,7 @@ fn the_second_service_is_told(url: &str) {
     assert!(text.contains("billing holds account:*"), "{text}");
     assert!(text.contains("reports holds ledger"), "{text}");
     assert_eq!(places(&text), 4, "{text}");
-    assert!(text.contains("first seen 20"), "{text}");
+    assert!(text.contains("first seen 20") && text.contains(" in build "), "{text}");
 
     // A third, which denies, is refused before it waits, and its edge is not shared.
     let third = service(url, "audit", OrderMode::Deny);
@@ -113,7 +118,6 @@ fn graphs_that_two_services_exported_show_the_cycle_with_all_places() {
 
 #[test]
 fn a_known_edge_makes_no_call_to_the_store_and_a_store_that_fails_stops_no_lock() {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tenure::contract::Claim;
@@ -150,4 +154,94 @@ fn a_known_edge_makes_no_call_to_the_store_and_a_store_that_fails_stops_no_lock(
     let tenure = Tenure::builder().order(alone).blocking_connect("memory:").unwrap();
     billing(&tenure).unwrap();
     assert!(tenure.blocking_stored_order().unwrap().edges().is_empty());
+}
+
+/// One process of a build: its own session over a store that all share.
+fn build(store: &MemoryEngine, clock: &ManualClock, service: &str, build: &str) -> Tenure {
+    let order = LockOrder::new(OrderMode::Warn).service(service).build(build);
+    let builder = Tenure::builder().order(order).clock(Arc::new(clock.clone()));
+    builder.open(Arc::new(store.clone())).unwrap()
+}
+
+fn stored_builds(tenure: &Tenure) -> Vec<String> {
+    let stored = tenure.blocking_stored_order().unwrap();
+    let name = |edge: &OrderEdge| format!("{} {} {}", edge.service, edge.build, edge.held);
+    let mut builds: Vec<String> = stored.edges().iter().map(name).collect();
+    builds.sort();
+    builds
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The inversion was repaired in build 2: a process of it must not be told of what build 1 did.
+#[test]
+fn an_edge_of_a_build_that_is_no_longer_seen_is_forgotten() {
+    let clock = ManualClock::new();
+    let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
+    reports(&build(&store, &clock, "reports", "1")).unwrap();
+    // Both builds run: what build 1 does still counts.
+    clock.advance(DAY);
+    billing(&build(&store, &clock, "reports", "2")).unwrap();
+    let watcher = build(&store, &clock, "billing", "1");
+    assert_eq!(stored_builds(&watcher), ["reports 1 ledger", "reports 2 account:*"]);
+    billing(&watcher).unwrap();
+    assert_eq!(cycles(&watcher).len(), 1);
+    // Two days after its last sign of life it is gone, but only because build 2 is still there.
+    clock.advance(DAY + DAY / 2);
+    let second = build(&store, &clock, "reports", "2");
+    assert_eq!(stored_builds(&second).len(), 3, "no newer build was seen since");
+    billing(&second).unwrap();
+    assert_eq!(stored_builds(&second), ["billing 1 account:*", "reports 2 account:*"]);
+    let fresh = build(&store, &clock, "billing", "2");
+    billing(&fresh).unwrap();
+    assert!(cycles(&fresh).is_empty(), "{:?}", cycles(&fresh));
+}
+
+/// A process that runs for months learns nothing new, and yet its build stays seen, its edges stay
+/// in the store, and it forgets what other services do no more.
+#[test]
+fn a_process_that_goes_on_keeps_its_edges_and_forgets_those_of_dead_builds() {
+    let clock = ManualClock::new();
+    let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
+    let old = build(&store, &clock, "audit", "1");
+    let nested = |tenure: &Tenure, first: &str, second: &str| {
+        let _first = tenure.mutex(first).unwrap().blocking_lock().unwrap();
+        drop(tenure.mutex(second).unwrap().blocking_lock().unwrap());
+    };
+    nested(&old, "b", "a");
+    let long = build(&store, &clock, "billing", "1");
+    billing(&long).unwrap();
+    for _ in 0..80 {
+        clock.advance(DAY / 2);
+        // More checks than lie between two looks at the clock.
+        for _ in 0..40 {
+            billing(&long).unwrap();
+        }
+        let audit = build(&store, &clock, "audit", "2");
+        nested(&audit, "c", "d");
+    }
+    assert_eq!(stored_builds(&long), ["audit 2 c", "billing 1 account:*"]);
+    // What build 1 of the other service did is no part of a cycle any more.
+    nested(&long, "a", "b");
+    assert!(cycles(&long).is_empty(), "{:?}", cycles(&long));
+}
+
+/// The store has an edge of another service from before: what this process exports is its own.
+#[test]
+fn a_process_exports_and_shares_its_own_sighting_of_an_edge_that_others_have_too() {
+    let clock = ManualClock::new();
+    let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
+    for service in ["audit", "billing"] {
+        billing(&build(&store, &clock, service, "1")).unwrap();
+        clock.advance(Duration::from_secs(10));
+    }
+    let second = build(&store, &clock, "billing", "1");
+    // The first edge that it learns makes it read those of all services.
+    let first = second.mutex("x").unwrap().blocking_lock().unwrap();
+    drop(second.mutex("y").unwrap().blocking_lock().unwrap());
+    drop(first);
+    billing(&second).unwrap();
+    let exported = second.order().unwrap().graph();
+    let services: Vec<&str> = exported.edges().iter().map(|edge| &*edge.service).collect();
+    assert_eq!(services, ["billing", "billing"]);
 }

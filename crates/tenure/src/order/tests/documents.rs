@@ -30,7 +30,7 @@ fn a_graph_survives_its_text_and_bad_lines_are_named() {
     for (bad, expected) in [
         ("", "first line"),
         ("tenure lock order 1\nx\n", "line 2"),
-        ("tenure lock order 1\na\tw\t\tb\tw\t\tbounded\t1\ts\t1\t1\n", "line 2"),
+        ("tenure lock order 1\na\tw\t\tb\tw\t\tbounded\t1\ts\tb\t1\t1\n", "line 2"),
     ] {
         let error = OrderGraph::from_text(bad).unwrap_err().to_string();
         assert!(error.contains(expected), "{bad:?}: {error}");
