@@ -273,6 +273,16 @@ impl Batch {
         self
     }
 
+    /// The one cell that the batch is about: alone, its mark alone, or both together (see
+    /// [`Name::update_mark`]). None if there are several.
+    #[must_use]
+    pub fn only_cell(&self) -> Option<Name> {
+        let cell = |part: &CellPart| part.name.marked_cell().unwrap_or_else(|| part.name.clone());
+        let (first, rest) = self.parts.split_first()?;
+        let first = cell(first);
+        rest.iter().all(|part| cell(part) == first).then_some(first)
+    }
+
     /// Checks the batch against its limits. Engines get only batches that pass.
     ///
     /// # Errors

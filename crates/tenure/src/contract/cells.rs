@@ -20,6 +20,10 @@ pub trait Cells: Send + Sync {
     /// Writes all parts of a batch, or none if a condition does not hold. One atomic step. A batch
     /// that is refused writes nothing to the store.
     ///
+    /// An engine without [`atomic_sets`](super::Promises::atomic_sets) may refuse a batch of
+    /// several cells, except a cell beside its own mark ([`Name::update_mark`]): with it an update
+    /// reserves the cell, and every plain write checks it.
+    ///
     /// A batch with an id that was written already is not written again: the reply is that of the
     /// first time. See [`WriteId`](super::WriteId) for how long that is known.
     fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict>;

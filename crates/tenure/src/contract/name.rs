@@ -31,6 +31,8 @@ pub struct Name(Arc<str>);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Namespace(Name);
 
+/// The kind of the names of marks.
+const UPDATE_MARK: &str = "update";
 /// The first character of every reserved name. No user's name has it: it is a control character.
 pub(super) const RESERVED: char = '\u{1}';
 
@@ -85,6 +87,21 @@ impl Name {
     #[allow(dead_code, reason = "for engines that a build may leave out")]
     pub(crate) fn reserved_prefix(kind: &str) -> String {
         format!("{RESERVED}{kind}:")
+    }
+
+    /// The mark with which an update reserves the cell of this name: a cell of its own.
+    ///
+    /// # Errors
+    /// `InvalidName` if the name is too long to have one.
+    pub fn update_mark(&self) -> Result<Self, Error> {
+        Self::reserved(UPDATE_MARK, self)
+    }
+
+    /// The cell that this mark reserves; `None` if it is no mark of an update.
+    #[must_use]
+    pub fn marked_cell(&self) -> Option<Self> {
+        let (kind, cell) = self.reserved_parts()?;
+        (kind == UPDATE_MARK).then(|| Self(Arc::from(cell)))
     }
 
     /// What a reserved name is for.
@@ -243,6 +260,9 @@ mod tests {
         assert_eq!(format!("{reserved:?}"), "election \"!\"");
         assert_eq!((reserved.user_part(), user.user_part()), ("!", "!"));
         assert_eq!(Name::from_store(reserved.as_str()).unwrap(), reserved);
+        let mark = user.update_mark().unwrap();
+        assert_eq!((mark.marked_cell(), reserved.marked_cell()), (Some(user.clone()), None));
+        assert_eq!(user.marked_cell(), None);
         assert_eq!(Name::from_store("!").unwrap(), user);
         assert!(Name::from_store("a\u{1}").is_err() && Name::from_store("\u{1}\n").is_err());
         let space = Name::try_from(" ").unwrap();

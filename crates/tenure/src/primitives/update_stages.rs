@@ -18,8 +18,8 @@
 //! does not write it again. If that cannot be told any more, the error has an unknown effect, and
 //! the function is not applied a second time.
 //!
-//! Engines that write one cell at a time (Redis Cluster) have no marks: there the holder of the
-//! mutex goes on to compete with updates that have had fewer conflicts.
+//! Engines that write one cell at a time (Redis Cluster) keep the mark beside its cell, so that the
+//! two are one step there too; only updates of several cells are refused.
 
 use std::future::Future;
 use std::time::Duration;
@@ -42,8 +42,6 @@ use crate::time::Tick;
 const CONFLICTS_BEFORE_QUEUE: u32 = 3;
 /// How long a mark lives: the time that a function has before others may write again.
 const MARK: Duration = Duration::from_secs(10);
-/// What names of marks and of their locks begin with.
-const KIND: &str = "update";
 
 /// One update of one or several cells.
 pub(super) struct CellsUpdate<'a> {
@@ -51,7 +49,7 @@ pub(super) struct CellsUpdate<'a> {
     core: &'a Core,
     options: &'a Options,
     names: Vec<Name>,
-    /// The marks of the cells; none where the engine cannot have them.
+    /// The marks of the cells.
     marks: Vec<Name>,
     olds: Vec<Option<Cell>>,
     bounds: UpdateBounds,
@@ -88,7 +86,7 @@ impl<'a> CellsUpdate<'a> {
             let what = format!("an update has at most {most} cells, not {}", names.len());
             return Err(Error::invalid(ErrorKind::InvalidOption, what).during(Verb::Cell));
         }
-        let marks: Result<Vec<Name>, Error> = names.iter().map(mark_of).collect();
+        let marks: Result<Vec<Name>, Error> = names.iter().map(Name::update_mark).collect();
         Ok(Self {
             session,
             core,
@@ -101,10 +99,6 @@ impl<'a> CellsUpdate<'a> {
             conflicts: 0,
             reserved_by: None,
         })
-    }
-
-    fn has_marks(&self) -> bool {
-        self.core.engine().promises().atomic_sets
     }
 
     /// Runs the update to its end.
@@ -218,13 +212,11 @@ impl<'a> CellsUpdate<'a> {
         if !batch.parts.iter().any(CellPart::writes) {
             batch.id = None;
         }
-        if self.has_marks() {
-            for mark in &self.marks {
-                batch = match marks {
-                    Some(version) => batch.remove(mark.clone(), Expect::Version(version)),
-                    None => batch.check(mark.clone(), Expect::Absent),
-                };
-            }
+        for mark in &self.marks {
+            batch = match marks {
+                Some(version) => batch.remove(mark.clone(), Expect::Version(version)),
+                None => batch.check(mark.clone(), Expect::Absent),
+            };
         }
         let written = batch.parts[..self.names.len()].iter().any(CellPart::writes);
         let conflicts = match self.core.write_new(&batch).await? {
@@ -259,20 +251,18 @@ impl<'a> CellsUpdate<'a> {
             set.timeout(left).lock().await?
         };
         let held = reservation.insert(Reservation { lock, marks: None });
-        if self.has_marks() {
-            let text = format!("{} {}", self.core.host(), self.core.pid());
-            let mut batch = Batch::new().id(WriteId::made_at(self.core.now()));
-            for mark in &self.marks {
-                let fence = held.lock.fence_of(mark.as_str())?;
-                let put = Put::new(mark.clone(), text.clone()).fenced(fence);
-                batch = batch.put(put.time_to_live(MARK));
-            }
-            let BatchVerdict::Done(version) = self.core.write_new(&batch).await? else {
-                // A later holder of the lock has reserved the cells: this one was lost.
-                return Err(self.too_late());
-            };
-            held.marks = Some(version);
+        let text = format!("{} {}", self.core.host(), self.core.pid());
+        let mut batch = Batch::new().id(WriteId::made_at(self.core.now()));
+        for mark in &self.marks {
+            let fence = held.lock.fence_of(mark.as_str())?;
+            let put = Put::new(mark.clone(), text.clone()).fenced(fence);
+            batch = batch.put(put.time_to_live(MARK));
         }
+        let BatchVerdict::Done(version) = self.core.write_new(&batch).await? else {
+            // A later holder of the lock has reserved the cells: this one was lost.
+            return Err(self.too_late());
+        };
+        held.marks = Some(version);
         self.read().await
     }
 
@@ -336,8 +326,10 @@ pub(super) async fn write_unreserved(core: &Core, batch: &Batch) -> Result<Batch
     let own = batch.parts.len();
     let written = batch.parts.iter().filter(|part| part.writes() && !part.name.is_reserved());
     let marks: Vec<(Name, &Name)> =
-        written.filter_map(|part| Some((mark_of(&part.name).ok()?, &part.name))).collect();
-    if !promises.atomic_sets || own + marks.len() > limits::CELL_PARTS || own == 0 {
+        written.filter_map(|part| Some((part.name.update_mark().ok()?, &part.name))).collect();
+    // An engine that writes one cell at a time refuses more than one by itself.
+    let several = own > 1 && !promises.atomic_sets;
+    if several || own + marks.len() > limits::CELL_PARTS || own == 0 {
         return core.write(batch).await;
     }
     let check = |batch: Batch, (mark, _): &(Name, &Name)| batch.check(mark.clone(), Expect::Absent);
@@ -357,11 +349,6 @@ pub(super) async fn write_unreserved(core: &Core, batch: &Batch) -> Result<Batch
         return Err(error.with_help(help));
     }
     Ok(verdict)
-}
-
-/// The mark of a cell, and the name of the lock that its writer holds.
-pub(super) fn mark_of(name: &Name) -> Result<Name, Error> {
-    Name::reserved(KIND, name)
 }
 
 /// The host and process that wrote a mark.

@@ -90,7 +90,7 @@ impl Cells for Core {
     fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict> {
         Box::pin(async move {
             batch.check_limits()?;
-            if batch.parts.len() > 1 && !self.engine.promises().atomic_sets {
+            if !self.engine.promises().atomic_sets && batch.only_cell().is_none() {
                 return Err(self.engine.promises().lacks("writes of several cells in one step"));
             }
             match batch.id {

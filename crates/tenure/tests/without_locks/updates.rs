@@ -93,14 +93,12 @@ fn the_sum_of_many_writers_is_exact_in_etcd() {
 }
 
 /// One writer whose function takes long, among others in other sessions that never pause.
-#[test]
-fn a_slow_writer_ends_within_four_tries() {
-    let url = Redis::shared().url();
+fn a_slow_writer_ends_within_four_tries(url: &str) {
     runtime().block_on(async {
         let (stop, applied) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let mut fast = Vec::new();
         for _ in 0..16 {
-            let (tenure, stop) = (connect(&url, "updates-slow").await, Arc::clone(&stop));
+            let (tenure, stop) = (connect(url, "updates-slow").await, Arc::clone(&stop));
             fast.push(tokio::spawn(async move {
                 let cell = tenure.cell("sum").unwrap().timeout(Duration::from_secs(300));
                 let mut done = 0;
@@ -111,7 +109,7 @@ fn a_slow_writer_ends_within_four_tries() {
                 done
             }));
         }
-        let tenure = connect(&url, "updates-slow").await;
+        let tenure = connect(url, "updates-slow").await;
         let slow = tenure.cell("sum").unwrap().timeout(Duration::from_secs(300));
         let count = Arc::clone(&applied);
         let updated = slow.update_async(move |old| {
@@ -130,6 +128,16 @@ fn a_slow_writer_ends_within_four_tries() {
         assert_eq!(value(&tenure, "sum").await, sum);
         assert!(applied.load(Ordering::SeqCst) <= 4, "{applied:?} tries");
     });
+}
+
+#[test]
+fn a_slow_writer_ends_within_four_tries_in_redis() {
+    a_slow_writer_ends_within_four_tries(&Redis::shared().url());
+}
+
+#[test]
+fn a_slow_writer_ends_within_four_tries_in_a_cluster() {
+    a_slow_writer_ends_within_four_tries(&Cluster::shared().url());
 }
 
 /// Calls and replies are lost at random; what succeeded is in the cell once, and what is said to be
@@ -169,11 +177,11 @@ fn lost_replies_never_apply_an_update_twice() {
     assert!(unknown * 1_000 < updates, "effect unknown in {unknown} of {updates}");
 }
 
-#[test]
-fn a_reserved_cell_refuses_plain_writes_and_shows_its_value_all_the_same() {
+/// While an update has reserved a cell, reads show its value and plain writes are refused.
+fn a_reserved_cell_refuses_plain_writes(url: &str) {
     runtime().block_on(async {
-        let tenure = connect("memory:reserved", "reserved").await;
-        let other = connect("memory:reserved", "reserved").await;
+        let tenure = connect(url, "reserved").await;
+        let other = connect(url, "reserved").await;
         let name: Name = "k".parse().unwrap();
         other.cells().put(&Put::new(name.clone(), "0")).await.unwrap();
         let (entered, mut entries) = tokio::sync::mpsc::unbounded_channel();
@@ -217,6 +225,38 @@ fn a_reserved_cell_refuses_plain_writes_and_shows_its_value_all_the_same() {
         assert_eq!(next.await.unwrap().unwrap().value.as_deref(), Some(&b"3+!"[..]));
         other.cells().put(&Put::new(name, "plain")).await.unwrap();
     });
+}
+
+#[test]
+fn a_reserved_cell_refuses_plain_writes_in_memory() {
+    a_reserved_cell_refuses_plain_writes("memory:reserved");
+}
+
+#[test]
+fn a_reserved_cell_refuses_plain_writes_in_an_embedded_store() {
+    let (_directory, url) = embedded();
+    a_reserved_cell_refuses_plain_writes(&url);
+}
+
+#[test]
+fn a_reserved_cell_refuses_plain_writes_in_redis() {
+    a_reserved_cell_refuses_plain_writes(&Redis::shared().url());
+}
+
+/// Its mark is in the hash slot of the cell.
+#[test]
+fn a_reserved_cell_refuses_plain_writes_in_a_cluster() {
+    a_reserved_cell_refuses_plain_writes(&Cluster::shared().url());
+}
+
+#[test]
+fn a_reserved_cell_refuses_plain_writes_in_postgres() {
+    a_reserved_cell_refuses_plain_writes(&Postgres::shared().url());
+}
+
+#[test]
+fn a_reserved_cell_refuses_plain_writes_in_etcd() {
+    a_reserved_cell_refuses_plain_writes(&Etcd::shared().url());
 }
 
 #[test]

@@ -61,7 +61,11 @@ impl RedisKeys {
     /// Returns the key of a cell.
     pub(super) fn cell(&self, name: &Name) -> String {
         if self.by_name {
-            return self.slot(name) + ":cell";
+            // The mark of an update is beside the cell that it reserves.
+            return match name.marked_cell() {
+                Some(cell) => self.slot(&cell) + ":mark",
+                None => self.slot(name) + ":cell",
+            };
         }
         format!("{}{}", self.cells, encoded(name.as_str()))
     }

@@ -26,7 +26,7 @@ pub(super) struct SlotRequest {
     pub(super) slot: u16,
     pub(super) script: &'static LuaScript,
     pub(super) top: String,
-    pub(super) key: String,
+    pub(super) keys: Vec<String>,
     pub(super) items: Vec<Vec<u8>>,
     /// Sent on the subscribed connection, where it follows the subscription.
     pub(super) after_subscribe: bool,
@@ -48,7 +48,8 @@ impl ClusterInner {
     ) -> SlotRequest {
         let (top, key) = (self.keys.top_of(name), self.keys.slot(name));
         let items = items.iter().map(|item| item.to_vec()).collect();
-        SlotRequest { slot: slot_of(&key), script, top, key, items, after_subscribe: false }
+        let (slot, keys) = (slot_of(&key), vec![key]);
+        SlotRequest { slot, script, top, keys, items, after_subscribe: false }
     }
 
     /// Sends a request now, whether or not its reply is awaited.
@@ -135,7 +136,8 @@ impl ClusterInner {
         let words = if by_text { ("EVAL", &*script.text) } else { ("EVALSHA", &*script.sha) };
         let items: Vec<&[u8]> = request.items.iter().map(Vec::as_slice).collect();
         let options = self.options.argument(false);
-        let packed = pack_script(words, &request.top, &[&request.key], &options, &items);
+        let keys: Vec<&str> = request.keys.iter().map(String::as_str).collect();
+        let packed = pack_script(words, &request.top, &keys, &options, &items);
         let connection = if request.after_subscribe {
             node.connections.subscribed()
         } else {

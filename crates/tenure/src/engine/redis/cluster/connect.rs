@@ -129,7 +129,8 @@ impl ClusterEngine {
     ) -> Result<Value, Error> {
         let (top, key) = (self.inner.keys.top.clone(), self.inner.keys.terms.clone());
         let slot = slot_of(&key);
-        let request = SlotRequest { slot, script, top, key, items, after_subscribe: false };
+        let request =
+            SlotRequest { slot, script, top, keys: vec![key], items, after_subscribe: false };
         self.inner.run(request).await.map_err(|error| to_error(error, Verb::Connect))
     }
 }

@@ -121,8 +121,9 @@ impl StoreAccess for ClusterEngine {
         Box::pin(async move {
             let script = &self.inner.options.scripts().get;
             let request = |name: &Name| {
-                let key = self.inner.keys.cell(name);
-                Ok(SlotRequest { key, ..self.inner.request(name, script, &[]) })
+                let (keys, home) = (vec![self.inner.keys.cell(name)], name.marked_cell());
+                let home = home.as_ref().unwrap_or(name);
+                Ok(SlotRequest { keys, ..self.inner.request(home, script, &[]) })
             };
             let values = self.run_each(Verb::Cell, names.iter().map(request)).await?;
             let one = |value: &Value| -> Result<Result<Option<Cell>, Error>, Error> {
@@ -134,10 +135,13 @@ impl StoreAccess for ClusterEngine {
 
     fn write_cells<'a>(&'a self, batch: &'a Batch, items: &'a [&'a [u8]]) -> Pending<'a, Value> {
         Box::pin(async move {
-            let name = &only_part(&batch.parts)?.name;
-            let key = self.inner.keys.cell(name);
-            let request = self.inner.request(name, &self.inner.options.scripts().write, items);
-            let value = self.inner.run(SlotRequest { key, ..request }).await;
+            let home = match batch.only_cell() {
+                Some(cell) => cell,
+                None => only_part(&batch.parts)?.name.clone(),
+            };
+            let keys = batch.parts.iter().map(|part| self.inner.keys.cell(&part.name)).collect();
+            let request = self.inner.request(&home, &self.inner.options.scripts().write, items);
+            let value = self.inner.run(SlotRequest { keys, ..request }).await;
             value.map_err(|error| to_error(error, Verb::Cell))
         })
     }
@@ -149,9 +153,9 @@ impl StoreAccess for ClusterEngine {
         items: &'a [&'a [u8]],
     ) -> Pending<'a, Value> {
         Box::pin(async move {
-            let key = self.inner.keys.rate(name);
+            let keys = vec![self.inner.keys.rate(name)];
             let request = self.inner.request(name, script, items);
-            let value = self.inner.run(SlotRequest { key, ..request }).await;
+            let value = self.inner.run(SlotRequest { keys, ..request }).await;
             value.map_err(|error| to_error(error, Verb::Rate))
         })
     }
