@@ -8,8 +8,9 @@
 //!
 //! Facts come in two kinds. *Holds and waits* must not have disappeared: each is named by its claim
 //! id, which is never used twice, so a fact that is found again stood all the time. *Other flows*
-//! must not have appeared: an owner that has a second wait, or whose marker slot is held, has
-//! another flow of control that may release what it holds, and counts as able to run.
+//! must not have appeared: an owner that has a second wait, in which another owner is nested that
+//! waits too, or whose marker slot is held, has another flow of control that may release what it
+//! holds, and counts as able to run.
 
 use std::sync::Arc;
 
@@ -86,8 +87,9 @@ pub struct DeadlockCase {
     pub holds: Vec<ClaimAt>,
     /// Claims that wait in the queue.
     pub waits: Vec<ClaimAt>,
-    /// The owners of these claims. None of them has a wait that is not in `waits`, and none has a
-    /// holder of its [marker](concurrency_marker).
+    /// The owners of these claims. None of them has a wait that is not in `waits`, none has a
+    /// holder of its [marker](concurrency_marker), and none that waits has a descendant that waits
+    /// too.
     pub owners: Vec<OwnerId>,
     /// What the victim is told: the members of the deadlock, what each holds and waits for. At most
     /// [`limits::DEADLOCK_WORDS`](crate::limits::DEADLOCK_WORDS) bytes, no control characters.

@@ -5,7 +5,7 @@
 //! ends, and a strongly connected component that no reason leaves (a *sink*) exists. Its facts are
 //! closed: as long as they stand, none of its members can be the first to be granted.
 
-use super::picture::{FlowId, InTheWay, Picture};
+use super::picture::{Evaluation, FlowId, InTheWay, Picture};
 use super::{Deadlock, DeadlockMember, MemberHold, MemberWait};
 use crate::contract::ClaimAt;
 
@@ -20,6 +20,8 @@ struct Reason {
     behind: Vec<(usize, usize)>,
     /// The actors of these facts.
     leads_to: Vec<FlowId>,
+    /// That it waits for a nested owner is assumed.
+    assumed: bool,
 }
 
 impl Picture<'_> {
@@ -41,51 +43,116 @@ impl Picture<'_> {
         let tickets = &self.actors[actor].tickets;
         let mut queued = None;
         for (slot, place) in tickets.iter().copied() {
-            let reason = Reason { ticket: Some((slot, place)), ..Reason::default() };
-            let facts = &self.slots[slot];
             let here = self.evaluate(slot);
-            let mut in_the_way: Vec<InTheWay> = self.in_the_way(slot, place, &here).collect();
-            // The heaviest first: as few as suffice; holds before tickets.
-            in_the_way.sort_by_key(|one| (std::cmp::Reverse(one.weight), !one.hold));
-            let wanted = u64::from(self.waiter((slot, place)).weight);
-            let capacity = u64::from(facts.view.shape.capacity());
-            let mut sum = wanted;
-            let mut enough = reason;
-            for one in in_the_way {
-                if sum > capacity {
-                    break;
-                }
-                sum += u64::from(one.weight);
-                let (list, actors) = if one.hold {
-                    (&mut enough.holds, &facts.holders)
-                } else {
-                    (&mut enough.behind, &facts.queue)
-                };
-                list.push((slot, one.at));
-                enough.leads_to.push(actors[one.at]);
+            let mut reason = Reason { ticket: Some((slot, place)), ..Reason::default() };
+            if self.add_weights(slot, place, &here, &mut reason) {
+                return reason;
             }
-            if sum > capacity && !enough.leads_to.is_empty() {
-                return enough;
-            }
-            if let Some(before) = self.obstacle(slot, place, &here) {
-                queued = Some(Reason {
-                    ticket: enough.ticket,
-                    behind: vec![(slot, before)],
-                    leads_to: vec![facts.queue[before]],
-                    holds: Vec::new(),
-                });
+            if self.add_obstacles(slot, place, &here, &mut reason) {
+                queued = Some(reason);
             }
         }
         queued.unwrap_or_else(|| {
-            let children = self.actors[actor].children.iter().copied();
-            let child = children.filter(|child| !self.actors[*child].can_run).take(1);
-            Reason { leads_to: child.collect(), ..Reason::default() }
+            let children = self.actors[actor].children.iter();
+            let stuck = children.filter(|link| !self.actors[link.child].can_run);
+            // What is known before what is assumed.
+            let link = stuck.min_by_key(|link| !link.known);
+            Reason {
+                leads_to: link.iter().map(|link| link.child).collect(),
+                assumed: link.is_some_and(|link| !link.known),
+                ..Reason::default()
+            }
         })
+    }
+
+    /// Adds the holds and reserved parts that leave too little room for a ticket, as few as needed.
+    /// Adds nothing and returns false if there is room.
+    fn add_weights(
+        &self,
+        slot: usize,
+        place: usize,
+        here: &Evaluation,
+        reason: &mut Reason,
+    ) -> bool {
+        let facts = &self.slots[slot];
+        let mut in_the_way: Vec<InTheWay> = self.in_the_way(slot, place, here).collect();
+        // The heaviest first; holds before tickets.
+        in_the_way.sort_by_key(|one| (std::cmp::Reverse(one.weight), !one.hold));
+        let capacity = u64::from(facts.view.shape.capacity());
+        let mut sum = u64::from(self.waiter((slot, place)).weight);
+        let mut enough = 0;
+        while sum <= capacity && enough < in_the_way.len() {
+            sum += u64::from(in_the_way[enough].weight);
+            enough += 1;
+        }
+        if sum <= capacity || enough == 0 {
+            return false;
+        }
+        for one in &in_the_way[..enough] {
+            let (list, actors) = if one.hold {
+                (&mut reason.holds, &facts.holders)
+            } else {
+                (&mut reason.behind, &facts.queue)
+            };
+            list.push((slot, one.at));
+            reason.leads_to.push(actors[one.at]);
+            if !one.hold {
+                self.add_place(slot, one.at, reason);
+            }
+        }
+        true
+    }
+
+    /// A ticket is ahead of the queue by a hold of its owner or an ancestor, and goes back to its
+    /// place when that ends. Adds the hold to a reason that rests on the ticket.
+    fn add_place(&self, slot: usize, at: usize, reason: &mut Reason) {
+        let facts = &self.slots[slot];
+        let ticket = &facts.view.queue[at];
+        if !ticket.ahead {
+            return;
+        }
+        let holders = facts.view.holders.iter().zip(&facts.holders).enumerate();
+        let kin = holders.filter(|(_, (view, _))| ticket.lineage.includes(view.lineage.owner()));
+        // One that stays, if there is one; else the place depends on an actor that can run.
+        let hold = kin.min_by_key(|(_, (_, actor))| self.actors[**actor].can_run);
+        if let Some((place, (_, actor))) = hold {
+            reason.holds.push((slot, place));
+            reason.leads_to.push(*actor);
+        }
+    }
+
+    /// Adds the ticket that a ticket has to wait behind, and what keeps that one out of this slot.
+    /// A set may have its own reason at another slot: then, if this slot were left, its part here
+    /// would be reserved, and there might be room beside it. Returns false if there is no such
+    /// ticket.
+    fn add_obstacles(
+        &self,
+        slot: usize,
+        place: usize,
+        here: &Evaluation,
+        reason: &mut Reason,
+    ) -> bool {
+        let actors = &self.slots[slot].queue;
+        let mut place = place;
+        let mut found = false;
+        while let Some(before) = self.obstacle(slot, place, here) {
+            found = true;
+            reason.behind.push((slot, before));
+            reason.leads_to.push(actors[before]);
+            self.add_place(slot, before, reason);
+            // The reason of an actor with one ticket is at this slot.
+            let is_set = self.actors[actors[before]].tickets.len() > 1;
+            if !is_set || self.add_weights(slot, before, here, reason) {
+                break;
+            }
+            place = before;
+        }
+        found
     }
 
     fn deadlock(&self, actors: &[FlowId], reasons: &[Option<Reason>]) -> Deadlock {
         let (mut holds, mut waits) = (Vec::new(), Vec::new());
-        let mut by_task = false;
+        let (mut by_task, mut by_nesting) = (false, false);
         let mut members: Vec<DeadlockMember> = Vec::with_capacity(actors.len());
         for at in actors {
             let Some(reason) = &reasons[*at] else { continue };
@@ -98,14 +165,15 @@ impl Picture<'_> {
                 holds.push(ClaimAt { name, claim: self.holder(*hold).claim });
             }
             by_task |= self.actors[*at].by_task;
+            by_nesting |= reason.assumed;
             members.extend(self.member(*at, reason, actors, reasons));
         }
         for facts in [&mut holds, &mut waits] {
             facts.sort_unstable();
             facts.dedup();
         }
-        let victim = Deadlock::choose_victim(&members).filter(|_| !by_task);
-        Deadlock { members, victim, by_task, holds, waits }
+        let victim = Deadlock::choose_victim(&members).filter(|_| !by_task && !by_nesting);
+        Deadlock { members, victim, by_task, by_nesting, holds, waits }
     }
 
     /// Describes a member, with those of its holds that other members wait for.

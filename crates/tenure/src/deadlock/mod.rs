@@ -16,6 +16,11 @@
 //! control may release for it. An actor without a wait whose own child process is stuck
 //! ([`Conduct::held_up`](crate::contract::Conduct::held_up)) cannot run.
 //!
+//! **Suspicions.** Two things that are likely but not known are assumed for reports only, by
+//! [`find_suspected`]: that the claims which one task made without a scope belong together, and
+//! that an owner does nothing until the owners nested in it have ended (a shell between two runs, a
+//! scope in a scope, a caller of another service). What is found only so is never refused.
+//!
 //! **Which facts decide.** Many may be stuck behind a deadlock without being part of it. So each
 //! stuck actor gets a *reason*: holders that keep it out, as few as suffice, or the ticket before
 //! it. A strongly connected component of these reasons that no reason leaves is a deadlock by
@@ -31,7 +36,7 @@ mod words;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use self::picture::Picture;
+use self::picture::{Assume, Picture};
 use crate::contract::{
     About, ClaimAt, ClaimId, Conduct, DeadlockCase, Fence, Name, OwnerId, Snapshot,
 };
@@ -47,6 +52,9 @@ pub struct Deadlock {
     /// It was found by grouping claims by task or thread, not by owner: it is reported, and no wait
     /// is refused.
     pub by_task: bool,
+    /// It was found by assuming that an owner waits for one that is nested in it, which is not
+    /// known: it is reported, and no wait is refused.
+    pub by_nesting: bool,
     holds: Vec<ClaimAt>,
     waits: Vec<ClaimAt>,
 }
@@ -58,7 +66,8 @@ pub struct DeadlockMember {
     pub owner: OwnerId,
     /// Host, process, label and place in the code, of its wait if it has one.
     pub about: About,
-    /// What it waits for; `None` if it waits for the end of its child process.
+    /// What it waits for; `None` if it waits for the end of its child process or, where the
+    /// deadlock was found [by nesting](Deadlock::by_nesting), of an owner nested in it.
     pub wait: Option<MemberWait>,
     /// What it holds that other members wait for.
     pub holds: Vec<MemberHold>,
@@ -89,27 +98,39 @@ pub struct MemberHold {
 /// Finds the deadlocks in a snapshot, by owner.
 #[must_use]
 pub fn find(snapshot: &Snapshot) -> Vec<Deadlock> {
-    Picture::new(snapshot, false).deadlocks()
+    Picture::new(snapshot, Assume::Known).deadlocks()
 }
 
-/// Finds the deadlocks in a snapshot, with claims that have no scope grouped by the task or thread
-/// that made them. Returns those that [`find`] does not return: they are for reports.
+/// Finds what looks like a deadlock in a snapshot, with claims that have no scope grouped by the
+/// task or thread that made them, and with owners that wait for those nested in them. Returns those
+/// that [`find`] does not return: they are for reports.
 #[must_use]
-pub fn find_by_task(snapshot: &Snapshot) -> Vec<Deadlock> {
-    Picture::new(snapshot, true).deadlocks().into_iter().filter(|found| found.by_task).collect()
+pub fn find_suspected(snapshot: &Snapshot) -> Vec<Deadlock> {
+    let found = Picture::new(snapshot, Assume::Likely).deadlocks();
+    found.into_iter().filter(Deadlock::is_suspected).collect()
+}
+
+/// Finds what looks like a deadlock that an owner is in or stuck behind, as [`find_suspected`].
+#[must_use]
+pub fn find_suspected_around(snapshot: &Snapshot, owner: OwnerId) -> Vec<Deadlock> {
+    let picture = Picture::new(snapshot, Assume::Likely);
+    if !picture.stuck_owners().contains(&owner) {
+        return Vec::new();
+    }
+    picture.deadlocks().into_iter().filter(Deadlock::is_suspected).collect()
 }
 
 /// Finds the deadlocks that an owner is in or stuck behind. The owner has to wait in the snapshot.
 #[must_use]
 pub fn find_around(snapshot: &Snapshot, owner: OwnerId) -> Vec<Deadlock> {
-    let picture = Picture::new(snapshot, false);
+    let picture = Picture::new(snapshot, Assume::Known);
     if picture.stuck_owners().contains(&owner) { picture.deadlocks() } else { Vec::new() }
 }
 
 /// The owners that are stuck: in a deadlock, or behind one.
 #[must_use]
 pub fn stuck_owners(snapshot: &Snapshot) -> Vec<OwnerId> {
-    Picture::new(snapshot, false).stuck_owners()
+    Picture::new(snapshot, Assume::Known).stuck_owners()
 }
 
 impl Deadlock {
@@ -125,6 +146,12 @@ impl Deadlock {
             owners: self.members.iter().map(|member| member.owner).collect(),
             words: self.words().into(),
         })
+    }
+
+    /// Whether it rests on an assumption ([`find_suspected`]): then no wait is refused.
+    #[must_use]
+    pub fn is_suspected(&self) -> bool {
+        self.by_task || self.by_nesting
     }
 
     /// Whether an owner is a member.

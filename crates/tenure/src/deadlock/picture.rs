@@ -43,8 +43,8 @@ pub(super) struct FlowFacts<'a> {
     pub(super) tickets: Vec<(usize, usize)>,
     /// Its holds: slot, and place among the holders.
     pub(super) holds: Vec<(usize, usize)>,
-    /// The stuck actors whose end this one waits for, if it has no ticket.
-    pub(super) children: Vec<FlowId>,
+    /// The waiting actors whose end this one waits for, if it has no ticket.
+    pub(super) children: Vec<ChildWait>,
     pub(super) owners: Vec<OwnerId>,
     /// It stands for a task with more than one owner.
     pub(super) by_task: bool,
@@ -73,6 +73,24 @@ pub(super) struct InTheWay {
     pub(super) weight: u32,
 }
 
+/// What is taken as given when the facts are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Assume {
+    /// Only what the store knows: verdicts rest on this.
+    Known,
+    /// Also that all claims without a scope which one task or thread made are of one actor, and
+    /// that an owner does nothing until those nested in it have ended. For reports.
+    Likely,
+}
+
+/// A waiting actor for whose end an ancestor waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChildWait {
+    pub(super) child: FlowId,
+    /// The ancestor runs it as its own child process; otherwise it is assumed.
+    pub(super) known: bool,
+}
+
 /// What identifies an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum FlowKey {
@@ -81,15 +99,14 @@ enum FlowKey {
 }
 
 impl<'a> Picture<'a> {
-    /// Reads the facts of a snapshot and reduces them. `by_task` makes one actor of all claims
-    /// without a scope that one task or thread made.
-    pub(super) fn new(snapshot: &'a Snapshot, by_task: bool) -> Self {
+    /// Reads the facts of a snapshot and reduces them.
+    pub(super) fn new(snapshot: &'a Snapshot, assume: Assume) -> Self {
         let mut picture = Self { slots: Vec::new(), actors: Vec::new() };
         let mut known: HashMap<FlowKey, FlowId> = HashMap::new();
         for view in snapshot.slots.iter().filter(|slot| !is_marker(slot)) {
-            picture.add_slot(view, by_task, &mut known);
+            picture.add_slot(view, assume, &mut known);
         }
-        picture.link_children(&known);
+        picture.link_children(assume, &known);
         let marked: HashSet<&str> = snapshot
             .slots
             .iter()
@@ -104,14 +121,14 @@ impl<'a> Picture<'a> {
     fn add_slot(
         &mut self,
         view: &'a SlotView,
-        by_task: bool,
+        assume: Assume,
         known: &mut HashMap<FlowKey, FlowId>,
     ) {
         let slot = self.slots.len();
         let mut facts =
             SlotFacts { view, holders: Vec::new(), queue: Vec::new(), heaviest: HashMap::new() };
         for (at, holder) in view.holders.iter().enumerate() {
-            let key = key_of(holder.session, &holder.lineage, &holder.about, by_task);
+            let key = key_of(holder.session, &holder.lineage, &holder.about, assume);
             let actor = self.actor(key, known);
             self.actors[actor].holds.push((slot, at));
             self.introduce(actor, holder.lineage.owner(), &holder.about, false);
@@ -120,7 +137,7 @@ impl<'a> Picture<'a> {
             *heaviest = (*heaviest).max(holder.weight);
         }
         for (at, waiter) in view.queue.iter().enumerate() {
-            let key = key_of(waiter.session, &waiter.lineage, &waiter.about, by_task);
+            let key = key_of(waiter.session, &waiter.lineage, &waiter.about, assume);
             let actor = self.actor(key, known);
             self.actors[actor].tickets.push((slot, at));
             self.introduce(actor, waiter.lineage.owner(), &waiter.about, true);
@@ -155,21 +172,22 @@ impl<'a> Picture<'a> {
     }
 
     /// Links each waiting actor to the ancestors that do nothing until it has ended.
-    fn link_children(&mut self, known: &HashMap<FlowKey, FlowId>) {
+    fn link_children(&mut self, assume: Assume, known: &HashMap<FlowKey, FlowId>) {
         let mut links = Vec::new();
         for slot in &self.slots {
             for (waiter, actor) in slot.view.queue.iter().zip(&slot.queue) {
                 let held_up = usize::from(waiter.about.conduct.held_up);
-                for ancestor in waiter.lineage.ancestors().iter().take(held_up) {
-                    if let Some(parent) = known.get(&FlowKey::Owner(*ancestor)) {
-                        links.push((*parent, *actor));
-                    }
+                for (at, ancestor) in waiter.lineage.ancestors().iter().enumerate() {
+                    let link = ChildWait { child: *actor, known: at < held_up };
+                    let counts = link.known || assume == Assume::Likely;
+                    let parent = known.get(&FlowKey::Owner(*ancestor));
+                    links.extend(parent.filter(|_| counts).map(|parent| (*parent, link)));
                 }
             }
         }
-        for (parent, child) in links {
-            if parent != child && !self.actors[parent].children.contains(&child) {
-                self.actors[parent].children.push(child);
+        for (parent, link) in links {
+            if parent != link.child && !self.actors[parent].children.contains(&link) {
+                self.actors[parent].children.push(link);
             }
         }
     }
@@ -231,7 +249,7 @@ impl<'a> Picture<'a> {
         let is_free = |actor: &FlowFacts<'_>| {
             !actor.can_run
                 && actor.tickets.is_empty()
-                && actor.children.iter().all(|child| self.actors[*child].can_run)
+                && actor.children.iter().all(|link| self.actors[link.child].can_run)
         };
         let all = self.actors.iter().enumerate();
         let freed: Vec<FlowId> = all.filter(|(_, one)| is_free(one)).map(|(at, _)| at).collect();
@@ -375,10 +393,10 @@ fn key_of(
     session: Option<SessionId>,
     lineage: &Lineage,
     about: &crate::contract::About,
-    by_task: bool,
+    assume: Assume,
 ) -> FlowKey {
-    match (by_task, session, about.conduct.flow) {
-        (true, Some(session), flow) if flow != 0 => FlowKey::Task(session, flow),
+    match (assume, session, about.conduct.flow) {
+        (Assume::Likely, Some(session), flow) if flow != 0 => FlowKey::Task(session, flow),
         _ => FlowKey::Owner(lineage.owner()),
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::contract::{
-    Claim, Label, Lineage, Page, Part, Parts, Patience, Query, Release, Verdict, VictimVerdict,
-    concurrency_marker,
+    Claim, Label, Lineage, Page, Part, Parts, Patience, Query, Release, Shape, Verdict,
+    VictimVerdict, concurrency_marker,
 };
 use crate::ledger::seam::{Line, Shelf};
 use crate::ledger::{Ledger, Now};
@@ -93,6 +93,50 @@ impl RandomStore {
     fn release(&mut self, claim: &Claim) {
         let release = Release { claim: claim.to_ref(), uncertain: false };
         self.ledger.release(&[release], NOW);
+    }
+
+    /// Whether the facts of a case are enough: in a ledger that has nothing else, all its waits are
+    /// still waits. So it is a deadlock whatever all other claims do.
+    fn is_closed(&self, case: &DeadlockCase) -> bool {
+        let mut alone = Self::new();
+        let mut parts: BTreeMap<(bool, ClaimId), Vec<Part>> = BTreeMap::new();
+        for (facts, waits) in [(&case.holds, false), (&case.waits, true)] {
+            for fact in facts {
+                let all = self.claims[&fact.claim].parts.as_slice().iter();
+                let here = all.filter(|part| *part.name() == fact.name).cloned();
+                parts.entry((waits, fact.claim)).or_default().extend(here);
+            }
+        }
+        // Holds come first; then, while strangers keep all slots closed, the waits in the order in
+        // which they were made; then the strangers leave, and the ledger grants what it can.
+        let (holds, waits): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|((waits, _), _)| !waits);
+        let try_now = How { patience: Some(Patience::Try), conduct: Conduct::default() };
+        for ((_, id), parts) in holds {
+            assert!(alone.claim(&self.claims[&id].lineage, parts, try_now), "{id}");
+        }
+        let stranger = Lineage::root(owner_id(1_000));
+        let shapes: BTreeMap<&Name, Shape> = waits
+            .iter()
+            .flat_map(|(_, parts)| parts.iter().map(|part| (part.name(), part.shape())))
+            .collect();
+        for (name, shape) in shapes {
+            let whole = match shape {
+                Shape::Semaphore(permits) => Part::permits(name.clone(), permits, permits).unwrap(),
+                _ => Part::write(name.clone()),
+            };
+            alone.claim(&stranger, vec![whole], How::default());
+        }
+        let expected = waits.len();
+        for ((_, id), parts) in waits {
+            alone.claim(&self.claims[&id].lineage, parts, How::default());
+        }
+        let strangers = alone.claims.values().filter(|claim| claim.lineage == stranger);
+        for claim in strangers.cloned().collect::<Vec<_>>() {
+            alone.release(&claim);
+            alone.claims.remove(&claim.id);
+        }
+        alone.waiting().values().map(|(_, claims)| claims.len()).sum::<usize>() == expected
     }
 
     /// The owners that no schedule can free: the oracle.
@@ -275,6 +319,7 @@ fn compare(seed: u64) -> (u32, u32) {
     let mut broken = 0;
     for deadlock in &deadlocks {
         let Some(case) = deadlock.case() else { continue };
+        assert!(store.is_closed(&case), "seed {seed}: {case:#?} in {snapshot:#?}");
         assert_eq!(store.ledger.refuse_victim(&case, NOW), VictimVerdict::Refused, "{seed}");
         assert_eq!(store.ledger.refuse_victim(&case, NOW), VictimVerdict::Changed, "{seed}");
         broken += 1;
@@ -378,7 +423,7 @@ fn claims_without_a_scope_are_grouped_by_task_for_reports_only() {
         slot.queue.iter_mut().for_each(|one| one.session = Some(session));
     }
     assert_eq!(find(&snapshot), []);
-    let found = find_by_task(&snapshot);
+    let found = find_suspected(&snapshot);
     assert_eq!(found.len(), 1);
     assert!(found[0].by_task && found[0].case().is_none());
 }
@@ -397,13 +442,20 @@ fn a_parent_waits_for_its_own_child_process_and_no_other() {
         store.claim(&two, vec![Part::write(name("b"))], plain);
         store.claim(&child(3, 1), vec![Part::write(name("b"))], nested);
         store.claim(&child(4, 2), vec![Part::write(name("a"))], nested);
-        find(&store.reach(owner_id(3)))
+        let seen = store.reach(owner_id(3));
+        (find(&seen), find_suspected_around(&seen, owner_id(3)))
     };
-    let found = run(1);
-    assert_eq!(found.len(), 1);
+    let (found, suspected) = run(1);
+    assert_eq!((found.len(), suspected.len()), (1, 0));
     assert_eq!(found[0].members.len(), 4);
     assert!(found[0].words().contains("waits for its child process"), "{}", found[0].words());
-    assert_eq!(run(0), []);
+    let (found, suspected) = run(0);
+    assert_eq!(found, []);
+    let [deadlock] = &suspected[..] else { panic!("{suspected:?}") };
+    assert_eq!((deadlock.members.len(), deadlock.by_nesting), (4, true));
+    assert!(deadlock.case().is_none() && !deadlock.by_task);
+    assert!(deadlock.words().contains("has an owner nested in it that waits"));
+    assert!(deadlock.advice().unwrap().contains("outer owner"));
 }
 
 #[test]

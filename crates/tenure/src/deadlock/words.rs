@@ -30,6 +30,27 @@ impl Deadlock {
         text
     }
 
+    /// Why no wait is refused, and what to do so that one is. `None` if one is.
+    #[must_use]
+    pub fn advice(&self) -> Option<&'static str> {
+        match (self.by_task, self.by_nesting) {
+            (true, _) => Some(
+                "run each flow in a scope, so that the deadlock can be broken, or take the locks \
+                 at once as a set",
+            ),
+            (false, true) => Some(
+                "the outer owner may be doing something else meanwhile, so no wait is refused: \
+                 take all locks in one scope, let `tenure run` run the inner `tenure run` itself \
+                 (without a shell, or with exec), or take the locks at once as a set",
+            ),
+            (false, false) if self.victim.is_none() => Some(
+                "none of these waits may be refused (their sessions observe, or look for no \
+                 deadlocks): take the locks at once as a set, or in one order",
+            ),
+            (false, false) => None,
+        }
+    }
+
     /// One member: who it is, what it holds that others wait for, what it waits for.
     fn sentence(&self, at: usize, member: &DeadlockMember) -> String {
         let mut text = member.about.to_string();
@@ -42,6 +63,10 @@ impl Deadlock {
             Some(wait) => {
                 let waited = short(wait.waited_for);
                 let _ = write!(text, "{and} waits for \"{}\" for {waited}", wait.name.shown());
+            }
+            // Whether it does nothing meanwhile is not known: say only what is.
+            None if self.by_nesting => {
+                let _ = write!(text, "{and} has an owner nested in it that waits");
             }
             None => {
                 let _ = write!(text, "{and} waits for its child process");

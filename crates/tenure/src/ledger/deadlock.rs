@@ -2,11 +2,14 @@
 //! ends
 //! one waiting claim if all of them stand. Does not know how a deadlock is found.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::shelf::Tomb;
 use super::{Holders, Ledger, Line, Now, Shelf};
-use crate::contract::{ClaimAt, DeadlockCase, Loss, Signal, VictimVerdict, concurrency_marker};
+use crate::contract::{
+    ClaimAt, DeadlockCase, Loss, OwnerId, Signal, VictimVerdict, concurrency_marker,
+};
 use crate::seeded::{self, Bug};
 
 #[allow(private_bounds, reason = "see `Ledger`")]
@@ -51,8 +54,8 @@ impl<S: Shelf> Ledger<S> {
         stand && case.waits.iter().all(&mut waits)
     }
 
-    /// Whether no owner of the case has another flow of control: none has a marker, and none waits
-    /// with a claim that the case does not name.
+    /// Whether no owner of the case has another flow of control: none has a marker, none waits with
+    /// a claim that the case does not name, and nested in none that waits is another that does.
     fn owners_are_stuck(&mut self, case: &DeadlockCase, now: Now) -> bool {
         for owner in &case.owners {
             let marker = self.shelf.peek(&concurrency_marker(*owner));
@@ -60,13 +63,19 @@ impl<S: Shelf> Ledger<S> {
                 return false;
             }
         }
+        let mut waiting: HashSet<OwnerId> = HashSet::new();
+        for fact in &case.waits {
+            let slot = self.shelf.peek(&fact.name);
+            let ticket = slot.and_then(|slot| slot.line.get(fact.claim));
+            waiting.extend(ticket.map(|ticket| ticket.claim.lineage.owner()));
+        }
         for name in self.shelf.queued_names() {
             let Some(slot) = self.shelf.peek(&name) else { continue };
             for owner in &case.owners {
-                let mut own = slot.line.kin_of(*owner);
-                let unnamed = own.any(|ticket| {
+                let mut kin = slot.line.kin_of(*owner);
+                let unnamed = kin.any(|ticket| {
                     let id = ticket.claim.id;
-                    ticket.claim.lineage.owner() == *owner
+                    (ticket.claim.lineage.owner() == *owner || waiting.contains(owner))
                         && now.tick < ticket.expires
                         && !case.waits.iter().any(|fact| fact.claim == id)
                 });

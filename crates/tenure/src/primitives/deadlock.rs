@@ -12,8 +12,10 @@ use crate::session::{block_on, sleep_until};
 impl Tenure {
     /// Finds the deadlocks of the namespace: owners of any process that hold locks and wait for
     /// each
-    /// other for ever. Refuses nothing. Also finds those among locks that one task took without a
-    /// scope ([`Deadlock::by_task`](crate::deadlock::Deadlock::by_task)), which are never broken.
+    /// other for ever. Refuses nothing. Also finds what looks like one and is never broken: among
+    /// locks that one task took without a scope
+    /// ([`Deadlock::by_task`](crate::deadlock::Deadlock::by_task)), and through owners that are
+    /// nested in others ([`Deadlock::by_nesting`](crate::deadlock::Deadlock::by_nesting)).
     ///
     /// # Errors
     /// `Unavailable` if the store cannot be reached, `Closed` after [`close`](Self::close).

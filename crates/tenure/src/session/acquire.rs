@@ -156,7 +156,7 @@ pub(super) struct Attempt<'a> {
     /// The owner is a scope or was given.
     pub(super) scoped: bool,
     /// The deadlock that the last look found, in words.
-    pub(super) suspected: Option<Arc<str>>,
+    pub(super) suspected: Option<super::deadlock::Suspicion>,
 }
 
 impl<'a> Attempt<'a> {

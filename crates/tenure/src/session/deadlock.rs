@@ -135,8 +135,8 @@ impl Attempt<'_> {
                     Waited::Done(LookOutcome::Refused(words)) => {
                         return WaitOutcome::Ended(EndReason::Revoked(Loss::Deadlock { words }));
                     }
-                    Waited::Done(LookOutcome::Found(words)) => {
-                        self.report(&words);
+                    Waited::Done(LookOutcome::Found(suspicion)) => {
+                        self.report(suspicion);
                         pause = 1;
                     }
                     Waited::Done(LookOutcome::Nothing) => self.suspected = None,
@@ -162,12 +162,29 @@ impl Attempt<'_> {
     }
 
     /// Reports a deadlock that was found, once for the same words but for the times in them.
-    fn report(&mut self, words: &Arc<str>) {
+    fn report(&mut self, suspicion: Suspicion) {
         if self.suspected.is_none() {
-            tracing::warn!(name = %self.claim.parts.first_name(), deadlock = %words, "deadlock");
+            let (name, words) = (self.claim.parts.first_name(), &suspicion.words);
+            tracing::warn!(%name, deadlock = %words, advice = suspicion.advice, "deadlock");
             self.core.emit(&self.claim, || Event::Deadlock { words: Arc::clone(words) });
         }
-        self.suspected = Some(Arc::clone(words));
+        self.suspected = Some(suspicion);
+    }
+}
+
+/// A deadlock that was found and not broken, for the error of a wait that times out.
+#[derive(Clone, Debug)]
+pub(super) struct Suspicion {
+    pub(super) words: Arc<str>,
+    /// What to do about it.
+    pub(super) advice: &'static str,
+}
+
+impl Suspicion {
+    fn new(found: &Deadlock) -> Self {
+        // One of the waits may be refused, but the step failed, or it is too large for one.
+        let advice = "it could not be broken: take the locks at once as a set, or in one order";
+        Self { words: found.words().into(), advice: found.advice().unwrap_or(advice) }
     }
 }
 
@@ -176,7 +193,7 @@ enum LookOutcome {
     /// The claim is not stuck.
     Nothing,
     /// The claim is in a deadlock, or stuck behind one, and was not refused.
-    Found(Arc<str>),
+    Found(Suspicion),
     /// The claim itself was refused.
     Refused(Arc<str>),
 }
@@ -298,11 +315,12 @@ impl Core {
     /// Looks for a deadlock that the claim is stuck in or behind, and breaks it if that is wanted
     /// and possible.
     async fn look(self: &Arc<Self>, claim: &Claim, scoped: bool) -> LookOutcome {
+        let mut standing = LookOutcome::Nothing;
         for _ in 0..VERDICTS {
             let found = if scoped {
                 self.find_deadlock(claim.lineage.owner()).await
             } else {
-                self.find_by_task(claim).await
+                self.find_suspected(claim).await
             };
             let found = match found {
                 Ok(Some(found)) => found,
@@ -312,47 +330,51 @@ impl Core {
                     return LookOutcome::Nothing;
                 }
             };
-            let words: Arc<str> = found.words().into();
             let breaks = self.settings.deadlocks.mode == DeadlockMode::Break;
             let verdicts = self.engine.deadlocks().filter(|_| breaks);
             let case = found.case().filter(DeadlockCase::fits);
             let (Some(verdicts), Some(case)) = (verdicts, case) else {
-                return LookOutcome::Found(words);
+                return LookOutcome::Found(Suspicion::new(&found));
             };
             let verdict = self.limited(Verb::RefuseVictim, || verdicts.refuse_victim(&case)).await;
             match verdict {
                 Ok(VictimVerdict::Refused) if case.victim.claim == claim.id => {
-                    return LookOutcome::Refused(words);
+                    return LookOutcome::Refused(case.words);
                 }
                 Ok(VictimVerdict::Refused) => {
-                    tracing::info!(deadlock = %words, "deadlock broken");
+                    tracing::info!(deadlock = %case.words, "deadlock broken");
                     return LookOutcome::Nothing;
                 }
-                Ok(VictimVerdict::Changed) => {}
+                // Found again each time and never broken: it stands, and is reported.
+                Ok(VictimVerdict::Changed) => standing = LookOutcome::Found(Suspicion::new(&found)),
                 Err(error) => {
                     tracing::debug!(%error, "cannot break a deadlock");
-                    return LookOutcome::Found(words);
+                    return LookOutcome::Found(Suspicion::new(&found));
                 }
             }
         }
-        LookOutcome::Nothing
+        standing
     }
 
-    /// Returns the first deadlock that an owner is stuck in or behind.
+    /// Returns the first deadlock that an owner is stuck in or behind, else the first that it seems
+    /// to be.
     async fn find_deadlock(&self, owner: OwnerId) -> Result<Option<Deadlock>, Error> {
         let query = Query::Reach(owner);
         let seen = self.limited(Verb::Inspect, || self.engine.inspect(&query)).await?;
-        Ok(deadlock::find_around(&seen, owner).into_iter().next())
+        if let Some(found) = deadlock::find_around(&seen, owner).into_iter().next() {
+            return Ok(Some(found));
+        }
+        Ok(deadlock::find_suspected_around(&seen, owner).into_iter().next())
     }
 
     /// Returns a deadlock among claims without a scope that this claim waits in.
-    async fn find_by_task(&self, claim: &Claim) -> Result<Option<Deadlock>, Error> {
+    async fn find_suspected(&self, claim: &Claim) -> Result<Option<Deadlock>, Error> {
         let seen = self.contended().await?;
         let mine = |found: &Deadlock| {
             let wait = |wait: &deadlock::MemberWait| wait.claim == claim.id;
             found.members.iter().any(|member| member.wait.as_ref().is_some_and(wait))
         };
-        Ok(deadlock::find_by_task(&seen).into_iter().find(mine))
+        Ok(deadlock::find_suspected(&seen).into_iter().find(mine))
     }
 
     /// Reads all slots that have a queue.
@@ -385,9 +407,9 @@ impl Core {
             let again = deadlock::find_around(&seen, owner.owner).into_iter();
             confirmed.extend(again.filter(|one| one.same_waits(&found)));
         }
-        let suspected = deadlock::find_by_task(&seen);
+        let suspected = deadlock::find_suspected(&seen);
         if !suspected.is_empty() {
-            let again = deadlock::find_by_task(&self.contended().await?);
+            let again = deadlock::find_suspected(&self.contended().await?);
             let stands = |one: &Deadlock| suspected.iter().any(|found| found.same_waits(one));
             confirmed.extend(again.into_iter().filter(stands));
         }
@@ -425,6 +447,7 @@ impl Share {
         if self.marker().is_none() && claim.about.conduct.flow == 0 {
             let core = Arc::clone(self.core());
             let marker = core.hold_marker(&claim).await?;
+            core.lock().update(claim.id, |entry| entry.extras_mut().detached = true);
             self.set_marker(marker);
         }
         Ok(())

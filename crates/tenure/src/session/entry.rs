@@ -76,6 +76,8 @@ pub(super) struct Extras {
     pub(super) trouble: Option<String>,
     /// An end that was pushed before the reply to the claim came.
     pub(super) early_end: Option<EarlyEnd>,
+    /// A guard of it has left the flow of its owner, and said so.
+    pub(super) detached: bool,
 }
 
 /// An end that was pushed before the reply to the claim came.

@@ -1,6 +1,7 @@
 //! Builds the errors for refused and timed-out claims.
 
 use super::Wait;
+use super::deadlock::Suspicion;
 use crate::contract::{Claim, Error, ErrorKind, HolderView, Loss, Name, Refusal, Shape, Verb};
 use crate::limits;
 
@@ -66,7 +67,7 @@ pub(super) struct WaitTimeout<'a> {
     /// Why the last renewal failed, if it did.
     pub(super) trouble: Option<Box<str>>,
     /// The deadlock that the last look found, in words.
-    pub(super) deadlock: Option<std::sync::Arc<str>>,
+    pub(super) deadlock: Option<Suspicion>,
 }
 
 /// The error for a wait that timed out.
@@ -82,9 +83,7 @@ pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
             )
         }
         None if timeout.deadlock.is_some() => {
-            "run each flow in a scope, so that the deadlock can be broken, or take the locks at \
-             once as a set"
-                .to_owned()
+            timeout.deadlock.as_ref().map_or("", |found| found.advice).to_owned()
         }
         None if timeout.in_set => {
             "wait longer, or find out why the holder takes so long; no other name of the set is \
@@ -102,7 +101,7 @@ pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
     if let Some(trouble) = timeout.trouble {
         limit = format!("{limit}, and the store does not answer: {trouble}");
     }
-    if let Some(words) = timeout.deadlock {
+    if let Some(Suspicion { words, .. }) = timeout.deadlock {
         limit = format!("{limit}: a deadlock: {words}");
     }
     Error::new(ErrorKind::TimedOut, limit)

@@ -44,8 +44,11 @@ impl Core {
         let entry = table.remove(id)?;
         // Counted as in flight from here on: the keeper must not end in between.
         table.begin_release(entry.claim.lease, now);
-        // Another flow of an owner that waits: see `deadlock.rs`.
-        let waiting = table.released_by(entry.claim.lineage.owner());
+        // Another flow of an owner that waits: see `deadlock.rs`. Of a guard that said that it left
+        // this was known, and it is over.
+        let detached = entry.extras().is_some_and(|extras| extras.detached);
+        let owner = entry.claim.lineage.owner();
+        let waiting = if detached { Vec::new() } else { table.released_by(owner) };
         drop(table);
         waiting.into_iter().for_each(Waker::wake);
         self.emit(hold.claim(), || Event::Released);

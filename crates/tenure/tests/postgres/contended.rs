@@ -50,7 +50,7 @@ fn claim(id: u32, name: &str, lease: u64) -> String {
     let (id, owner, all) = (uuid(id), uuid(id + 100_000), tenure::limits::FULL_WEIGHT);
     format!(
         "SELECT kind FROM tenure.claim_one(1, false, '{id}', '{name}', -1, {all}, {lease}, 0, \
-         true, NULL, NULL, ARRAY['{owner}'::uuid], 'h', 1, NULL, NULL)"
+         true, NULL, NULL, ARRAY['{owner}'::uuid], 'h', 1, NULL, NULL, 0)"
     )
 }
 

@@ -18,7 +18,7 @@ fn claim_one(id: u32, name: &str, lease: u64, waits: bool) -> String {
     let (id, owner) = (uuid(id), uuid(id + 1_000));
     format!(
         "SELECT kind FROM tenure.claim_one(1, false, '{id}', '{name}', -1, {ALL}, {lease}, 0, \
-         {waits}, NULL, NULL, ARRAY['{owner}'::uuid], 'h', 1, NULL, NULL)"
+         {waits}, NULL, NULL, ARRAY['{owner}'::uuid], 'h', 1, NULL, NULL, 0)"
     )
 }
 
@@ -29,7 +29,7 @@ fn claim_both(id: u32) -> String {
         "SELECT kind FROM tenure.claim(1, false, ARRAY['{id}'::uuid], ARRAY[2], ARRAY['a', 'b'], \
          ARRAY[-1, -1], ARRAY[{ALL}, {ALL}], ARRAY[{LONG}], ARRAY[0], ARRAY[true], \
          ARRAY[NULL]::uuid[], ARRAY[NULL]::uuid[], ARRAY['{{{owner}}}'], ARRAY['h'], ARRAY[1], \
-         ARRAY[NULL]::text[], ARRAY[NULL]::text[])"
+         ARRAY[NULL]::text[], ARRAY[NULL]::text[], ARRAY[0])"
     )
 }
 

@@ -85,8 +85,8 @@ fn tell(deadlock: &Deadlock, form: OutputArg, out: &mut impl Write) -> Result<()
         return Ok(());
     }
     writeln!(out, "deadlock of {}: {}", deadlock.members.len(), deadlock.words())?;
-    if deadlock.by_task {
-        writeln!(out, "  found by task, never broken: run each flow in a scope")?;
+    if let Some(advice) = deadlock.advice() {
+        writeln!(out, "  not broken: {advice}")?;
     }
     Ok(())
 }
@@ -98,6 +98,7 @@ pub(super) struct DeadlockRow {
     /// The member that is refused to break it, by its place in `members`.
     victim: Option<usize>,
     by_task: bool,
+    by_nesting: bool,
     words: String,
 }
 
@@ -123,6 +124,7 @@ impl DeadlockRow {
             members: deadlock.members.iter().map(member).collect(),
             victim: deadlock.victim,
             by_task: deadlock.by_task,
+            by_nesting: deadlock.by_nesting,
             words: deadlock.words(),
         }
     }

@@ -111,14 +111,14 @@ impl Picture {
         id
     }
 
-    /// Links an outer run with the inner one whose end it waits for.
+    /// Links an owner with the one nested in it that waits: whose end it waits for, or may.
     fn link_parent(&mut self, waiter: &WaiterView, owners: &BTreeMap<OwnerId, String>) {
         let parent = waiter.lineage.ancestors().first();
-        let parent = parent.filter(|_| waiter.about.conduct.held_up > 0);
         let child = owners.get(&waiter.lineage.owner());
         if let (Some(parent), Some(child)) = (parent.and_then(|one| owners.get(one)), child) {
-            let label = "waits for its child process".to_owned();
-            self.edge(parent.clone(), child.clone(), "runs", label);
+            let known = waiter.about.conduct.held_up > 0;
+            let label = if known { "waits for its child process" } else { "runs" };
+            self.edge(parent.clone(), child.clone(), "runs", label.to_owned());
         }
     }
 

@@ -18,6 +18,7 @@ list! { Deadlocks:
     a_verdict_falls_if_a_wait_was_withdrawn cites [11] needs [Deadlocks];
     a_verdict_falls_if_a_hold_or_a_wait_has_expired cites [2, 11] needs [Deadlocks];
     a_verdict_falls_if_a_second_wait_appears cites [11] needs [Deadlocks];
+    a_verdict_falls_if_a_nested_owner_begins_to_wait cites [11] needs [Deadlocks];
     a_verdict_falls_if_a_marker_appears_and_stands_again_without_it cites [11] needs [Deadlocks];
     a_claim_that_was_granted_meanwhile_is_not_refused cites [11] needs [Deadlocks];
     a_copy_of_a_victim_that_arrives_late_is_refused cites [6, 11] needs [Deadlocks];
@@ -171,6 +172,20 @@ fn a_verdict_falls_if_a_second_wait_appears(world: &World) {
     assert_eq!(deadlock::find_around(&world.inspect(Query::Reach(owner)), owner), []);
     raw.waits(world, &waits[1]);
     raw.withdraw(world, &second);
+    assert_eq!(verdict(world, raw, &case), VictimVerdict::Refused);
+}
+
+fn a_verdict_falls_if_a_nested_owner_begins_to_wait(world: &World) {
+    let crossed = crossed(world);
+    let Crossed { raw, waits, .. } = &crossed;
+    let case = crossed.case(world);
+    raw.granted(world, Ask::mutex(world, "c"));
+    let child = child_of(&waits[0].lineage);
+    let (nested, _) = raw.queued(world, Ask::mutex(world, "c").of(&child));
+    assert_eq!(verdict(world, raw, &case), VictimVerdict::Changed);
+    let owner = waits[0].lineage.owner();
+    assert_eq!(deadlock::find_around(&world.inspect(Query::Reach(owner)), owner), []);
+    raw.withdraw(world, &nested);
     assert_eq!(verdict(world, raw, &case), VictimVerdict::Refused);
 }
 

@@ -252,23 +252,16 @@ fn waiter(texts: Texts<'_>) -> Option<WaiterView> {
     })
 }
 
-/// Parses host, process id, place and label.
+/// Parses host, process id, place, label and conduct.
 fn about(texts: Texts<'_>) -> Option<About> {
     let text = |at: usize| texts.get(at).and_then(Option::as_deref);
-    let (pid, conduct) = split_pid(text(1)?.parse().ok()?)?;
     Some(About {
         host: Arc::from(text(0)?),
-        pid,
+        pid: text(1)?.parse().ok()?,
         place: text(2).map(|place| Place::Told(place.into())),
         label: text(3).and_then(|label| Label::try_from(label).ok()),
-        conduct,
+        conduct: Conduct::from_code(text(4)?.parse().ok()?),
     })
-}
-
-/// Splits the column `pid` (see tables.sql) into the process id and the conduct.
-fn split_pid(column: u64) -> Option<(u32, Conduct)> {
-    let conduct = Conduct::from_code(u32::try_from(column >> 32).ok()?);
-    Some((u32::try_from(column & 0xffff_ffff).ok()?, conduct))
 }
 
 fn id(text: &str) -> Option<u128> {

@@ -12,7 +12,7 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::replies::COLUMNS;
-use crate::contract::{About, Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
+use crate::contract::{Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
 
 /// The parameters of a call, in the order of the function's declaration.
 pub(super) type Parameters = Vec<Box<dyn ToSql + Send + Sync>>;
@@ -34,6 +34,7 @@ const CLAIM_ONE: &[Type] = &[
     Type::INT8,
     Type::TEXT,
     Type::TEXT,
+    Type::INT4,
 ];
 const CLAIM: &[Type] = &[
     Type::INT4,
@@ -53,6 +54,7 @@ const CLAIM: &[Type] = &[
     Type::INT8_ARRAY,
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
+    Type::INT4_ARRAY,
 ];
 const WRITE: &[Type] = &[
     Type::INT4,
@@ -270,15 +272,16 @@ pub(super) fn claim_of_one(claim: &Claim, part: &Part, ns: i32, is_async: bool) 
         Box::new(claim.session.map(|id| uuid(id.as_u128()))),
         Box::new(lineage(claim)),
         Box::new(claim.about.host.to_string()),
-        Box::new(pid_column(&claim.about)),
+        Box::new(i64::from(claim.about.pid)),
         Box::new(claim.about.place.as_ref().map(ToString::to_string)),
         Box::new(claim.about.label.as_ref().map(ToString::to_string)),
+        Box::new(conduct(claim)),
     ]
 }
 
-/// The column `pid` of a claim, see tables.sql.
-fn pid_column(about: &About) -> i64 {
-    i64::from(about.conduct.to_code()) << 32 | i64::from(about.pid)
+/// The number of a claim's conduct, which is below 2^31.
+fn conduct(claim: &Claim) -> i32 {
+    i32::try_from(claim.about.conduct.to_code()).unwrap_or_default()
 }
 
 /// The parameters of `claim`, for one claim on several names.
@@ -299,9 +302,10 @@ pub(super) fn claim_of_set(claim: &Claim, parts: &[Part], ns: i32, is_async: boo
         Box::new(vec![claim.session.map(|id| uuid(id.as_u128()))]),
         Box::new(vec![format!("{{{}}}", owners.join(","))]),
         Box::new(vec![claim.about.host.to_string()]),
-        Box::new(vec![pid_column(&claim.about)]),
+        Box::new(vec![i64::from(claim.about.pid)]),
         Box::new(vec![claim.about.place.as_ref().map(ToString::to_string)]),
         Box::new(vec![claim.about.label.as_ref().map(ToString::to_string)]),
+        Box::new(vec![conduct(claim)]),
     ]
 }
 

@@ -130,12 +130,12 @@ BEGIN
   END LOOP;
 END $$;
 
--- Describes a holder or a waiter, for replies: 12 texts.
+-- Describes a holder or a waiter, for replies: 13 texts.
 CREATE FUNCTION @S.view_of(c @S.claims, p_now bigint) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
   SELECT ARRAY[c.id::text, c.session::text, array_to_string(c.lineage, ' '), c.weight::text,
     c.fence::text, CASE WHEN c.held THEN c.reserved ELSE c.ahead END::text,
     greatest(p_now - c.since, 0)::text, greatest(c.expires - p_now, 0)::text,
-    c.host, c.pid::text, c.place, c.label]
+    c.host, c.pid::text, c.place, c.label, c.conduct::text]
 $$;
 
 -- Returns the time until the first holder expires, plus its lock delay where that applies to the ticket;
@@ -230,7 +230,7 @@ BEGIN
       SELECT * INTO t FROM @S.rival_upgrade(s, c.lineage, p_weights[i]);
       IF FOUND THEN
         a.kind := 'u';
-        a.texts := ARRAY[t.host, t.pid::text, t.place, t.label];
+        a.texts := ARRAY[t.host, t.pid::text, t.place, t.label, t.conduct::text];
         RETURN a;
       END IF;
     END IF;
@@ -325,7 +325,7 @@ END $$;
 CREATE FUNCTION @S.claim(p_ns int, p_async bool, p_ids uuid[], p_counts int[], p_names text[],
   p_shapes int[], p_weights int[], p_leases bigint[], p_delays bigint[], p_waits bool[],
   p_replaces uuid[], p_sessions uuid[], p_lineages text[], p_hosts text[], p_pids bigint[],
-  p_places text[], p_labels text[]) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
+  p_places text[], p_labels text[], p_conducts int[]) RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c @S.claims;
   v_names text[] := p_names;
@@ -363,6 +363,7 @@ BEGIN
     c.pid := p_pids[i];
     c.place := p_places[i];
     c.label := p_labels[i];
+    c.conduct := p_conducts[i];
     RETURN NEXT @S.claim_step(c, p_names[v_from:v_to], p_shapes[v_from:v_to],
       p_weights[v_from:v_to], p_waits[i], i, v_now);
     v_from := v_to + 1;
@@ -373,7 +374,7 @@ END $$;
 -- One claim on one name. Short path (see the head) or claim.
 CREATE FUNCTION @S.claim_one(p_ns int, p_async bool, p_id uuid, p_name text, p_shape int,
   p_weight int, p_lease bigint, p_delay bigint, p_waits bool, p_replaces uuid, p_session uuid,
-  p_lineage uuid[], p_host text, p_pid bigint, p_place text, p_label text)
+  p_lineage uuid[], p_host text, p_pid bigint, p_place text, p_label text, p_conduct int)
 RETURNS SETOF @S.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   a @S.answer;
@@ -393,10 +394,10 @@ BEGIN
       IF a.arrival < v_now THEN a.arrival := @S.mint(); END IF;
       -- A statement of its own: it sees a tombstone committed while the insert above waited.
       INSERT INTO @S.claims (ns, name, id, held, weight, owner, lineage, session, fence, arrival,
-          number, since, expires, lease, delay, host, pid, place, label)
+          number, since, expires, lease, delay, host, pid, place, label, conduct)
         SELECT p_ns, p_name, p_id, true, p_weight, p_lineage[1], p_lineage, p_session, a.arrival,
           a.arrival, a.arrival, v_now, v_now + p_lease, p_lease, p_delay, p_host, p_pid, p_place,
-          p_label
+          p_label, p_conduct
         WHERE NOT EXISTS (SELECT FROM @S.tombs t
           WHERE t.ns = p_ns AND t.id = p_id AND t.until > v_now);
       a.item := 1;
@@ -417,7 +418,7 @@ BEGIN
   RETURN QUERY SELECT * FROM @S.claim(p_ns, p_async, ARRAY[p_id], ARRAY[1], ARRAY[p_name],
     ARRAY[p_shape], ARRAY[p_weight], ARRAY[p_lease], ARRAY[p_delay], ARRAY[p_waits],
     ARRAY[p_replaces], ARRAY[p_session], ARRAY[p_lineage::text], ARRAY[p_host], ARRAY[p_pid],
-    ARRAY[p_place], ARRAY[p_label]);
+    ARRAY[p_place], ARRAY[p_label], ARRAY[p_conduct]);
 END $$;
 
 -- Sends signals to sessions of other processes. A transaction of its own, whose commit does not wait for

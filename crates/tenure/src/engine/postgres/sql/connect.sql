@@ -72,7 +72,7 @@ BEGIN
         AND l.objid = p_ns::oid AND l.objsubid = 2 AND l.pid <> pg_backend_pid() LIMIT 8);
     RETURN CASE WHEN cardinality(v_there) > 0 THEN v_there ELSE ARRAY['a client comes or goes'] END;
   END IF;
-  RETURN ARRAY(SELECT format('%s:%s%s %s "%s"', c.host, c.pid & 4294967295,
+  RETURN ARRAY(SELECT format('%s:%s%s %s "%s"', c.host, c.pid,
       coalesce(format(' ''%s''', c.label), ''),
       CASE WHEN c.held THEN 'holds' ELSE 'waits for' END, c.name)
     FROM @S.claims c WHERE c.ns = p_ns AND c.expires > @S.clock() LIMIT 8);

@@ -11,8 +11,8 @@
 CREATE FUNCTION @S.marker(p_owner uuid) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT chr(1) || 'concurrent:' || replace(p_owner::text, '-', '') $$;
 
--- Returns whether these claims hold and wait where they did, no marker is held, and no owner waits with a
--- claim that is not named.
+-- Returns whether these claims hold and wait where they did, no marker is held, no owner waits with a claim
+-- that is not named, and nested in none that waits is another that does.
 CREATE FUNCTION @S.facts_stand(p_ns int, p_hold_names text[], p_holds uuid[], p_wait_names text[],
   p_waits uuid[], p_owners uuid[], p_markers text[], p_now bigint) RETURNS bool LANGUAGE plpgsql
 VOLATILE AS $$
@@ -30,8 +30,15 @@ BEGIN
   IF EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (p_markers) AND c.held) THEN
     RETURN false;
   END IF;
+  IF EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held
+      AND c.owner = ANY (p_owners) AND c.expires > p_now AND c.id <> ALL (p_waits)) THEN
+    RETURN false;
+  END IF;
+  -- Nested owners that wait are few, and found by the index claims_odd.
   RETURN NOT EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held
-    AND c.owner = ANY (p_owners) AND c.expires > p_now AND c.id <> ALL (p_waits));
+    AND cardinality(c.lineage) > 1 AND c.expires > p_now AND c.id <> ALL (p_waits)
+    AND c.lineage && ARRAY(SELECT w.owner FROM @S.claims w
+      WHERE w.ns = p_ns AND w.id = ANY (p_waits) AND w.name = ANY (p_wait_names)));
 END $$;
 
 CREATE FUNCTION @S.refuse_victim(p_ns int, p_async bool, p_name text, p_id uuid, p_hold_names text[],

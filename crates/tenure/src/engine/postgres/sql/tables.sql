@@ -84,10 +84,11 @@ CREATE TABLE @S.claims (
   -- All names of a set; NULL for a claim on one name.
   parts text[] COLLATE "C",
   host text NOT NULL,
-  -- The process id; above its 32 bits, the conduct of the claim towards the deadlock detector.
   pid bigint NOT NULL,
   place text,
   label text,
+  -- How the deadlock detector treats the claim, as a number (`Conduct::to_code`).
+  conduct int NOT NULL DEFAULT 0,
   -- The id comes first, so that a lookup of one claim never reads a whole queue.
   PRIMARY KEY (id, ns, name)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

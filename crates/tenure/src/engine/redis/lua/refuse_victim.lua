@@ -10,20 +10,23 @@
 --#include rules
 local slots, answer = tonumber(ARGV[2]), 0
 
--- Returns true if every claim holds and waits where it did. Adds the ids of those that wait to `named`.
-function F.facts_stand(named)
+-- Returns true if every claim holds and waits where it did. Adds the ids of those that wait to `named`, and
+-- their owners to `waiting`.
+function F.facts_stand(named, waiting)
   for at, id in gmatch(ARGV[5], '(%d+) (%x+);') do
     if not F.hold_of(F.open(KEYS[tonumber(at)]), id) then return false end
   end
   for at, id in gmatch(ARGV[6], '(%d+) (%x+);') do
-    if not F.ticket_of(F.open(KEYS[tonumber(at)]), id) then return false end
-    named[id] = true
+    local ticket = F.ticket_of(F.open(KEYS[tonumber(at)]), id)
+    if not ticket then return false end
+    named[id], waiting[ticket.claim.owner] = true, true
   end
   return true
 end
 
--- Returns true if no marker is held and no owner waits with a claim that is not named.
-function F.owners_are_stuck(named)
+-- Returns true if no marker is held, no owner waits with a claim that is not named, and nested in none that
+-- waits is another that does.
+function F.owners_are_stuck(named, waiting)
   for i = slots + 2, #KEYS do
     if F.open(KEYS[i]).holders > 0 then return false end
   end
@@ -32,7 +35,8 @@ function F.owners_are_stuck(named)
       local S = F.peek(key)
       if S then F.touch(S) end
       for _, ticket in ipairs(S and F.kin_of(S, owner) or {}) do
-        if ticket.claim.owner == owner and not named[ticket.claim.id] then return false end
+        local counts = ticket.claim.owner == owner or waiting[owner]
+        if counts and not named[ticket.claim.id] then return false end
       end
     end
   end
@@ -40,9 +44,9 @@ function F.owners_are_stuck(named)
 end
 
 function F.refuse_victim()
-  local named = {}
+  local named, waiting = {}, {}
   for i = 2, #KEYS do F.touch(F.open(KEYS[i])) end
-  if not F.facts_stand(named) or not F.owners_are_stuck(named) then return end
+  if not F.facts_stand(named, waiting) or not F.owners_are_stuck(named, waiting) then return end
   local at, id = match(ARGV[3], '^(%d+) (%x+)$')
   local ticket = F.ticket_of(F.open(KEYS[tonumber(at)]), id)
   if not ticket then return end

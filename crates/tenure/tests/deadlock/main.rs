@@ -1,7 +1,10 @@
 //! Deadlocks through the library, on real stores: they are found, one wait is refused, all others
 //! go on. And what must not be refused is not.
 
-#[path = "../examples/transfers.rs"]
+mod history;
+mod processes;
+mod schedules;
+#[path = "../../examples/transfers.rs"]
 mod transfers;
 
 use std::future::Future;
@@ -23,15 +26,19 @@ fn nightly() -> bool {
     std::env::var("TENURE_TEST_SCALE").is_ok_and(|scale| scale == "nightly")
 }
 
-/// A store of each engine that breaks deadlocks, the embedded one in this directory.
-fn stores(directory: &Path) -> Vec<(&'static str, String)> {
-    vec![
-        ("memory", format!("memory:{}", SessionId::new().to_hex())),
-        ("embedded", format!("embedded://{}", directory.display())),
-        ("redis", Redis::shared().url()),
-        ("postgres", Postgres::shared().url()),
-        ("etcd", Etcd::shared().url()),
-    ]
+/// The engines that break deadlocks.
+const ENGINES: [&str; 5] = ["memory", "embedded", "redis", "postgres", "etcd"];
+
+/// The URL of a store of an engine, the embedded one in this directory.
+fn store(engine: &str, directory: &Path) -> String {
+    let fresh = SessionId::new().to_hex();
+    match engine {
+        "memory" => format!("memory:{fresh}"),
+        "embedded" => format!("embedded://{}", directory.display()),
+        "redis" => Redis::shared().url(),
+        "postgres" => Postgres::shared().url(),
+        _ => Etcd::shared().url(),
+    }
 }
 
 /// Runs a test on every store, each in a namespace of its own.
@@ -39,8 +46,9 @@ fn on_each<F: Future<Output = ()>>(test: impl Fn(Sessions) -> F) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
     let directory = tempfile::tempdir().unwrap();
-    for (engine, url) in stores(directory.path()) {
+    for engine in ENGINES {
         eprintln!("on {engine}");
+        let url = store(engine, directory.path());
         let namespace = SessionId::new().to_hex();
         let sessions = Sessions { engine, url, namespace };
         runtime.block_on(async { timeout(PATIENCE, test(sessions)).await }).unwrap_or_else(|_| {
