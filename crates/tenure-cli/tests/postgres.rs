@@ -42,7 +42,7 @@ fn a_durable_server_is_fine() {
     let report = Report::of(&place);
     report.has("server", "ok", "PostgreSQL ");
     report.has("role", "ok", "takes writes");
-    report.has("schema", "ok", "version 1");
+    report.has("schema", "ok", "version 2");
     report.has("access", "ok", "postgres may do all");
     report.has("pooler", "ok", "direct");
     report.has("durability", "ok", "on disk before it is returned");

@@ -39,6 +39,11 @@ macro_rules! engine {
             }
 
             #[test]
+            fn engine_and_rules_agree_on_programs_of_jobs() {
+                job_programs(&$harness);
+            }
+
+            #[test]
             fn kept_programs_agree_and_take_every_path() {
                 kept_programs(&$harness);
             }
@@ -79,6 +84,23 @@ fn cell_programs(harness: &dyn Harness) {
     match differential::run_cells(harness, seeds, 40) {
         Ok(ran) => println!("{}: {ran} steps agree", harness.promises().engine),
         Err(difference) => panic!("{}: {difference}", harness.promises().engine),
+    }
+}
+
+fn job_programs(harness: &dyn Harness) {
+    let promises = harness.promises();
+    if !promises.jobs {
+        assert!(!promises.lacks_jobs_because.is_empty(), "says why it has no jobs");
+        return;
+    }
+    let fewer = match promises.engine {
+        "memory" => 10,
+        "embedded" => 30,
+        _ => 100,
+    };
+    match differential::run_jobs(harness, 0..programs() / fewer, 60) {
+        Ok(ran) => println!("{}: {ran} steps agree", promises.engine),
+        Err(difference) => panic!("{}: {difference}", promises.engine),
     }
 }
 

@@ -1,10 +1,10 @@
-//! A history of real processes on the embedded store, and its auditor.
+//! A history of real processes on one store, and its auditor.
 //!
 //! Worker processes run jobs and write a line for the begin and the end of each attempt. Meanwhile
-//! they are killed and stopped, and new ones start. At the end the auditor reads all lines: no job
-//! is lost, every attempt of a job has a larger fence than the one before, no two attempts of a job
-//! were both the last one, and a job has more than one attempt only if a process was killed or
-//! stopped.
+//! they are killed and stopped, new ones start, and the store of the test may be disturbed. At the
+//! end the auditor reads all lines: no job is lost, every attempt of a job has a larger fence than
+//! the one before, no two attempts of a job were both the last one, and a job has more than one
+//! attempt only if a process was killed or stopped, or the store was disturbed.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -88,9 +88,15 @@ pub(super) fn signal(child: &Child, signal: Signal) {
 
 #[test]
 fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed_and_stopped() {
+    play(&Place::embedded(), SHORT_LEASE, |_| false);
+}
+
+/// Runs jobs over eight processes with workers of this lease under faults, and judges the history.
+/// `disturb` is called before each fault with its number, and returns whether it has disturbed the
+/// store.
+pub(super) fn play(place: &Place, lease: Duration, disturb: impl Fn(u32) -> bool) {
     let nightly = std::env::var("TENURE_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
     let (jobs, processes) = if nightly { (100_000, 8) } else { (10_000, 8) };
-    let place = Place::embedded();
     let directory = tempfile::tempdir().unwrap();
     let history = directory.path().join("history");
     let tenure = place.connect();
@@ -99,10 +105,9 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
         let job = |number: u32| NewJob::new(if number.is_multiple_of(10) { "slow" } else { "" });
         queue.blocking_push_many((0..1_000).map(|number| job(chunk + number))).unwrap();
     }
-    let mut workers: Vec<Child> =
-        (0..processes).map(|_| start(&place, &history, SHORT_LEASE)).collect();
+    let mut workers: Vec<Child> = (0..processes).map(|_| start(place, &history, lease)).collect();
     let (mut stopped, mut faults, mut stops) = (None::<(Child, Instant)>, 0_u32, 0_u32);
-    let end = Instant::now() + Duration::from_secs(if nightly { 1_800 } else { 120 });
+    let end = Instant::now() + Duration::from_secs(if nightly { 1_800 } else { 300 });
     loop {
         let counts = match queue.blocking_counts() {
             Ok(counts) => counts,
@@ -129,6 +134,10 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
         assert!(Instant::now() < end, "not done in time: {counts:?}");
         // A few faults, one after the other.
         if faults < 12 {
+            if disturb(faults) {
+                // Every worker may have lost its lease.
+                stops += 1;
+            }
             let mut victim = workers.remove(0);
             if faults % 3 == 2 && stopped.is_none() {
                 signal(&victim, Signal::STOP);
@@ -138,10 +147,10 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
                 victim.kill().unwrap();
                 victim.wait().unwrap();
             }
-            workers.push(start(&place, &history, SHORT_LEASE));
+            workers.push(start(place, &history, lease));
             faults += 1;
         }
-        go_on_after_a_while(&mut stopped, &mut workers);
+        go_on_after_a_while(&mut stopped, &mut workers, lease);
         std::thread::sleep(Duration::from_millis(150));
     }
     for mut worker in workers.into_iter().chain(stopped.map(|(child, _)| child)) {
@@ -157,9 +166,13 @@ fn no_job_is_lost_or_finished_by_a_stale_attempt_among_processes_that_are_killed
 }
 
 /// Lets the process that is stopped go on when its lease is over.
-fn go_on_after_a_while(stopped: &mut Option<(Child, Instant)>, workers: &mut Vec<Child>) {
+fn go_on_after_a_while(
+    stopped: &mut Option<(Child, Instant)>,
+    workers: &mut Vec<Child>,
+    lease: Duration,
+) {
     if let Some((child, since)) = stopped
-        && since.elapsed() > Duration::from_millis(800)
+        && since.elapsed() > lease + Duration::from_millis(300)
     {
         signal(child, Signal::CONT);
         workers.extend(stopped.take().map(|(child, _)| child));

@@ -1,8 +1,9 @@
-//! Queues of jobs as their users meet them: the same stories in memory and in the embedded store,
-//! and a history of real processes that are killed and stopped.
-#![cfg(all(feature = "jobs", feature = "embedded", target_os = "linux"))]
+//! Queues of jobs as their users meet them: the same stories in memory, in the embedded store and
+//! in a PostgreSQL, and a history of real processes that are killed and stopped.
+#![cfg(all(feature = "jobs", feature = "embedded", feature = "postgres", target_os = "linux"))]
 
 mod history;
+mod postgres;
 mod stories;
 mod surviving;
 
@@ -28,6 +29,14 @@ impl Place {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("embedded://{}", directory.path().join("store").display());
         Self { url, _directory: Some(directory) }
+    }
+
+    /// A schema of its own in the server of this process.
+    fn postgres() -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let url = servers::Postgres::shared().patient_url();
+        Self { url: format!("{url}&schema=jobs_{number}"), _directory: None }
     }
 
     fn connect(&self) -> Tenure {

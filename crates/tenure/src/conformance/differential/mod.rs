@@ -5,6 +5,7 @@
 //! replayed with [`replay`]. Programs that once found a bug are kept as files and run for ever.
 
 mod cells;
+mod jobs;
 mod play;
 mod program;
 mod shrink;
@@ -12,6 +13,7 @@ mod shrink;
 use std::fmt;
 
 pub use cells::run_cells;
+pub use jobs::run_jobs;
 pub use play::Difference;
 pub use program::{Program, ProgramStep};
 

@@ -224,7 +224,7 @@ impl ConnectionContext {
         if self.has_test_clock() { limits::CALL * 30 } else { limits::CALL }
     }
 
-    fn has_test_clock(&self) -> bool {
+    pub(super) fn has_test_clock(&self) -> bool {
         #[cfg(feature = "conformance")]
         if self.clock.is_some() {
             return true;

@@ -27,7 +27,10 @@ mod deadlock;
 mod doctor;
 mod errors;
 mod evict;
+mod functions;
 mod inspect;
+mod job_rows;
+mod jobs;
 mod listener;
 mod pipeline;
 mod raise_fences;
@@ -54,6 +57,7 @@ use self::claims::{ContendedNames, UnsentClaims, WaitingClaims};
 use self::connect::ConnectionContext;
 use self::connection::ConnectionManager;
 use self::errors::call_failed;
+use self::jobs::WorkerMemories;
 use self::listener::NotificationListener;
 pub use self::schema::{MIGRATIONS, Migration, migrate, statements};
 use self::statements::{Function, Parameters};
@@ -80,7 +84,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
-    jobs: false,
+    jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,
     no_rates_because: "",
@@ -89,7 +93,7 @@ pub const PROMISES: Promises = Promises {
     replicas: false,
     drift_percent: 10,
     lacks_because: "",
-    lacks_jobs_because: "they are not built for it yet",
+    lacks_jobs_because: "",
 };
 
 /// What it promises where commits do not wait for the disk (`durability=grace`).
@@ -127,6 +131,7 @@ struct Inner {
     waiting: WaitingClaims,
     contended: ContendedNames,
     unsent: UnsentClaims,
+    workers: WorkerMemories,
     /// These three counters tell the conformance suite whether anything is in flight.
     calls: AtomicU64,
     notifies_in_flight: AtomicU64,
@@ -193,6 +198,7 @@ impl PostgresEngine {
             waiting: WaitingClaims::default(),
             contended: ContendedNames::default(),
             unsent: UnsentClaims::default(),
+            workers: WorkerMemories::default(),
             calls: AtomicU64::new(0),
             notifies_in_flight: AtomicU64::new(0),
             notifies_done: AtomicU64::new(0),
@@ -222,7 +228,11 @@ impl PostgresEngine {
                 tokio::time::sleep(jitter::spread(SWEEP_INTERVAL)).await;
                 let Some(inner) = weak.upgrade() else { return };
                 let engine = Self { inner };
-                if let Err(error) = engine.sweep().await {
+                let swept = match engine.sweep().await {
+                    Ok(()) => engine.sweep_jobs().await,
+                    failed => failed,
+                };
+                if let Err(error) = swept {
                     tracing::debug!("sweep of expired rows failed: {error}");
                 }
             }
@@ -270,7 +280,7 @@ impl Engine for PostgresEngine {
 
     optional_objects!(self:
         cells => Some(self),
-        jobs => None,
+        jobs => Some(self),
         rates => Some(self),
         fence_floor => Some(self),
         replication => None,

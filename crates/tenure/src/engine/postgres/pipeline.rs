@@ -147,21 +147,26 @@ impl Pipeline {
         reply
     }
 
-    /// Writes the call, and directly behind it the statement `notify_later`. The second reply is
+    /// Writes the call, and directly behind it a statement without parameters. The second reply is
     /// ignored: tokio-postgres reads and drops it.
-    async fn execute_then_notify(&self, function: Function, parameters: &Parameters) -> CallResult {
+    async fn execute_then(
+        &self,
+        function: Function,
+        parameters: &Parameters,
+        behind: Function,
+    ) -> CallResult {
         let CallMode::Prepared(statements) = &self.mode else {
             return self.execute(function, parameters).await;
         };
         let mut reply = pin!(self.execute(function, parameters));
-        let mut notify = pin!(self.client.query(&statements[Function::NotifyLater as usize], &[]));
+        let mut second = pin!(self.client.query(&statements[behind as usize], &[]));
         let mut written = false;
         poll_fn(|cx| {
             let reply = reply.as_mut().poll(cx);
             if !written {
                 written = true;
                 // Writes the statement.
-                let _ = notify.as_mut().poll(cx);
+                let _ = second.as_mut().poll(cx);
             }
             reply
         })
@@ -299,22 +304,24 @@ impl CallPermit {
 
     /// Calls a function, and writes directly behind it the statement that sends the notifications
     /// which the function has left for later. The reply of that statement is not awaited: a waiter
-    /// that misses a notification finds its grant at its next renewal.
+    /// or a worker that misses a notification looks by itself. Where a call is a transaction of
+    /// several statements there is no second one.
     ///
     /// # Errors
     /// As [`call`](Self::call).
     ///
     /// # Cancel safety
     /// As [`call`](Self::call). Both statements are executed.
-    pub(super) async fn call_then_notify(
+    pub(super) async fn call_then(
         self,
         function: Function,
         parameters: Parameters,
+        behind: Function,
     ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
         let runtime = self.pipeline.runtime.clone();
         let call = async move {
             let permit = self;
-            permit.pipeline.execute_then_notify(function, &parameters).await
+            permit.pipeline.execute_then(function, &parameters, behind).await
         };
         InFlightCall { call: Some(Box::pin(call)), runtime }.await.map_err(Some)
     }

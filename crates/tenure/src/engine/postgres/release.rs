@@ -71,7 +71,7 @@ impl PostgresEngine {
             Box::new(then_notify),
         ];
         let rows = if then_notify {
-            permit.call_then_notify(Function::ReleaseOne, parameters).await
+            permit.call_then(Function::ReleaseOne, parameters, Function::NotifyLater).await
         } else {
             permit.call(Function::ReleaseOne, parameters).await
         };

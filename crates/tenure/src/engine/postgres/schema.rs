@@ -39,27 +39,40 @@ impl Migration {
 }
 
 /// All migrations, in order.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    texts: &[
-        text!("postgres/sql/tables.sql"),
-        text!("postgres/sql/slot.sql"),
-        text!("postgres/sql/rules.sql"),
-        text!("postgres/sql/claim.sql"),
-        text!("postgres/sql/renew.sql"),
-        text!("postgres/sql/release.sql"),
-        text!("postgres/sql/evict.sql"),
-        text!("postgres/sql/refuse_victim.sql"),
-        text!("postgres/sql/raise_fences.sql"),
-        text!("postgres/sql/inspect.sql"),
-        text!("postgres/sql/cells.sql"),
-        text!("postgres/sql/rates.sql"),
-        text!("postgres/sql/connect.sql"),
-    ],
-}];
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        texts: &[
+            text!("postgres/sql/tables.sql"),
+            text!("postgres/sql/slot.sql"),
+            text!("postgres/sql/rules.sql"),
+            text!("postgres/sql/claim.sql"),
+            text!("postgres/sql/renew.sql"),
+            text!("postgres/sql/release.sql"),
+            text!("postgres/sql/evict.sql"),
+            text!("postgres/sql/refuse_victim.sql"),
+            text!("postgres/sql/raise_fences.sql"),
+            text!("postgres/sql/inspect.sql"),
+            text!("postgres/sql/cells.sql"),
+            text!("postgres/sql/rates.sql"),
+            text!("postgres/sql/connect.sql"),
+        ],
+    },
+    Migration {
+        version: 2,
+        texts: &[
+            text!("postgres/sql/jobs.sql"),
+            text!("postgres/sql/push.sql"),
+            text!("postgres/sql/turn.sql"),
+            text!("postgres/sql/change_job.sql"),
+            text!("postgres/sql/job_views.sql"),
+            text!("postgres/sql/job_in.sql"),
+        ],
+    },
+];
 
 /// The version that this code uses.
-pub(super) const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = 2;
 
 /// Serializes migrations.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7236847, 0)";

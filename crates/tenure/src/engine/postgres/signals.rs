@@ -12,7 +12,8 @@
 //! A notification about a cell has the channel `tenure:cells:..` and the cell's name as its text.
 //! It goes to the watchers of this engine. `watches.rs` says which cells are notified.
 //!
-//! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted) or `e CLAIM REASON` (evicted).
+//! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted), `e CLAIM REASON` (evicted) or
+//! `j QUEUE` (there may be work in a queue of jobs).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -208,6 +209,9 @@ pub(super) fn channel(session: SessionId) -> String {
 
 fn parse_signal(text: &str) -> Option<Signal> {
     let (kind, rest) = text.split_once(' ')?;
+    if kind == "j" {
+        return Name::from_store(rest).ok().map(|queue| Signal::Jobs { queue });
+    }
     let (claim, rest) = rest.split_once(' ')?;
     let claim = ClaimId::from_u128(claim.parse::<Uuid>().ok()?.as_u128());
     match kind {
@@ -241,6 +245,8 @@ mod tests {
             parse_signal(&format!("e {text} by hand, 2nd")),
             Some(Signal::Ended { claim: id, loss })
         );
+        let queue = "two words".parse().unwrap();
+        assert_eq!(parse_signal("j two words"), Some(Signal::Jobs { queue }));
         for odd in ["", "g", "g x 1 2", &format!("g {text} x"), &format!("z {text} 1")] {
             assert_eq!(parse_signal(odd), None, "{odd}");
         }

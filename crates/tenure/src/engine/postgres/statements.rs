@@ -1,260 +1,18 @@
-//! The functions of the schema that are called, the SQL text of each call, and the conversion of
-//! claims to its parameters.
+//! The conversion of claims to the parameters of calls. `functions.rs` has the functions.
 //!
-//! A call is always `SELECT columns FROM schema.function($1, ..)`: values are parameters, never
-//! part of the text. The types are stated rather than inferred, because behind a pooler a call is
-//! sent as text without being prepared first. A set is passed as parallel arrays: the names of all
-//! claims in a row, and for each claim how many of them are its own.
+//! A set is passed as parallel arrays: the names of all claims in a row, and for each claim how
+//! many of them are its own.
 
 use std::time::Duration;
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::replies::COLUMNS;
+pub(super) use super::functions::Function;
 use crate::contract::{Claim, ClaimRef, Name, OwnerId, Part, Patience, Pattern, Shape};
 
 /// The parameters of a call, in the order of the function's declaration.
 pub(super) type Parameters = Vec<Box<dyn ToSql + Send + Sync>>;
-
-const CLAIM_ONE: &[Type] = &[
-    Type::INT4,
-    Type::BOOL,
-    Type::UUID,
-    Type::TEXT,
-    Type::INT4,
-    Type::INT4,
-    Type::INT8,
-    Type::INT8,
-    Type::BOOL,
-    Type::UUID,
-    Type::UUID,
-    Type::UUID_ARRAY,
-    Type::TEXT,
-    Type::INT8,
-    Type::TEXT,
-    Type::TEXT,
-    Type::INT4,
-];
-const CLAIM: &[Type] = &[
-    Type::INT4,
-    Type::BOOL,
-    Type::UUID_ARRAY,
-    Type::INT4_ARRAY,
-    Type::TEXT_ARRAY,
-    Type::INT4_ARRAY,
-    Type::INT4_ARRAY,
-    Type::INT8_ARRAY,
-    Type::INT8_ARRAY,
-    Type::BOOL_ARRAY,
-    Type::UUID_ARRAY,
-    Type::UUID_ARRAY,
-    Type::TEXT_ARRAY,
-    Type::TEXT_ARRAY,
-    Type::INT8_ARRAY,
-    Type::TEXT_ARRAY,
-    Type::TEXT_ARRAY,
-    Type::INT4_ARRAY,
-];
-const WRITE: &[Type] = &[
-    Type::INT4,
-    Type::INT8,
-    Type::UUID,
-    Type::INT8,
-    Type::TEXT_ARRAY,
-    Type::TEXT_ARRAY,
-    Type::INT8_ARRAY,
-    Type::BOOL_ARRAY,
-    Type::BYTEA_ARRAY,
-    Type::INT8_ARRAY,
-];
-
-const TAKE: &[Type] = &[
-    Type::INT4,
-    Type::TEXT,
-    Type::INT8_ARRAY,
-    Type::INT8_ARRAY,
-    Type::INT8,
-    Type::INT8,
-    Type::BOOL,
-];
-const SETTLE: &[Type] = &[
-    Type::INT4,
-    Type::TEXT,
-    Type::INT8_ARRAY,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8_ARRAY,
-];
-
-/// A function of the schema.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Function {
-    ClaimOne,
-    Claim,
-    Renew,
-    ReleaseOne,
-    Release,
-    Evict,
-    RefuseVictim,
-    RaiseFences,
-    Inspect,
-    Reach,
-    Names,
-    Sweep,
-    Notify,
-    NotifyLater,
-    Write,
-    Cell,
-    Cells,
-    Take,
-    Settle,
-    Reset,
-}
-
-impl Function {
-    /// All functions, in the order of their discriminants: a prepared statement is found by it.
-    pub(super) const ALL: [Self; 20] = [
-        Self::ClaimOne,
-        Self::Claim,
-        Self::Renew,
-        Self::ReleaseOne,
-        Self::Release,
-        Self::Evict,
-        Self::RefuseVictim,
-        Self::RaiseFences,
-        Self::Inspect,
-        Self::Reach,
-        Self::Names,
-        Self::Sweep,
-        Self::Notify,
-        Self::NotifyLater,
-        Self::Write,
-        Self::Cell,
-        Self::Cells,
-        Self::Take,
-        Self::Settle,
-        Self::Reset,
-    ];
-
-    /// Returns whether the reply has one or two rows.
-    pub(super) fn has_short_reply(self) -> bool {
-        matches!(
-            self,
-            Self::ClaimOne
-                | Self::ReleaseOne
-                | Self::Notify
-                | Self::Cell
-                | Self::Take
-                | Self::Settle
-        )
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::ClaimOne => "claim_one",
-            Self::Claim => "claim",
-            Self::Renew => "renew",
-            Self::ReleaseOne => "release_one",
-            Self::Release => "release",
-            Self::Evict => "evict",
-            Self::RefuseVictim => "refuse_victim",
-            Self::RaiseFences => "raise_fences",
-            Self::Inspect => "inspect",
-            Self::Reach => "reach",
-            Self::Names => "names",
-            Self::Sweep => "sweep",
-            Self::Notify => "notify",
-            Self::NotifyLater => "notify_later",
-            Self::Write => "write",
-            Self::Cell => "cell",
-            Self::Cells => "cells_after",
-            Self::Take => "take",
-            Self::Settle => "settle",
-            Self::Reset => "reset",
-        }
-    }
-
-    /// The types of the parameters.
-    pub(super) fn types(self) -> &'static [Type] {
-        match self {
-            Self::ClaimOne => CLAIM_ONE,
-            Self::Claim => CLAIM,
-            Self::Renew => &[
-                Type::INT4,
-                Type::BOOL,
-                Type::UUID_ARRAY,
-                Type::INT4_ARRAY,
-                Type::TEXT_ARRAY,
-                Type::INT8_ARRAY,
-            ],
-            Self::ReleaseOne => &[
-                Type::INT4,
-                Type::BOOL,
-                Type::UUID,
-                Type::TEXT,
-                Type::INT8,
-                Type::BOOL,
-                Type::BOOL,
-            ],
-            Self::Release => &[
-                Type::INT4,
-                Type::BOOL,
-                Type::UUID_ARRAY,
-                Type::INT4_ARRAY,
-                Type::TEXT_ARRAY,
-                Type::INT8_ARRAY,
-                Type::BOOL_ARRAY,
-            ],
-            Self::Evict => &[Type::INT4, Type::BOOL, Type::TEXT, Type::INT8, Type::TEXT],
-            Self::RefuseVictim => &[
-                Type::INT4,
-                Type::BOOL,
-                Type::TEXT,
-                Type::UUID,
-                Type::TEXT_ARRAY,
-                Type::UUID_ARRAY,
-                Type::TEXT_ARRAY,
-                Type::UUID_ARRAY,
-                Type::UUID_ARRAY,
-                Type::TEXT,
-            ],
-            Self::RaiseFences => &[Type::INT8],
-            Self::Inspect => &[Type::INT4, Type::BOOL, Type::TEXT_ARRAY],
-            Self::Reach => &[Type::INT4, Type::BOOL, Type::UUID, Type::INT4],
-            Self::Names => {
-                &[Type::INT4, Type::TEXT, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT4]
-            }
-            Self::Sweep => &[Type::INT4, Type::BOOL],
-            Self::Notify => &[Type::TEXT_ARRAY, Type::TEXT_ARRAY],
-            Self::NotifyLater => &[],
-            Self::Write => WRITE,
-            Self::Cell | Self::Reset => &[Type::INT4, Type::TEXT],
-            Self::Cells => &[Type::INT4, Type::TEXT, Type::TEXT, Type::TEXT, Type::INT4],
-            Self::Take => TAKE,
-            Self::Settle => SETTLE,
-        }
-    }
-
-    /// The text of the call. `schema` is quoted already.
-    pub(super) fn text(self, schema: &str) -> String {
-        let columns = match self {
-            Self::Names => "names",
-            Self::Notify | Self::NotifyLater => "1",
-            Self::Write => "kind, part, value, version, fence, expires_in, watched",
-            Self::Take => "taken, wait, last, stamp, used, clear, stands",
-            Self::Settle => "settle",
-            Self::Reset => "reset",
-            Self::Cell | Self::Cells => "name, value, version, fence, expires_in",
-            _ => COLUMNS,
-        };
-        let parameters: Vec<String> =
-            (1..=self.types().len()).map(|number| format!("${number}")).collect();
-        let (name, parameters) = (self.name(), parameters.join(", "));
-        format!("SELECT {columns} FROM {schema}.{name}({parameters})")
-    }
-}
 
 /// The parameters of `claim_one`.
 pub(super) fn claim_of_one(claim: &Claim, part: &Part, ns: i32, is_async: bool) -> Parameters {
@@ -405,13 +163,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_function_stands_at_its_number() {
-        for (number, function) in Function::ALL.into_iter().enumerate() {
-            assert_eq!(function as usize, number);
-        }
-    }
-
-    #[test]
     fn a_page_is_bounded_by_what_its_pattern_begins_with() {
         let bounds = NameBounds::new(&Pattern::new("a:b*c"), None);
         assert_eq!((&*bounds.from, bounds.before.as_deref()), ("a:b", Some("a:c")));
@@ -425,11 +176,5 @@ mod tests {
         for (prefix, after) in cases {
             assert_eq!(successor(prefix).as_deref(), after, "{prefix:?}");
         }
-    }
-
-    #[test]
-    fn values_are_never_part_of_a_statement() {
-        let text = Function::Names.text("\"my locks\"");
-        assert_eq!(text, "SELECT names FROM \"my locks\".names($1, $2, $3, $4, $5, $6)");
     }
 }

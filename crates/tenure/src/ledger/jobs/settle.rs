@@ -104,7 +104,7 @@ fn at_most_allowed(delay: Duration) -> Duration {
 }
 
 /// Cuts a text to what is kept, at a boundary of characters.
-fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> String {
     let mut most = text.len().min(limits::ATTEMPT_ERROR_BYTES);
     while !text.is_char_boundary(most) {
         most -= 1;
