@@ -1,8 +1,10 @@
-//! Queues of jobs as their users meet them: the same stories in memory and in the embedded store,
-//! and a history of real processes that are killed and stopped.
-#![cfg(all(feature = "jobs", feature = "embedded", target_os = "linux"))]
+//! Queues of jobs as their users meet them: the same stories on every engine that has them, and a
+//! history of real processes that are killed and stopped.
+#![cfg(all(feature = "jobs", feature = "embedded", feature = "redis", target_os = "linux"))]
 
 mod history;
+mod recurring;
+mod redis;
 mod stories;
 mod surviving;
 
@@ -15,19 +17,25 @@ use tenure::{Namespace, Tenure};
 struct Place {
     url: String,
     _directory: Option<tempfile::TempDir>,
+    _server: Option<servers::Redis>,
 }
 
 impl Place {
     fn memory() -> Self {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        Self { url: format!("memory:jobs-{number}"), _directory: None }
+        Self { url: format!("memory:jobs-{number}"), _directory: None, _server: None }
     }
 
     fn embedded() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("embedded://{}", directory.path().join("store").display());
-        Self { url, _directory: Some(directory) }
+        Self { url, _directory: Some(directory), _server: None }
+    }
+
+    fn redis() -> Self {
+        let server = servers::Redis::start();
+        Self { url: server.url(), _directory: None, _server: Some(server) }
     }
 
     fn connect(&self) -> Tenure {
