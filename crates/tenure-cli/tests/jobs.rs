@@ -58,9 +58,45 @@ fn exit_codes_say_what_became_of_a_job() {
 }
 
 #[test]
+fn a_recurring_job_is_added_listed_run_and_removed() {
+    let place = Place::embedded();
+    let add = ["jobs", "cron", "add", "sync", "often", "* * * * * *", "--lane", "sync", "tick"];
+    place.says(&add);
+    place.says(&["jobs", "cron", "add", "sync", "nightly", "30 3 * * *", "--zone", "Asia/Tokyo"]);
+    let seen = place.says_json(&["jobs", "cron", "list", "sync", "--json"]);
+    assert_eq!((&seen["recurring"][0]["name"]), &json!("nightly"));
+    let next = seen["recurring"][0]["next"].as_str().unwrap();
+    assert!(next.ends_with("T18:30:00.000Z"), "{next}");
+    assert_eq!(seen["recurring"][1]["expression"], "* * * * * *");
+    let listed = place.says_json(&["jobs", "list", "sync", "--json"]);
+    let keys: Vec<&str> =
+        listed["jobs"].as_array().unwrap().iter().filter_map(|job| job["key"].as_str()).collect();
+    assert_eq!(keys, ["@cron:often", "@cron:nightly"]);
+    let mut worker = place.tenure(&["work", "sync", "--", "sh", "-c", "cat >> out; echo >> out"]);
+    let mut worker = worker.stdout(Stdio::null()).spawn().unwrap();
+    eventually("two runs", || place.read("out").lines().count() >= 2);
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&worker),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    worker.wait().unwrap();
+    assert!(place.read("out").lines().all(|line| line == "tick"));
+    place.says(&["jobs", "cron", "rm", "sync", "often"]);
+    assert_eq!(place.code(&["jobs", "cron", "rm", "sync", "often"]), 1);
+    let left = place.says_json(&["jobs", "cron", "ls", "sync", "--json"]);
+    assert_eq!(left["recurring"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn what_makes_no_sense_is_said_and_changes_nothing() {
     let place = Place::embedded();
-    let wrong: [(&[&str], i32, &str); 8] = [
+    let cron = ["jobs", "cron", "add", "mail", "n"];
+    let bad_time = [&cron[..], &["61 * * * *"]].concat();
+    let bad_zone = [&cron[..], &["@daily", "--zone", "Mars/Olympus"]].concat();
+    let wrong: [(&[&str], i32, &str); 10] = [
+        (&bad_time, 2, "is not a cron expression"),
+        (&bad_zone, 2, "\"Mars/Olympus\" is not a time zone"),
         (&["push", "mail", "x", "--priority", "10"], 2, "the priority is 10, not 0 to 9"),
         (&["push", "mail", "x", "--max-attempts", "0"], 2, "not 1 to"),
         (&["push", "", "x"], 2, "name"),

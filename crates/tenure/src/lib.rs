@@ -135,7 +135,7 @@ pub use primitives::{
     UpdatableCell, Updated, UpgradeError, blocking_scope, scope,
 };
 #[cfg(feature = "jobs")]
-pub use primitives::{Job, JobFailure, JobQueue};
+pub use primitives::{CronSchedule, Job, JobFailure, JobQueue, RecurringJob};
 pub use session::{
     CallOutcome, CellChange, CellWatch, Closed, DeadlockMode, Event, Lost, Sample, Sampler,
     StoreCall, WaitEnd, Witness, block_on,

@@ -163,6 +163,12 @@ pub const PUSH_BYTES: usize = 4 * 1024 * 1024;
 pub const WORKER_SLOTS: usize = 256;
 /// Most jobs of one lane that are ready or run at once.
 pub const LANE_JOBS: u32 = 1_000;
+/// Most recurring jobs of a queue.
+pub const RECURRING_JOBS: usize = 100;
+/// Largest payload of a recurring job, in bytes.
+pub const RECURRING_BYTES: usize = 2 * 1024;
+/// Longest cron expression, in bytes.
+pub const CRON_BYTES: usize = 200;
 /// How long dead jobs are kept, unless the queue says otherwise.
 pub const KEEP_DEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Longest time that dead jobs, and jobs that are done, are kept.

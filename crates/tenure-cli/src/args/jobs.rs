@@ -160,6 +160,90 @@ Examples:
         before_help = "Examples:\n  tenure jobs set mail --keep-dead 7d --keep-done 1h --aging 10s"
     )]
     Set(QueueSetArgs),
+    /// Jobs that a queue gets again and again, by a cron expression
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure jobs cron add report nightly '30 3 * * *' --zone Europe/Berlin 'all accounts'
+  tenure jobs cron list report
+  tenure jobs cron remove report nightly"
+    )]
+    Cron(CronArgs),
+}
+
+/// `tenure jobs cron`.
+#[derive(Args, Debug)]
+pub(crate) struct CronArgs {
+    #[command(subcommand)]
+    pub(crate) command: CronCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CronCommand {
+    /// Add a recurring job, or change the one of this name
+    #[command(
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure jobs cron add report nightly '30 3 * * *' 'all accounts'
+  tenure jobs cron add sync often '*/10 * * * * *' --lane sync"
+    )]
+    Add(CronAddArgs),
+    /// List the recurring jobs of a queue, with the next run of each
+    #[command(
+        visible_alias = "ls",
+        help_template = HELP,
+        before_help = "\
+Examples:
+  tenure jobs cron list report
+  tenure jobs cron list report --json"
+    )]
+    List(QueueArgs),
+    /// Remove a recurring job, and its run that waits. Exit code 1 if there is none of this name
+    #[command(
+        visible_alias = "rm",
+        help_template = HELP,
+        before_help = "Examples:\n  tenure jobs cron remove report nightly"
+    )]
+    Remove(CronNameArgs),
+}
+
+/// A recurring job.
+#[derive(Args, Debug)]
+pub(crate) struct CronNameArgs {
+    /// The queue
+    pub(crate) queue: String,
+    /// The name of the recurring job
+    pub(crate) name: String,
+}
+
+/// `tenure jobs cron add`.
+#[derive(Args, Debug)]
+pub(crate) struct CronAddArgs {
+    #[command(flatten)]
+    pub(crate) of: CronNameArgs,
+    /// Minute, hour, day of the month, month, day of the week; seconds may stand before them
+    #[arg(value_name = "EXPRESSION")]
+    pub(crate) expression: String,
+    /// The payload of each run
+    #[arg(default_value = "", allow_hyphen_values = true)]
+    pub(crate) payload: String,
+    /// The time zone of the expression, such as Europe/Berlin
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub(crate) zone: String,
+    /// 0 to 9, larger first
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) priority: u8,
+    /// Runs of one lane do not overlap, or as many as --lane-limit says do
+    #[arg(long, value_name = "LANE")]
+    pub(crate) lane: Option<String>,
+    /// How many jobs of the lane run at once
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "lane")]
+    pub(crate) lane_limit: u32,
+    /// How many attempts of a run may fail before it is dead
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) max_attempts: u32,
 }
 
 /// A queue.

@@ -16,7 +16,8 @@ pub(crate) use self::cells::{
     CellsArgs, CellsCommand,
 };
 pub(crate) use self::jobs::{
-    JobArgs, JobListArgs, JobsArgs, JobsCommand, KeyArg, PushArgs, QueueSetArgs, StateArg, WorkArgs,
+    CronCommand, JobArgs, JobListArgs, JobsArgs, JobsCommand, KeyArg, PushArgs, QueueSetArgs,
+    StateArg, WorkArgs,
 };
 pub(crate) use self::lock::{AcquireArgs, HandleArgs, HoldArgs, LockArgs, OnLost, RunArgs};
 pub(crate) use self::looking::{

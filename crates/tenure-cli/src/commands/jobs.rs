@@ -5,15 +5,16 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use tenure::{
-    JobChanged, JobFilter, JobId, JobQueue, JobState, KeyMode, Name, NewJob, Pushed, Tenure, limits,
+    CronSchedule, JobChanged, JobFilter, JobId, JobQueue, JobState, KeyMode, Name, NewJob, Pushed,
+    Tenure, limits,
 };
 
 use crate::args::{
-    JobArgs, JobListArgs, JobsArgs, JobsCommand, KeyArg, OutputArg, PushArgs, QueueSetArgs,
-    StateArg,
+    CronCommand, JobArgs, JobListArgs, JobsArgs, JobsCommand, KeyArg, OutputArg, PushArgs,
+    QueueSetArgs, StateArg,
 };
 use crate::failure::{self, Failure};
-use crate::output::{self, JobRow, QueueRow};
+use crate::output::{self, JobRow, QueueRow, RecurringRow};
 use crate::settings::Settings;
 
 /// `tenure push`.
@@ -144,6 +145,47 @@ pub(super) fn run(
             Ok(0)
         }
         JobsCommand::Set(args) => set(settings, args),
+        JobsCommand::Cron(args) => cron(settings, &args.command, form, out),
+    }
+}
+
+/// `tenure jobs cron`.
+fn cron(
+    settings: &Settings,
+    command: &CronCommand,
+    form: OutputArg,
+    out: &mut impl Write,
+) -> Result<u8, Failure> {
+    match command {
+        CronCommand::Add(args) => {
+            let schedule = args.expression.parse::<CronSchedule>()?.in_zone(&args.zone)?;
+            let mut job = NewJob::new(args.payload.as_bytes()).priority(args.priority);
+            job = job.max_attempts(args.max_attempts);
+            if let Some(lane) = &args.lane {
+                job = job.lane(Name::try_from(lane.as_str())?, args.lane_limit);
+            }
+            settings.session(|tenure| {
+                let queue = tenure.queue(&args.of.queue)?;
+                Ok(queue.blocking_add_recurring(&args.of.name, &schedule, job.clone())?)
+            })?;
+            Ok(0)
+        }
+        CronCommand::List(args) => {
+            let seen = settings
+                .session(|tenure| Ok(tenure.queue(&args.queue)?.blocking_recurring()?))?;
+            let rows: Vec<RecurringRow> = seen.iter().map(RecurringRow::new).collect();
+            shown(settings, form, "recurring", &rows, out)
+        }
+        CronCommand::Remove(args) => {
+            let removed = settings.session(|tenure| {
+                Ok(tenure.queue(&args.queue)?.blocking_remove_recurring(&args.name)?)
+            })?;
+            if removed {
+                return Ok(0);
+            }
+            let message = format!("{}: no recurring job {:?}", args.queue, args.name);
+            Err(Failure::new(failure::NO, message))
+        }
     }
 }
 

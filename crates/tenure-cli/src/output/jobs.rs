@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use tenure::{JobView, Name, QueueCounts};
+use tenure::{JobView, Name, QueueCounts, RecurringJob};
 
 use super::{Row, hex};
 
@@ -53,6 +53,61 @@ impl Row for QueueRow {
         cells.extend(counts.map(|count| count.to_string()));
         cells.push(if self.paused { "yes" } else { "no" }.to_owned());
         cells
+    }
+}
+
+/// One recurring job.
+#[derive(Debug, Serialize)]
+pub(crate) struct RecurringRow {
+    name: String,
+    expression: String,
+    zone: String,
+    next: Option<String>,
+    priority: u8,
+    lane: Option<String>,
+    max_attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_hex: Option<String>,
+}
+
+impl RecurringRow {
+    pub(crate) fn new(recurring: &RecurringJob) -> Self {
+        let RecurringJob { name, schedule, job, next_micros } = recurring;
+        let text = std::str::from_utf8(&job.payload).ok().map(ToOwned::to_owned);
+        Self {
+            name: name.to_string(),
+            expression: schedule.expression().to_owned(),
+            zone: schedule.zone().to_owned(),
+            next: next_micros.map(time),
+            priority: job.priority,
+            lane: job.lane.as_ref().map(|lane| lane.name.to_string()),
+            max_attempts: job.max_attempts,
+            payload_hex: text.is_none().then(|| hex(&job.payload)),
+            payload: text,
+        }
+    }
+}
+
+impl Row for RecurringRow {
+    const HEAD: &'static [&'static str] =
+        &["NAME", "EXPRESSION", "ZONE", "NEXT", "PRIORITY", "LANE", "PAYLOAD"];
+    const NARROW: usize = 7;
+
+    fn cells(&self) -> Vec<String> {
+        let dash = |text: Option<&String>| text.map_or("-", String::as_str).to_owned();
+        let payload = self.payload.as_ref().or(self.payload_hex.as_ref());
+        let payload = payload.map(|text| text.chars().take(40).flat_map(escape).collect());
+        vec![
+            self.name.clone(),
+            self.expression.clone(),
+            self.zone.clone(),
+            dash(self.next.as_ref()),
+            self.priority.to_string(),
+            dash(self.lane.as_ref()),
+            payload.unwrap_or_default(),
+        ]
     }
 }
 
@@ -109,7 +164,7 @@ impl JobRow {
             attempts: view.attempts,
             max_attempts: view.max_attempts,
             crashes: view.crashes,
-            key: view.key.as_ref().map(|key| key.key.to_string()),
+            key: view.key.as_ref().map(|key| key.key.shown().into_owned()),
             lane: view.lane.as_ref().map(ToString::to_string),
             fence: view.running.map(|(_, fence)| fence.get()),
             worker: view.running.map(|(worker, _)| worker.to_string()),

@@ -11,7 +11,7 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 pub(crate) use self::cells::{CellEvent, CellRow, hex};
-pub(crate) use self::jobs::{JobRow, QueueRow};
+pub(crate) use self::jobs::{JobRow, QueueRow, RecurringRow};
 pub(crate) use self::views::{About, HolderRow, LockRow, SessionRow, kind_of, millis};
 use crate::args::OutputArg;
 

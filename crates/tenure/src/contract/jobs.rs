@@ -197,6 +197,8 @@ pub struct ClaimedJob {
     pub crashes: u32,
     /// What the attempt before reported as progress.
     pub progress: Vec<u8>,
+    /// The unique key of the job, unless a newer job has it.
+    pub key: Option<Name>,
 }
 
 /// What became of a report.

@@ -39,7 +39,7 @@ pub use guard::{
     LockSetGuard, LockStatus, MutexGuard, RwLockReadGuard, RwLockWriteGuard, SemaphorePermit,
 };
 #[cfg(feature = "jobs")]
-pub use jobs::{Job, JobFailure, JobQueue};
+pub use jobs::{CronSchedule, Job, JobFailure, JobQueue, RecurringJob};
 pub use lock_set::{LockSet, SetPart};
 pub use mutex::Mutex;
 pub use observer::{Leader, Observed, Observer};

@@ -62,6 +62,27 @@ fn a_process_stopped_inside_the_store_is_named_to_the_others() {
     sleeper.ask("try a", "busy");
 }
 
+/// LMDB's lock of its table of readers has no timeout. A process that was stopped while it had that
+/// lock blocked the reads of all others for as long as it was stopped.
+#[test]
+fn a_process_stopped_at_the_beginning_of_a_read_is_named_to_readers() {
+    let host = Host::new();
+    let (mut sleeper, mut other) = (host.worker(), host.worker());
+    other.ask("put c 1", "put");
+    sleeper.say("stop-in-read");
+    sleeper.until_stopped();
+    let error = other.ask("get c", "error");
+    assert!(error.starts_with("Unavailable"), "{error}");
+    assert!(error.contains(&format!("process {}", sleeper.pid())), "{error}");
+    let mut late = crate::host::Worker::start();
+    late.ask(&format!("connect {}", host.path().display()), "connected");
+    let error = late.ask("get c", "error");
+    assert!(error.contains(&format!("process {}", sleeper.pid())), "{error}");
+    sleeper.go_on();
+    sleeper.hear("went on");
+    other.ask("get c", "cell");
+}
+
 #[test]
 fn a_process_killed_inside_the_store_is_in_nobodys_way() {
     let host = Host::new();

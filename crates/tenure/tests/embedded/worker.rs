@@ -116,6 +116,10 @@ impl Worker {
                 self.engine().stop_inside()?;
                 say("went on");
             }
+            ["stop-in-read"] => {
+                self.engine().stop_in_read()?;
+                say("went on");
+            }
             ["leave"] => {
                 self.leave();
                 say("left");

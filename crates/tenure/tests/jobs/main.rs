@@ -1,9 +1,17 @@
-//! Queues of jobs as their users meet them: the same stories in memory, in the embedded store and
-//! in a PostgreSQL, and a history of real processes that are killed and stopped.
-#![cfg(all(feature = "jobs", feature = "embedded", feature = "postgres", target_os = "linux"))]
+//! Queues of jobs as their users meet them: the same stories on every engine that has them, and a
+//! history of real processes that are killed and stopped.
+#![cfg(all(
+    feature = "jobs",
+    feature = "embedded",
+    feature = "redis",
+    feature = "postgres",
+    target_os = "linux"
+))]
 
 mod history;
 mod postgres;
+mod recurring;
+mod redis;
 mod stories;
 mod surviving;
 
@@ -16,19 +24,25 @@ use tenure::{Namespace, Tenure};
 struct Place {
     url: String,
     _directory: Option<tempfile::TempDir>,
+    _server: Option<servers::Redis>,
 }
 
 impl Place {
     fn memory() -> Self {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        Self { url: format!("memory:jobs-{number}"), _directory: None }
+        Self { url: format!("memory:jobs-{number}"), _directory: None, _server: None }
     }
 
     fn embedded() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("embedded://{}", directory.path().join("store").display());
-        Self { url, _directory: Some(directory) }
+        Self { url, _directory: Some(directory), _server: None }
+    }
+
+    fn redis() -> Self {
+        let server = servers::Redis::start();
+        Self { url: server.url(), _directory: None, _server: Some(server) }
     }
 
     /// A schema of its own in the server of this process.
@@ -36,7 +50,7 @@ impl Place {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let url = servers::Postgres::shared().patient_url();
-        Self { url: format!("{url}&schema=jobs_{number}"), _directory: None }
+        Self { url: format!("{url}&schema=jobs_{number}"), _directory: None, _server: None }
     }
 
     fn connect(&self) -> Tenure {

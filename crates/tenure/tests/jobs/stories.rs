@@ -33,6 +33,12 @@ macro_rules! on_engines {
                 super::$test(&super::Place::postgres()).await;
             })*
         }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(&super::Place::redis()).await;
+            })*
+        }
     };
 }
 

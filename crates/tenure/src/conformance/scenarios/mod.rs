@@ -16,6 +16,7 @@ mod floors;
 mod hostile;
 mod idempotence;
 mod inspection;
+mod job_programs;
 mod jobs;
 mod lapsed;
 mod loss;
@@ -67,6 +68,7 @@ pub(super) const LISTS: &[&[Scenario]] = &[
     rates::LIST,
     election::LIST,
     jobs::LIST,
+    job_programs::LIST,
     hostile::LIST,
 ];
 

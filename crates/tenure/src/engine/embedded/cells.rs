@@ -57,7 +57,7 @@ impl EmbeddedCells {
 
     fn read(&self, name: &Name) -> Result<Option<Cell>, Error> {
         let now = self.now();
-        let read = self.sessions.store().durable()?.read(|txn, table| {
+        let read = self.sessions.store().read_durable(|txn, table| {
             let number = match self.number(txn, table)? {
                 Ok(Some(number)) => number,
                 Ok(None) => return Ok(Ok(None)),
@@ -78,7 +78,7 @@ impl EmbeddedCells {
         let now = self.now();
         let limit = limit.clamp(1, limits::PAGE);
         let literal = pattern.literal_prefix();
-        let listed = self.sessions.store().durable()?.read(|txn, table| {
+        let listed = self.sessions.store().read_durable(|txn, table| {
             let number = match self.number(txn, table)? {
                 Ok(Some(number)) => number,
                 Ok(None) => return Ok(Ok(Vec::new())),

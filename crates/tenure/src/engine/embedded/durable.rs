@@ -8,9 +8,12 @@
 //! J                 -> jobs (`job_rows.rs`)
 //! ```
 //!
-//! Writers pass the gate's mutex for this environment; readers do not. Every commit is an `fsync`,
-//! so writes run on the worker thread for the disk. A transaction without a change is dropped, not
-//! committed.
+//! Writers pass the gate's mutex for this environment. Every commit is an `fsync`, so writes run on
+//! the worker thread for the disk. A transaction without a change is dropped, not committed.
+//!
+//! Readers do not wait for writers. But each one takes a place in LMDB's table of readers, under a
+//! lock of LMDB that has no timeout: a process that is stopped there would block every reader of
+//! every process. So a reader passes another mutex of the gate while it takes its place.
 //!
 //! LMDB creates a new environment in an empty file. So a `data.mdb` that was truncated would look
 //! like a new one, and cells and fences would begin anew without an error. The file `made` beside
@@ -58,7 +61,7 @@ static OPEN: LazyLock<Mutex<HashMap<PathBuf, Weak<Durable>>>> = LazyLock::new(Mu
 
 impl Durable {
     /// Returns the environment in this directory; opens it if this process has not done so yet.
-    pub(super) fn at(root: &StoreDirectory) -> Result<Arc<Self>, Error> {
+    pub(super) fn at(root: &StoreDirectory, gate: &Gate) -> Result<Arc<Self>, Error> {
         let path = root.durable();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, durable| durable.strong_count() > 0);
@@ -70,6 +73,8 @@ impl Durable {
         }
         directory::private_directory(&path).map_err(|error| cannot("make", &path, error))?;
         check_not_emptied(&path)?;
+        // The environment reads while it opens.
+        let _inside = gate.enter(Environment::Readers, WAIT).map_err(stuck)?;
         let durable =
             match open_env(&path).and_then(|opened| Ok(write_mark(&path).map(|()| opened)?)) {
                 Ok((env, table)) => {
@@ -124,11 +129,16 @@ impl Durable {
     /// Runs one read transaction.
     pub(super) fn read<T>(
         &self,
+        gate: &Gate,
         read: impl FnOnce(&RoTxn<'_, WithoutTls>, LmdbTable) -> heed::Result<T>,
     ) -> Result<T, Error> {
         let env = self.env();
         let env = env.as_ref().ok_or_else(|| self.gone())?;
-        let result = env.read_txn().and_then(|txn| read(&txn, self.table));
+        let begun = {
+            let _inside = gate.enter(Environment::Readers, WAIT).map_err(stuck)?;
+            env.read_txn()
+        };
+        let result = begun.and_then(|txn| read(&txn, self.table));
         result.map_err(|error| self.failed(TxnError::Store(error)))
     }
 

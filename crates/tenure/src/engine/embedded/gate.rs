@@ -4,11 +4,14 @@
 //! LMDB's own writer lock waits without limit. A process that is stopped inside a transaction (by
 //! `SIGSTOP`, by a debugger) would block every other process for ever, and none of them could name
 //! it. So every write transaction first locks a mutex of ours, which has a timeout and a record of
-//! its holder.
+//! its holder. LMDB's lock of the table of readers has no timeout either; a read transaction holds
+//! it while it takes its place in that table, so the beginning of a read of the synced environment
+//! has a mutex of ours too.
 //!
 //! The file `guard` of a file set is one page that every process of the store maps as shared
-//! memory: a magic number, counters, and a robust, process-shared pthread mutex for each of the two
-//! LMDB environments. Behind them is the board for writes of cells.
+//! memory: a magic number, counters, and robust, process-shared pthread mutexes: one for each of
+//! the two LMDB environments, and one for the readers of the synced one. Behind them is the board
+//! for writes of cells.
 //!
 //! # States of a mutex
 //!
@@ -35,7 +38,8 @@
 //! 5. **Counters only grow.** They are changed without a transaction, so a step that is rolled back
 //!    may leave them ahead of the rows, never behind. Ahead costs a gap in the numbers.
 //! 6. **The order is `Locks` before `Durable`.** A step inside `Locks` may enter `Durable` to
-//!    reserve fences, and nothing enters `Locks` from inside `Durable`.
+//!    reserve fences, and nothing enters `Locks` from inside `Durable`. `Readers` comes last:
+//!    nothing is entered from inside it.
 //!
 //! The kernel finds the owner of a robust mutex by its thread id, which means nothing in another
 //! pid namespace: `files::check_namespace` refuses to share a file set between two of them.
@@ -63,7 +67,7 @@ use crate::time::{Clock, SystemClock};
 
 /// How the page and the rows look: the format number of a file set. Differs where a mutex looks
 /// different.
-const MAGIC: u64 = 0x7465_6e75_7265_0004
+const MAGIC: u64 = 0x7465_6e75_7265_0005
     ^ ((size_of::<libc::pthread_mutex_t>() as u64) << 16)
     ^ if cfg!(target_env = "musl") { 1 << 32 } else { 0 };
 
@@ -79,13 +83,15 @@ const SPIN_HINTS: u32 = 8;
 /// thread: less than it costs to wake that thread.
 const SHORT_WAIT: Duration = Duration::from_micros(100);
 
-/// The LMDB environment that a mutex protects.
+/// What a mutex protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Environment {
     /// Slots, queues and tombstones; not synced.
     Locks,
-    /// Cells and the reserve of fences; synced.
+    /// Cells, jobs and the reserve of fences; synced.
     Durable,
+    /// The table of readers of the synced environment.
+    Readers,
 }
 
 #[repr(C)]
@@ -93,7 +99,7 @@ struct SharedPage {
     /// Stored last: a page without it was never finished.
     magic: AtomicU64,
     counters: Counters,
-    mutexes: [GateMutex; 2],
+    mutexes: [GateMutex; 3],
     board: CellBoard,
 }
 

@@ -269,7 +269,7 @@ impl JobStore {
                 replies.push((*id, pushed));
             }
         }
-        let records = self.records(queue)?;
+        let records = self.records(queue);
         let found = records.after(before)?;
         if found.is_empty() {
             rules.skip_to(records.last_number()?);

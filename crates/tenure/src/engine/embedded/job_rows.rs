@@ -20,7 +20,7 @@
 
 use super::cell_rows::{namespace_key, read_number};
 use super::codec::{Damaged, Read, Reader, Writer};
-use super::durable::Durable;
+use super::store::Store;
 use super::txn::{Key, LmdbTable, Txn};
 use crate::contract::{Error, ErrorKind, JobId, Name, Namespace, NewJob, Pushed};
 use crate::ledger::jobs::{JobRow, JobRows, QueueRow};
@@ -229,7 +229,7 @@ pub(super) fn write_new(
 
 /// The records of one queue in the synced environment.
 pub(super) struct QueueRecords<'a> {
-    pub(super) durable: &'a Durable,
+    pub(super) store: &'a Store,
     pub(super) namespace: &'a Namespace,
     pub(super) queue: &'a Name,
 }
@@ -240,7 +240,7 @@ impl QueueRecords<'_> {
         &self,
         read: impl FnOnce(&ReadTxn<'_>, LmdbTable, Key) -> heed::Result<Read<T>>,
     ) -> Result<Option<T>, Error> {
-        let result = self.durable.read(|txn, table| {
+        let result = self.store.read_durable(|txn, table| {
             let Some(number) = table.get(txn, &namespace_key(self.namespace))? else {
                 return Ok(Ok(None));
             };
@@ -297,8 +297,8 @@ impl QueueRecords<'_> {
 }
 
 /// The queues of a namespace that have records.
-pub(super) fn queue_names(durable: &Durable, namespace: &Namespace) -> Result<Vec<Name>, Error> {
-    let names = durable.read(|txn, table| {
+pub(super) fn queue_names(store: &Store, namespace: &Namespace) -> Result<Vec<Name>, Error> {
+    let names = store.read_durable(|txn, table| {
         let Some(number) = table.get(txn, &namespace_key(namespace))? else {
             return Ok(Some(Vec::new()));
         };

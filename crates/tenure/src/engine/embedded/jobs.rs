@@ -158,7 +158,7 @@ impl EmbeddedJobs {
             };
         let (mut reply, others) = self.queue_step(StepKind::FreesSpace, queue, verb).await??;
         self.0.sessions.watch(&others, &self.0.scope);
-        let records = self.0.records(queue)?;
+        let records = self.0.records(queue);
         let mut jobs = Vec::with_capacity(reply.jobs.len());
         for mut job in std::mem::take(&mut reply.jobs) {
             // Without a record the job is done already: this worker was lost meanwhile.
@@ -179,9 +179,8 @@ impl EmbeddedJobs {
 }
 
 impl JobStore {
-    pub(super) fn records<'a>(&'a self, queue: &'a Name) -> Result<QueueRecords<'a>, Error> {
-        let durable = self.sessions.store().durable()?;
-        Ok(QueueRecords { durable, namespace: &self.namespace, queue })
+    pub(super) fn records<'a>(&'a self, queue: &'a Name) -> QueueRecords<'a> {
+        QueueRecords { store: self.sessions.store(), namespace: &self.namespace, queue }
     }
 
     /// Runs the rules over the rows of a queue, and marks the records that are behind.
@@ -211,7 +210,7 @@ impl JobStore {
         now: Now,
         queue: &Name,
     ) -> Result<bool, Error> {
-        let records = self.records(queue)?;
+        let records = self.records(queue);
         let mut rows = QueueRows::new(ledger.shelf().txn(), self.scope.namespace, queue);
         let until = if let Some(until) = rows.restored_until() {
             until
@@ -247,7 +246,7 @@ impl JobStore {
         rules: &mut QueueRules<'_, '_, '_>,
         queue: &Name,
     ) -> Result<(), Error> {
-        let records = self.records(queue)?;
+        let records = self.records(queue);
         if records.last_number()? <= rules.last_number() {
             return Ok(());
         }
@@ -314,7 +313,7 @@ impl Jobs for EmbeddedJobs {
             let seen =
                 self.queue_step(StepKind::FreesSpace, queue, move |rules, _, _| rules.view(id));
             let Some(view) = seen.await? else { return Ok(None) };
-            let payload = self.0.records(queue)?.payload(id)?.unwrap_or_default();
+            let payload = self.0.records(queue).payload(id)?.unwrap_or_default();
             Ok(Some(JobView { payload, ..view }))
         })
     }
@@ -337,7 +336,7 @@ impl Jobs for EmbeddedJobs {
 
     fn queues(&self) -> Pending<'_, Vec<Name>> {
         Box::pin(async move {
-            let names = queue_names(self.0.sessions.store().durable()?, &self.0.namespace);
+            let names = queue_names(self.0.sessions.store(), &self.0.namespace);
             names.map_err(|error| error.during(Verb::Job))
         })
     }

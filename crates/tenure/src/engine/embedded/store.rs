@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use heed::{Env, MdbError, WithoutTls};
+use heed::{Env, MdbError, RoTxn, WithoutTls};
 use rustix::fs::{FlockOperation, fcntl_lock};
 
 use super::directory::{self, SetupLock, StoreDirectory, cannot};
@@ -235,8 +235,16 @@ impl Store {
         if let Some(durable) = self.durable.get() {
             return Ok(durable);
         }
-        let durable = Durable::at(&self.root)?;
+        let durable = Durable::at(&self.root, &self.gate)?;
         Ok(self.durable.get_or_init(|| durable))
+    }
+
+    /// Runs one read transaction of the synced environment.
+    pub(super) fn read_durable<T>(
+        &self,
+        read: impl FnOnce(&RoTxn<'_, WithoutTls>, LmdbTable) -> heed::Result<T>,
+    ) -> Result<T, Error> {
+        self.durable()?.read(&self.gate, read)
     }
 
     pub(super) fn gate(&self) -> &Gate {
@@ -287,6 +295,13 @@ impl Store {
         let txn = env.write_txn().map_err(|error| self.failed(TxnError::Store(error)))?;
         inside.stop();
         drop(txn);
+        Ok(())
+    }
+
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn stop_in_read(&self) -> Result<(), Error> {
+        self.durable()?;
+        self.gate.enter(Environment::Readers, WAIT).map_err(stuck)?.stop();
         Ok(())
     }
 

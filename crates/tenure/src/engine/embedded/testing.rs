@@ -46,6 +46,14 @@ impl EmbeddedEngine {
         self.sessions.store().stop_inside()
     }
 
+    /// Stops this process at the beginning of a read of the synced environment: for tests.
+    ///
+    /// # Errors
+    /// If the store cannot be entered.
+    pub fn stop_in_read(&self) -> Result<(), Error> {
+        self.sessions.store().stop_in_read()
+    }
+
     /// Returns the process inside the durable mutex: for tests.
     #[must_use]
     pub fn committer(&self) -> Option<u32> {

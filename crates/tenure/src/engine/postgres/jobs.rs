@@ -338,7 +338,7 @@ fn report_parameters(reports: &[AttemptReport]) -> Parameters {
     };
     let error = |outcome: &JobOutcome| match outcome {
         // The server takes no NUL in a text.
-        JobOutcome::Fail { error, .. } => Some(shortened(&error.replace('\0', " "))),
+        JobOutcome::Fail { error, .. } => Some(shortened(&error.replace('\0', " ")).to_owned()),
         _ => None,
     };
     let pause = |outcome: &JobOutcome| match outcome {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::cells::CellRead;
-use super::client::strange;
+use super::client::{ServerInfo, strange};
 use super::errors::to_error;
 use super::keys::RedisKeys;
 use super::names::{NameList, NameSet, ScanCache, indexed, scan, scanned};
@@ -56,6 +56,18 @@ pub(super) trait StoreAccess: Send + Sync {
         name: &'a Name,
         items: &'a [&'a [u8]],
     ) -> Pending<'a, Value>;
+
+    /// Runs a script over the keys whose prefix is the slot of a name.
+    fn run_at_slot<'a>(
+        &'a self,
+        verb: Verb,
+        script: &'static LuaScript,
+        name: &'a Name,
+        items: &'a [&'a [u8]],
+    ) -> Pending<'a, Value>;
+
+    /// Returns what the server reported of itself when it was connected; of a cluster, one node.
+    fn server(&self) -> Option<ServerInfo>;
 
     /// Returns the scripts to call.
     fn scripts(&self) -> &'static ScriptSet;
@@ -161,6 +173,20 @@ impl StoreAccess for RedisEngine {
         })
     }
 
+    fn run_at_slot<'a>(
+        &'a self,
+        verb: Verb,
+        script: &'static LuaScript,
+        name: &'a Name,
+        items: &'a [&'a [u8]],
+    ) -> Pending<'a, Value> {
+        Box::pin(async move { self.run(verb, script, &[&self.inner.keys.slot(name)], items).await })
+    }
+
+    fn server(&self) -> Option<ServerInfo> {
+        self.inner.handshake.server()
+    }
+
     fn scripts(&self) -> &'static ScriptSet {
         self.inner.options.scripts()
     }
@@ -216,6 +242,7 @@ impl StoreAccess for RedisEngine {
                 NameSet::Locks => return scanned(self, set, prefix, after).await,
                 NameSet::Contended => (&keys.contended_index, Verb::Inspect),
                 NameSet::Cells => (&keys.cell_index, Verb::Cell),
+                NameSet::Queues => (&keys.queue_index, Verb::Job),
             };
             let names = indexed(self.batcher().connection(), index, prefix, after).await;
             names.map_err(|error| to_error(error, verb))

@@ -20,6 +20,8 @@ pub(in crate::engine) struct RedisKeys {
     pub(super) cell_index: String,
     /// The index of the names of slots that have waiters, by name. Not in a cluster.
     pub(super) contended_index: String,
+    /// The index of the names of queues of jobs, by name. Not in a cluster.
+    pub(super) queue_index: String,
     /// The channel on which the names of changed cells are published. Not in a cluster.
     pub(super) changes: String,
     /// The key of the largest number given out.
@@ -36,6 +38,7 @@ impl RedisKeys {
             rates: shared.key("rate:"),
             cell_index: shared.key("cells"),
             contended_index: shared.key("contended"),
+            queue_index: shared.key("queues"),
             changes: shared.key("changed"),
             top: shared.key("top"),
             shared,
@@ -126,12 +129,13 @@ impl Deref for RedisKeys {
 const CHANGED: &str = ":changed";
 
 /// What keys have behind the name by which a scan finds a set: every slot has its main key, every
-/// queue its waiters by place, and every cell, in a cluster, its hash.
+/// queue its waiters by place, and in a cluster every cell and every queue of jobs its hash.
 fn suffix(set: NameSet) -> &'static str {
     match set {
         NameSet::Locks => "}",
         NameSet::Contended => "}:l",
         NameSet::Cells => "}:cell",
+        NameSet::Queues => "}:j:h",
     }
 }
 

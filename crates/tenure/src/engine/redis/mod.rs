@@ -32,6 +32,7 @@ mod doctor;
 mod errors;
 mod evict;
 mod inspect;
+mod jobs;
 mod keys;
 mod names;
 mod rates;
@@ -83,7 +84,7 @@ pub const PROMISES: Promises = Promises {
     counting: true,
     atomic_sets: true,
     cells: true,
-    jobs: false,
+    jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,
     no_rates_because: "",
@@ -92,7 +93,7 @@ pub const PROMISES: Promises = Promises {
     replicas: true,
     drift_percent: 10,
     lacks_because: "",
-    lacks_jobs_because: "they are not built for it yet",
+    lacks_jobs_because: "",
 };
 
 /// The promises for a server that sentinels watch. A fail-over may lose what was written last,
@@ -219,7 +220,7 @@ impl Engine for RedisEngine {
 
     optional_objects!(self:
         cells => Some(self),
-        jobs => None,
+        jobs => Some(self),
         rates => Some(self),
         fence_floor => Some(self),
         replication => Some(self),

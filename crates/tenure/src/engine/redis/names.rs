@@ -1,10 +1,10 @@
-//! Lists of names: of locks, of slots with waiters, of cells. By the order of names, a part at a
-//! time.
+//! Lists of names: of locks, of slots with waiters, of cells, of queues. By the order of names, a
+//! part at a time.
 //!
-//! Cells and contended slots have an index in the store, a sorted set whose members are names and
-//! whose scores are all 0: the store returns them in the order of their bytes, from any name on.
-//! Locks have none, because every claim would have to update it: their keys are scanned. A cluster
-//! has no index at all, because a script can only write keys of one hash slot.
+//! Cells, contended slots and queues have an index in the store, a sorted set whose members are
+//! names and whose scores are all 0: the store returns them in the order of their bytes, from any
+//! name on. Locks have none, because every claim would have to update it: their keys are scanned. A
+//! cluster has no index at all, because a script can only write keys of one hash slot.
 //!
 //! A scan visits every key of the store, so that there is one for each look and not one for each
 //! page of it. The names of a scan are kept until the next page is asked for, which begins after
@@ -40,6 +40,8 @@ pub(in crate::engine) enum NameSet {
     Contended,
     /// Cells with a value.
     Cells,
+    /// Queues of jobs.
+    Queues,
 }
 
 /// Some names in order.

@@ -45,6 +45,10 @@ pub(super) struct ScriptSet {
     pub(super) take: LuaScript,
     pub(super) settle: LuaScript,
     pub(super) reset: LuaScript,
+    pub(super) push: LuaScript,
+    pub(super) turn: LuaScript,
+    pub(super) change_job: LuaScript,
+    pub(super) look: LuaScript,
     pub(super) rights: LuaScript,
     #[cfg(feature = "conformance")]
     pub(super) end_session: LuaScript,
@@ -56,6 +60,7 @@ const PARTS: &[(&str, Text)] = &[
     ("slot", text!("redis/lua/slot.lua")),
     ("rules", text!("redis/lua/rules.lua")),
     ("rate", text!("redis/lua/rate.lua")),
+    ("jobs", text!("redis/lua/jobs.lua")),
 ];
 const CLOCK: Text = text!("redis/lua/clock.lua");
 const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
@@ -104,6 +109,10 @@ impl ScriptSet {
             take: make("", text!("redis/lua/take.lua").get()),
             settle: make("", text!("redis/lua/settle.lua").get()),
             reset: make(any, text!("redis/lua/reset.lua").get()),
+            push: make("", text!("redis/lua/push.lua").get()),
+            turn: make(any, text!("redis/lua/turn.lua").get()),
+            change_job: make(any, text!("redis/lua/change_job.lua").get()),
+            look: make(any, text!("redis/lua/look.lua").get()),
             rights: make(any, text!("redis/lua/rights.lua").get()),
             #[cfg(feature = "conformance")]
             end_session: make(any, include_str!("../../conformance/lua/end_session.lua")),
@@ -116,9 +125,10 @@ impl ScriptSet {
     pub(super) fn commands(&self, cluster: bool) -> BTreeSet<&str> {
         let Self { claim, renew, release, inspect, evict, raise_fences, .. } = self;
         let Self { refuse_victim, connect, write, get, take, settle, reset, .. } = self;
+        let Self { push, turn, change_job, look, .. } = self;
         // Without `change_terms`: few clients run it, and its error names what is missing.
         let verbs = [claim, renew, release, inspect, evict, refuse_victim, raise_fences];
-        let values = [connect, write, get, take, settle, reset];
+        let values = [connect, write, get, take, settle, reset, push, turn, change_job, look];
         let calls =
             verbs.into_iter().chain(values).flat_map(|verb| verb.text.split("call('").skip(1));
         let other = if cluster { "PUBLISH" } else { "SPUBLISH" };
@@ -274,6 +284,18 @@ mod tests {
         let last = limits::RATE_LIMITS - 1;
         assert!(text!("redis/lua/take.lua").get().contains(&format!("for i = 0, {last} do")));
         assert!(text!("redis/lua/reset.lua").get().contains(&format!("for i = 0, {last} do")));
+        let line = format!(
+            "ERRORS = {}, CRASHES = {}, DEAD_JOBS = {}, SLOTS = {}, PRIORITIES = {}, DELAY = {},",
+            limits::ATTEMPT_ERRORS,
+            limits::JOB_CRASHES,
+            limits::DEAD_JOBS,
+            limits::WORKER_SLOTS,
+            limits::JOB_PRIORITIES,
+            limits::JOB_DELAY.as_micros()
+        );
+        assert!(part_called("jobs").contains(&line), "{line}");
+        let kept = limits::KEEP_DEAD.as_micros();
+        assert!(part_called("jobs").contains(&format!("{{ J.FORMAT, 0, {kept}, 0, 0, 0, 0, 0 }}")));
         let get = text!("redis/lua/get.lua").get();
         assert!(get.contains(&format!("local MOST = {}\n", limits::CELL_BYTES)));
     }
@@ -285,7 +307,8 @@ mod tests {
             let rest = [&scripts.evict, &scripts.connect, &scripts.write, &scripts.get];
             let rates = [&scripts.take, &scripts.settle, &scripts.reset];
             let more = [&scripts.raise_fences, &scripts.refuse_victim];
-            for script in all.into_iter().chain(rest).chain(rates).chain(more) {
+            let jobs = [&scripts.push, &scripts.turn, &scripts.change_job, &scripts.look];
+            for script in all.into_iter().chain(rest).chain(rates).chain(more).chain(jobs) {
                 assert!(!script.text.contains("#include"), "{}", script.text);
                 assert!(script.text.contains("'TIME'"), "the store's own clock");
                 assert_eq!(script.sha.len(), 40);

@@ -40,7 +40,7 @@ mod tests;
 use std::collections::HashMap;
 
 pub(crate) use self::heap::JobHeap;
-pub(crate) use self::row::{JobRow, QueueRow};
+pub(crate) use self::row::{JobRow, QueueRow, micros};
 pub(crate) use self::settle::shortened;
 use super::shelf::Shelf;
 use super::{Ledger, Now};

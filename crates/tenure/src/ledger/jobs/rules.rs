@@ -269,6 +269,7 @@ impl<'a, R: JobRows> JobRules<'a, R> {
                 max_attempts: runs.max_attempts,
                 crashes: runs.crashes,
                 progress: runs.progress.clone(),
+                key: runs.key.as_ref().map(|key| key.key.clone()),
             });
             self.change(Some(&job), Some(&runs));
             self.ready = self.ready.saturating_sub(1);

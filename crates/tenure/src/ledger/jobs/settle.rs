@@ -59,7 +59,8 @@ impl<R: JobRows> JobRules<'_, R> {
             return self.end_cancelled(job);
         }
         let attempt = job.attempts + job.crashes;
-        let error = AttemptError { attempt, at_micros: self.now(), error: shortened(text) };
+        let error =
+            AttemptError { attempt, at_micros: self.now(), error: shortened(text).to_owned() };
         if for_good || job.attempts >= job.max_attempts {
             self.bury(job, job.clone(), error);
             return Reported::Dead;
@@ -104,12 +105,12 @@ fn at_most_allowed(delay: Duration) -> Duration {
 }
 
 /// Cuts a text to what is kept, at a boundary of characters.
-pub(crate) fn shortened(text: &str) -> String {
+pub(crate) fn shortened(text: &str) -> &str {
     let mut most = text.len().min(limits::ATTEMPT_ERROR_BYTES);
     while !text.is_char_boundary(most) {
         most -= 1;
     }
-    text[..most].to_owned()
+    &text[..most]
 }
 
 #[cfg(test)]

@@ -33,6 +33,10 @@ impl Job {
         self.claimed.attempt.job
     }
 
+    pub(super) fn claimed(&self) -> &ClaimedJob {
+        &self.claimed
+    }
+
     /// The queue of the job.
     #[must_use]
     pub fn queue(&self) -> &Name {

@@ -1,14 +1,19 @@
 //! Queues of jobs as users reach them: push, inspect, operate. `worker.rs` runs handlers, `job.rs`
-//! is what a handler gets. Each call goes through the session, which gives it a time limit.
+//! is what a handler gets, `recurring.rs` pushes by a schedule (`cron.rs`). Each call goes through
+//! the session, which gives it a time limit.
 
+mod cron;
 mod job;
+mod recurring;
 mod worker;
 
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+pub use self::cron::CronSchedule;
 pub use self::job::{Job, JobFailure};
+pub use self::recurring::RecurringJob;
 use super::options::Options;
 use super::request::Request;
 use crate::contract::{

@@ -81,7 +81,13 @@ where
         };
         failures = 0;
         let status = LockStatus::clone(&guard);
-        let run = WorkLoop::new(queue, slots, &status, handler).run(stop.as_mut());
+        let run = async {
+            // To start is not worth less for it: a worker that starts later tries again.
+            if let Err(error) = queue.push_missing_runs().await {
+                tracing::warn!(queue = %queue.name, %error, "cannot look after recurring jobs");
+            }
+            WorkLoop::new(queue, slots, &status, handler).run(stop.as_mut()).await
+        };
         match until_lost(&status, run).await {
             Ok(done) => {
                 let released = guard.release().await;
@@ -365,8 +371,12 @@ where
             cancel,
             outbox: Arc::clone(&self.outbox),
         };
-        let (handler, core) = (self.handler, self.core());
+        let (handler, core, queue) = (self.handler, self.core(), self.queue);
         self.running.push(Box::pin(async move {
+            match begin_run(queue, job.claimed(), attempt).await {
+                Ok(()) => {}
+                Err(outcome) => return (attempt, outcome),
+            }
             // The handler is called inside, so that a panic in it is a failure too.
             let attempted = AssertUnwindSafe(async { handler(job).await }).catch_unwind().await;
             let outcome = match attempted {
@@ -387,6 +397,35 @@ where
         for (attempt, _) in self.cancels.drain() {
             let report = AttemptReport { attempt, outcome: JobOutcome::GiveBack };
             self.waiting.push(WaitingReport { report, repeated: false, reply: None });
+        }
+    }
+}
+
+/// Pushes the next run, if the job is a run of a recurring job. Tries until it is done: an attempt
+/// that completed without it would end the schedule. An error is the outcome of the attempt.
+async fn begin_run(
+    queue: &JobQueue,
+    claimed: &ClaimedJob,
+    attempt: JobAttempt,
+) -> Result<(), JobOutcome> {
+    let mut failures = 0;
+    loop {
+        match queue.begin_run(claimed).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {
+                tracing::info!(queue = %queue.name, job = %attempt.job,
+                    "not run: the recurring job was removed");
+                return Err(JobOutcome::Complete);
+            }
+            Err(error) if error.is_transient() => {
+                failures += 1;
+                let core = queue.core();
+                sleep_until(core, core.now() + core.pause(failures)).await;
+            }
+            Err(error) => {
+                let failure = JobFailure::new(format!("the next run cannot be pushed: {error}"));
+                return Err(failure.into_outcome(queue.core().wide_jitter()));
+            }
         }
     }
 }

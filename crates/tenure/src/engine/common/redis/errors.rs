@@ -12,6 +12,11 @@ pub(in crate::engine) fn script_error(message: &str) -> Error {
         return Error::new(ErrorKind::Unavailable, "the server is a replica")
             .with_help("connect to the primary, or wait for it");
     }
+    if message.contains("queue_version ") {
+        let what = "the queue was written by another version of Tenure";
+        return Error::new(ErrorKind::Unsupported, what)
+            .with_help("use the version that wrote it, or let that one finish its jobs");
+    }
     // The error code is cut off where the message comes as an error reply.
     let untouched = message.split_once("corrupt ");
     let written = message.split_once("TENURE met ");

@@ -1,7 +1,7 @@
 //! Signals as scripts publish them on the channel of a session: `g CLAIM ARRIVAL FENCE..`
 //! (granted), `e CLAIM REASON` (ended), `r ` (renew at once).
 
-use crate::contract::{Arrival, ClaimId, Fence, Fences, Grant, Loss, SessionId, Signal};
+use crate::contract::{Arrival, ClaimId, Fence, Fences, Grant, Loss, Name, SessionId, Signal};
 use crate::engine::common::listeners::Listeners;
 
 /// Passes a published message to the session that it is for.
@@ -33,6 +33,7 @@ fn parse_signal(payload: &[u8]) -> Option<Signal> {
             let loss = Loss::of_reason(why);
             Some(Signal::Ended { claim: claim.parse().ok()?, loss })
         }
+        "j" => Some(Signal::Jobs { queue: Name::from_store(rest).ok()? }),
         // A long queue is granted a part at a time: its head requests the rest by renewing.
         "r" => Some(Signal::Resync),
         _ => None,

@@ -19,7 +19,7 @@ use crate::contract::{
     SlotView, Snapshot, Verb,
 };
 use crate::engine::redis::cells::CellRead;
-use crate::engine::redis::client::strange;
+use crate::engine::redis::client::{ServerInfo, strange};
 use crate::engine::redis::errors::to_error;
 use crate::engine::redis::inspect::{StoreAccess, page, slot};
 use crate::engine::redis::keys::RedisKeys;
@@ -158,6 +158,23 @@ impl StoreAccess for ClusterEngine {
             let value = self.inner.run(SlotRequest { keys, ..request }).await;
             value.map_err(|error| to_error(error, Verb::Rate))
         })
+    }
+
+    fn run_at_slot<'a>(
+        &'a self,
+        verb: Verb,
+        script: &'static LuaScript,
+        name: &'a Name,
+        items: &'a [&'a [u8]],
+    ) -> Pending<'a, Value> {
+        Box::pin(async move {
+            let value = self.inner.run(self.inner.request(name, script, items)).await;
+            value.map_err(|error| to_error(error, verb))
+        })
+    }
+
+    fn server(&self) -> Option<ServerInfo> {
+        self.inner.handshake.server()
     }
 
     fn scripts(&self) -> &'static ScriptSet {

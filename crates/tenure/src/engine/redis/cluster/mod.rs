@@ -178,7 +178,7 @@ impl Engine for ClusterEngine {
 
     optional_objects!(self:
         cells => Some(self),
-        jobs => None,
+        jobs => Some(self),
         rates => Some(self),
         fence_floor => None,
         replication => Some(self),

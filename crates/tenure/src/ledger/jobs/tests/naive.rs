@@ -210,6 +210,7 @@ impl NaiveQueue {
                 max_attempts: job.view.max_attempts,
                 crashes: job.view.crashes,
                 progress: job.view.progress.clone(),
+                key: job.view.key.as_ref().map(|key| key.key.clone()),
             });
         }
         let scheduled = self.jobs.iter().filter(|job| job.view.state == JobState::Scheduled);
