@@ -22,7 +22,7 @@ use crate::reactor::Reactor;
 use crate::signals::Signals;
 use crate::wanted::Patience;
 
-/// The store of those who say nothing: this host, no server.
+/// The default store: this host, no server.
 pub(crate) const DEFAULT_URL: &str = "embedded:";
 
 /// Which store, and how to talk to it. Travels from `tenure run` to its guardian.
@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub(crate) deadlocks: Option<DeadlocksMode>,
 }
 
-/// How long replicas have for those who do not say.
+/// How long replicas have to confirm, by default.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long a store may be away before it is said.

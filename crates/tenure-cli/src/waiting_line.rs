@@ -47,7 +47,7 @@ impl WaitingLine {
         let _ = stderr.flush();
     }
 
-    /// Takes the line away; those who want to know more hear how long it took.
+    /// Removes the line. With `--verbose` prints how long the wait took.
     pub(crate) fn clear(&mut self, obtained: bool) {
         self.due = None;
         let mut stderr = io::stderr().lock();

@@ -54,7 +54,7 @@ fn a_command_is_told_and_gone_before_others_can_have_the_lock_of_a_silent_server
     let check = format!("kill -0 {child} 2>/dev/null && echo alive || echo gone");
     let mut second = place.start(&["run", "x", "-c", &check]);
     place.wait_for_line("x", 1);
-    // It forgets nothing, and answers nobody.
+    // The server keeps its memory, and replies to no client.
     place.server().stop();
     assert_eq!(first.ends(), 123);
     assert_eq!(place.read("log"), "told\n");

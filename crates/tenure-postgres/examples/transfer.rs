@@ -58,7 +58,7 @@ pub(crate) async fn story(url: &str) -> Outcome<Told> {
     Ok(Told { balances: [rows[0].get(0), rows[1].get(0)], stale })
 }
 
-/// Both accounts at once, whoever else wants them in whatever order.
+/// Both accounts at once, in whatever order other transfers want them.
 async fn hold_both(tenure: &Tenure) -> Outcome<LockSetGuard> {
     let names = ["account:1", "account:2"];
     let parts = names.map(|name| Ok(Part::write(name.parse()?)));
@@ -70,7 +70,8 @@ async fn hold_both(tenure: &Tenure) -> Outcome<LockSetGuard> {
 async fn transfer(client: &mut Client, amount: i64, fences: [tenure::Fence; 2]) -> Outcome<()> {
     let accounts = FencedTable::new(("bank", "account"), "id");
     let transaction = client.transaction().await?;
-    // Those who transfer without our lock do it row by row: in one order there is no deadlock.
+    // Programs that transfer without our lock lock rows one by one: in one order there is no
+    // deadlock.
     let patience = Duration::from_secs(5);
     lock_rows(&transaction, ("bank", "account"), "id", &[1_i64, 2], patience).await?;
     let (less, more) = ("balance = balance - $1", "balance = balance + $1");

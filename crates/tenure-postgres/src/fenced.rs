@@ -16,7 +16,7 @@ const REFUSED: &str = "TNF01";
 /// Where a transaction states its fence.
 const SETTING: &str = "tenure.fence";
 
-/// The statements that make a table refuse stale writers by itself, for those who cannot change
+/// The statements that make a table refuse stale writers by itself, for callers that cannot change
 /// their queries. To be run once, by its owner; running them again does no harm.
 ///
 /// The column must be there: `ALTER TABLE account ADD COLUMN fence bigint NOT NULL DEFAULT 0`.

@@ -1,4 +1,4 @@
-//! What can be done with somebody else's client when a future of ours is dropped: say one thing
+//! What can be done with a caller's client when a future of ours is dropped: say one thing
 //! more, and have a wait cancelled. Knows clients, not locks.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A step of somebody else's transaction that waits, and that can be taken back without the rest.
+//! A step of a caller's transaction that waits, and that can be rolled back without the rest.
 //! Knows savepoints and limits, not what is waited for.
 
 use std::time::Duration;

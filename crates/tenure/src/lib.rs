@@ -20,7 +20,7 @@
 //! | one writer, many readers | [`Tenure::rwlock`] |
 //! | at most N holders | [`Tenure::semaphore`] |
 //! | several locks at once, all or nothing | [`Tenure::lock_set`] |
-//! | one leader, whom others can find | [`Tenure::election`] |
+//! | one leader, which observers can find | [`Tenure::election`] |
 //! | one coarse lock for many names | [`Tenure::family`] |
 //! | to lock again further down the same flow of control | [`scope`] |
 //! | work that must stop when the lock is lost | [`Mutex::run`] |

@@ -28,7 +28,7 @@ fn drop_at_every_await_in(
     loop {
         let world = world();
         let tenure = world.tenure();
-        // A bystander takes part, so that there is somebody to hand over to and from.
+        // A bystander takes part, so that there is a waiter to hand over to and from.
         let bystander = world.tenure();
         world.engine.suspend.store(true, Ordering::SeqCst);
         let mut future = start(&tenure);
@@ -191,7 +191,7 @@ fn a_scope_that_re_enters() {
     });
 }
 
-/// The contended paths: somebody else holds "a" when the future starts and lets go (or not) while
+/// The contended paths: another session holds "a" when the future starts and lets go (or not) while
 /// it waits. Dropped after each number of polls, before and after the hand-over.
 fn drop_while_waiting(path: &str, start: fn(&Tenure) -> Work) {
     drop_while_waiting_in(World::new, path, start);

@@ -1,4 +1,4 @@
-//! How waits and holds end: by force, by closing, by a limit. Whoever is concerned is told at once
+//! How waits and holds end: by force, by closing, by a limit. The holder or waiter is told at once
 //! and is told why, and nothing stays behind.
 
 mod common;
@@ -30,7 +30,8 @@ fn linked(world: &World) -> (Arc<Link>, Tenure) {
     (link, tenure)
 }
 
-/// A set has "a" and waits for "b"; somebody takes "a" from it by force. Returns what it is told.
+/// A set has "a" and waits for "b"; an operator takes "a" from it by force. Returns what it is
+/// told.
 #[track_caller]
 fn evicted_from_a_reserved_part(world: &World, waiter: &Tenure, after: u64) -> Error {
     let operator = world.tenure();

@@ -1,5 +1,5 @@
-//! Exchanges (upgrade, downgrade), late answers and endings: nobody believes to hold what the store
-//! has given away. Each story was once true.
+//! Exchanges (upgrade, downgrade), late answers and endings: no session believes to hold what the
+//! store has given away. Each story was once true.
 
 mod common;
 
@@ -301,7 +301,7 @@ fn a_renewal_that_is_noticed_too_late_does_not_bring_a_grant_back() {
     let tenure = world.tenure();
     let guard = now(tenure.mutex("a").unwrap().lock()).unwrap();
     let lost = guard.lost();
-    // The keeper renews, and the reply is held up for longer than anybody may trust the grant.
+    // The keeper renews, and the reply is held up for longer than the grant may be trusted.
     *world.engine.stall.lock().unwrap() = Some((world.clock.clone(), secs(25)));
     world.clock.jump(secs(10));
     assert_eq!(tenure::block_on(lost), Loss::Expired);

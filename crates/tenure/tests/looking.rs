@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use common::{World, now, poll_once, secs};
-use tenure::contract::{Batch, Claim, Engine, Part, Parts, Refusal, Version};
+use tenure::contract::{Batch, CellQuery, Claim, Engine, Part, Parts, Refusal, Version};
 use tenure::time::Tick;
 use tenure::{
     CallOutcome, Cell, CellChange, CellRange, ErrorKind, Event, Expect, Fence, Name, Owner, Page,
@@ -70,7 +70,7 @@ fn reach_shows_everything_an_owner_waits_for_over_several_slots() {
     let lock = |n: usize, name: &str| tenure.mutex(name).unwrap().owner(&owners[n]).lock();
     let _held: Vec<_> =
         ["a", "b", "c"].iter().zip(0..).map(|(name, n)| now(lock(n, name))).collect();
-    // 0 waits for b (held by 1), 1 waits for c (held by 2); a is held and nobody waits for it.
+    // 0 waits for b (held by 1), 1 waits for c (held by 2); a is held and nothing waits for it.
     let mut zero = Box::pin(lock(0, "b"));
     let mut one = Box::pin(lock(1, "c"));
     assert!(poll_once(zero.as_mut()).is_none() && poll_once(one.as_mut()).is_none());
@@ -122,7 +122,7 @@ fn cells_are_listed_by_pattern_and_bad_values_are_refused() {
     }
     let list = |after: Option<&Name>, limit| {
         let pattern = Pattern::new("k*");
-        let cells = now(cells.list(&pattern, after, limit)).unwrap();
+        let cells = now(cells.list(CellQuery { pattern: &pattern, after, limit })).unwrap();
         cells.into_iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(list(None, 3), ["k0", "k1", "k2"]);

@@ -1,4 +1,4 @@
-//! Loss is visible and early: before the store could give the lock to anybody else.
+//! Loss is visible and early: before the store could grant the lock to another claim.
 
 mod common;
 

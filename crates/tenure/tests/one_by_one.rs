@@ -154,7 +154,7 @@ fn a_name_lost_while_the_next_is_waited_for_is_taken_anew() {
     let (tenure, other) = (world.tenure(), world.tenure());
     let busy = now(other.mutex("b").unwrap().lease(secs(50)).lock()).unwrap();
     let mut waiting = waits(&set(&tenure, &["a", "b"]));
-    // The process stands still for longer than its lease, and somebody else has "a" meanwhile.
+    // The process stands still for longer than its lease, and another session has "a" meanwhile.
     world.clock.jump(secs(20));
     let between = now(other.mutex("a").unwrap().lock()).unwrap();
     let fence = between.fence().unwrap();
@@ -189,7 +189,7 @@ fn a_grant_that_nobody_picks_up_gives_the_rest_of_the_set_back_too() {
     assert_eq!(world.census(), (2, 0), "granted, and not picked up");
     world.advance(secs(7));
     assert_eq!(world.census(), (0, 0), "a whole lease later");
-    // Whoever comes back after all takes the set anew.
+    // A caller that comes back takes the set anew.
     let mut guard = None;
     for _ in 0..20 {
         world.settle();

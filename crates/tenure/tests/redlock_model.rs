@@ -13,7 +13,7 @@ use tenure::engine::redlock::rules::{AcquireArgs, AcquireReply, AttemptId, NodeH
 
 const NODES: usize = 3;
 const CLIENTS: usize = 2;
-/// Time stands still; a lease ends because somebody says so.
+/// Time stands still; a lease ends because the model says so.
 const NOW: u64 = 0;
 const LEASE: u64 = 1;
 
@@ -22,9 +22,9 @@ const LEASE: u64 = 1;
 enum Variant {
     /// As the engine has it.
     Right,
-    /// The largest number of a majority is the fence, and nobody is told.
+    /// The largest number of a majority is the fence, and no node is told.
     LargestWithoutWriteBack,
-    /// The largest is written back, whoever holds the node by then.
+    /// The largest is written back, whichever claim holds the node by then.
     UnconditionalWriteBack,
     /// Only a hold is raised, but also to a smaller number than it has.
     RaiseWithoutBound,
@@ -46,7 +46,7 @@ struct World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Client {
     stage: Stage,
-    /// The largest fence that anybody had completed when this one began.
+    /// The largest fence that any claim had completed with when this one began.
     floor: u64,
 }
 
@@ -73,7 +73,7 @@ enum Action {
     Raise(usize, usize, bool),
     /// The client waits no longer. It takes silence for a no, so these need not be heard.
     TimeIsUp(usize),
-    /// The lease of whoever holds this node ends there.
+    /// The lease of the claim that holds this node ends there.
     Expire(usize),
 }
 
@@ -99,7 +99,7 @@ impl Client {
 }
 
 impl World {
-    /// The largest fence that anybody has completed with.
+    /// The largest fence that any claim has completed with.
     fn completed(&self) -> u64 {
         self.clients.iter().filter_map(Client::fence).max().unwrap_or_default()
     }

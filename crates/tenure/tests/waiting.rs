@@ -109,7 +109,7 @@ fn a_lost_push_costs_at_most_one_heartbeat() {
 
 #[test]
 fn the_head_of_the_line_takes_over_when_a_holder_expires() {
-    // A detached claim belongs to no process: nobody renews it and nobody will release it.
+    // A detached claim belongs to no process: no keeper renews it and no guard releases it.
     let world = World::new();
     let claim = World::detached_claim("a", secs(4));
     assert!(matches!(now(world.store.claim(&claim)).unwrap(), Verdict::Granted(_)));
@@ -258,7 +258,7 @@ fn of_two_readers_that_want_to_write_the_second_gives_way_at_once() {
 }
 
 /// A process was killed between letting go and telling the next one, and was found dead while the
-/// answer to that one's claim was on its way: the call to ask again met nobody who waited, and the
+/// answer to that one's claim was on its way: the signal to retry met no waiter, and the
 /// lock stood idle for a third of the lease.
 #[test]
 fn a_claim_on_its_way_when_signals_were_missed_asks_again() {

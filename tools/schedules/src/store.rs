@@ -16,12 +16,6 @@ const PROMISES: Promises = Promises {
     engine: "explored",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter",
-    fence_floor: true,
-    queue: true,
-    sharing: true,
-    counting: true,
-    atomic_sets: true,
-    cells: true,
     jobs: false,
     deadlocks: DeadlockHandling::Unseen,
     rates: false,
@@ -30,8 +24,8 @@ const PROMISES: Promises = Promises {
     survives: &[],
     replicas: false,
     drift_percent: 0,
-    lacks_because: "",
     lacks_jobs_because: "it is a store for schedules",
+    ..Promises::EVERY_RULE
 };
 
 pub(crate) struct Store {

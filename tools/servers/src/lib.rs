@@ -11,6 +11,7 @@
 //! - [`Postgres`] is a PostgreSQL of one's own, [`PgBouncer`] a pooler before it.
 //! - [`Proxy`] is a TCP proxy that delays, holds back, loses and cuts.
 //! - [`Clock`] is the clock of a server, moved while it runs.
+//! - [`Dice`] are the seeded numbers by which a test chooses its faults.
 //! - [`Certificates`] are an authority and two certificates for one run.
 //! - [`reset_signals_of_children`] and [`output_within`] are for programs that tests start.
 //!
@@ -25,6 +26,7 @@ mod certificates;
 mod children;
 mod clock;
 mod cluster;
+mod dice;
 mod etcd;
 mod papers;
 mod patience;
@@ -41,6 +43,7 @@ pub use certificates::Certificates;
 pub use children::{output_within, reset_signals_of_children};
 pub use clock::{Clock, Direction, SetWhenDropped};
 pub use cluster::Cluster;
+pub use dice::Dice;
 pub use etcd::{Builder as EtcdBuilder, Etcd};
 pub use patience::eventually;
 pub use postgres::{Builder as PostgresBuilder, PgBouncer, Postgres};

@@ -1,36 +1,11 @@
 //! The benchmarks of the memory engine run and give every figure. Checks counts, never times.
 
-use std::process::{Command, Output};
+mod common;
 
-use serde_json::Value;
-
-fn bench(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-bench"));
-    command.args(arguments).output().expect("the benchmark starts")
-}
-
-fn figures(output: &Output) -> Vec<Value> {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    assert_eq!(stderr, "", "no progress line without a terminal");
-    let stdout = std::str::from_utf8(&output.stdout).expect("UTF-8");
-    stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
-}
+use common::{bench, figures};
 
 #[test]
 fn every_benchmark_gives_its_figure() {
-    let figures = figures(&bench(&["memory", "--quick", "--json"]));
-    let seen: Vec<_> = figures
-        .iter()
-        .map(|figure| {
-            let text = |key: &str| figure[key].as_str().expect(key).to_owned();
-            let value = figure["value"].as_f64().expect("a number");
-            assert!(value.is_finite() && value > 0.0, "{figure}");
-            let ratio = figure.get("ratio").map(|ratio| ratio.as_f64().expect("a number"));
-            assert!(ratio.is_none_or(|ratio| ratio.is_finite() && ratio > 0.0), "{figure}");
-            (text("bench"), text("unit"), ratio.is_some())
-        })
-        .collect();
     let expected = [
         ("held_10k_bytes", "bytes", false),
         ("pair", "ns", true),
@@ -41,12 +16,9 @@ fn every_benchmark_gives_its_figure() {
         ("held_10k_renew_calls", "calls", false),
         ("crowd_2000", "ms", true),
     ];
-    let expected: Vec<_> = expected
-        .into_iter()
-        .map(|(bench, unit, ratio)| (bench.to_owned(), unit.to_owned(), ratio))
-        .collect();
+    let figures = common::quick("memory");
+    let seen: Vec<_> = figures.iter().map(common::name_unit_ratio).collect();
     assert_eq!(seen, expected);
-
     let value = |name: &str| {
         let figure = figures.iter().find(|figure| figure["bench"] == name);
         figure.and_then(|figure| figure["value"].as_f64()).expect(name)

@@ -1,21 +1,10 @@
 //! The benchmarks of rates and updates run and give every figure. Checks counts, never times.
 
-use std::process::Command;
-
-use serde_json::Value;
-
-fn figures(what: &str) -> Vec<Value> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-bench"));
-    let output = command.args([what, "--quick", "--json"]).output().expect("the benchmark starts");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    let stdout = String::from_utf8(output.stdout).expect("UTF-8");
-    stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
-}
+mod common;
 
 #[test]
 fn rates_give_their_figures_each_beside_its_reference() {
-    let figures = figures("rates");
+    let figures = common::quick("rates");
     let names: Vec<_> = figures.iter().map(|figure| figure["bench"].as_str().unwrap()).collect();
     let expected =
         ["take", "take_embedded", "take_redis", "bytes_per_permit_redis", "take_postgres"];
@@ -27,7 +16,7 @@ fn rates_give_their_figures_each_beside_its_reference() {
 
 #[test]
 fn updates_give_their_figures_and_the_sum_is_exact() {
-    let figures = figures("updates");
+    let figures = common::quick("updates");
     let value = |name: &str| {
         let figure = figures.iter().find(|figure| figure["bench"] == name).expect(name);
         figure["value"].as_f64().expect("a number")

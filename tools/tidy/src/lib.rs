@@ -9,6 +9,7 @@
 pub mod arrows;
 pub mod dialect;
 pub mod docs;
+pub mod features;
 pub mod links;
 pub mod manifest;
 pub mod mutants;

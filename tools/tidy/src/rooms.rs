@@ -5,8 +5,22 @@ const ENGINES: &str = "crates/tenure/src/engine/";
 
 /// What each engine has, one file for each concern: a file, or a folder with a `mod.rs`.
 const FILES: &[&str] = &[
-    "mod", "url", "connect", "claim", "renew", "release", "inspect", "evict", "cells", "signals",
-    "doctor", "errors", "testing",
+    "mod",
+    "url",
+    "connect",
+    "claim",
+    "renew",
+    "release",
+    "inspect",
+    "evict",
+    "cells",
+    "signals",
+    "cell_watches",
+    "deadlock",
+    "rates",
+    "doctor",
+    "errors",
+    "testing",
 ];
 
 /// Folders beside the engines, and what an engine lacks, each with the reason.
@@ -14,8 +28,12 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("common", "*", "what several engines need; no engine"),
     ("memory", "*", "the ledger behind one mutex: each verb is one call of the rules, in mod.rs"),
     ("embedded", "doctor", "no server to examine: a damaged file is found when it is opened"),
+    ("etcd", "rates", "etcd has no clock that a transaction could read"),
     ("redis", "url", "redlock names the same servers: common/redis/url.rs"),
     ("redlock", "cells", "a quorum keeps no values"),
+    ("redlock", "cell_watches", "a quorum keeps no values"),
+    ("redlock", "deadlock", "nodes keep no queue, so no wait can be seen"),
+    ("redlock", "rates", "majorities admit more than the limit"),
 ];
 
 /// Complains about engines that lack a file of the list, and about exceptions that are none.

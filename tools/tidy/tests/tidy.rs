@@ -6,7 +6,8 @@ use std::process::Command;
 
 use tidy::tree::{File, root, text_files};
 use tidy::{
-    arrows, dialect, docs, links, manifest, mutants, promises, rooms, size, temporary, types, words,
+    arrows, dialect, docs, features, links, manifest, mutants, promises, rooms, size, temporary,
+    types, words,
 };
 
 /// Runs a check on every chosen file and prints all complaints at once.
@@ -100,6 +101,17 @@ fn comments_name_what_acts() {
 fn every_engine_has_the_same_files() {
     let files = text_files(&root()).expect("the workspace can be read");
     let complaints = rooms::engine_files(files.iter().map(|file| file.path.as_str()));
+    assert!(complaints.is_empty(), "{} to tidy:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn an_engine_enables_what_it_uses_of_tokio() {
+    let files = text_files(&root()).expect("the workspace can be read");
+    let manifest = files.iter().find(|file| file.path == "crates/tenure/Cargo.toml");
+    let manifest = &manifest.expect("the library has a manifest").text;
+    let rust = files.iter().filter(|file| file.is_rust());
+    let complaints =
+        features::tokio(manifest, rust.map(|file| (file.path.as_str(), file.text.as_str())));
     assert!(complaints.is_empty(), "{} to tidy:\n{}", complaints.len(), complaints.join("\n"));
 }
 

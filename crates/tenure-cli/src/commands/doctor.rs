@@ -83,7 +83,7 @@ fn fences(tenure: &Tenure) -> Result<Finding, Failure> {
     Ok(Finding::new("fences", state, what))
 }
 
-/// How long one call takes, in the middle.
+/// Measures the round trip of a call: the median of several.
 fn round_trip(tenure: &Tenure) -> Result<Finding, Failure> {
     let mut times = Vec::new();
     // One name: to list all would be many calls on some stores.

@@ -1,4 +1,4 @@
-//! `version`, `completions` and `man`: what can be said without a store.
+//! `version`, `completions` and `man`: the commands that need no store.
 
 use std::io::{self, Write};
 

@@ -14,7 +14,7 @@ use crate::failure::{self, Failure};
 use crate::output::{self, millis};
 use crate::settings::Settings;
 
-/// The answer, for programs.
+/// The reply to a take, as one JSON object (`--json`).
 #[derive(Serialize)]
 struct RateAnswer {
     name: String,

@@ -108,7 +108,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Stays until the command, and what must end with it, is over.
+    /// Waits until the command, and the processes that must end with it, have ended.
     pub(super) fn stay(mut self) -> Result<Ended, Failure> {
         let mut lost = Some(self.held.lost());
         loop {

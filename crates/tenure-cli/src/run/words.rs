@@ -1,5 +1,5 @@
-//! What `tenure run` and its guardian say to each other, over one socket. Knows words and the way
-//! they travel, not what they lead to.
+//! The messages between `tenure run` and its guardian, over one socket: how each is encoded, sent
+//! and received. What a message leads to is decided by its reader.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -272,8 +272,8 @@ impl fmt::Debug for Lock {
 }
 
 impl Inner {
-    /// One more connection. Those who come while one is being made wait for it, and hear its
-    /// error.
+    /// Opens one more connection. Callers that arrive while one is being opened wait for it, and
+    /// get its error.
     async fn open(&self) -> Result<(), Error> {
         let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let before = latest().0;

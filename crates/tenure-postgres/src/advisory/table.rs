@@ -1,7 +1,7 @@
 //! Which connection has which locks. Knows places, not statements.
 //!
-//! The server lets a session in again where it is already, so a connection is never asked for
-//! a lock that it has. And what is said on a connection is answered in order, so whoever waits
+//! The server lets a session in again where it is already, so a connection is never asked for a
+//! lock that it has. And what is said on a connection is answered in order, so a caller that waits
 //! does it on a connection that holds nothing: no release ever stands behind a wait.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ struct Row {
     wire: Arc<Wire>,
     /// Held, or about to be, by so many.
     has: HashMap<Number, (Mode, usize)>,
-    /// Somebody waits here.
+    /// A caller waits on this connection.
     busy: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Spot {
     Nowhere,
 }
 
-/// Where somebody may wait.
+/// Connections on which a caller may wait.
 pub(super) enum Seat {
     /// Here.
     Here(Place),
@@ -54,7 +54,7 @@ impl LockTable {
     }
 
     /// Finds where a lock may be asked for. The first connections are asked first, so that others
-    /// stay free for whoever waits.
+    /// stay free for a caller that waits.
     pub(super) fn spot(self: &Arc<Self>, key: Number, mode: Mode) -> Spot {
         let mut rows = self.rows();
         rows.retain(|row| !row.wire.has_ended());
@@ -92,7 +92,7 @@ impl LockTable {
         }
     }
 
-    /// Forgets connections beyond the first two that nobody uses. They end by that.
+    /// Drops connections beyond the first two that no caller uses, which closes them.
     pub(super) fn shrink(&self) {
         let mut seen = 0;
         self.rows().retain(|row| {

@@ -28,9 +28,9 @@ const PROBE: Duration = Duration::from_secs(2);
 /// How long a wait may take to end once it is cancelled, before we ask again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What a session needs that holds locks for long: nobody ends it for its silence or for a long
-/// wait, and if our host dies the server notices in seconds, not hours. Settings that a server
-/// does not have are left out.
+/// Settings of a session that holds locks for long: the server does not end it for its silence or
+/// for a long wait, and if our host dies the server notices in seconds, not hours. Settings that a
+/// server does not have are left out.
 const SETTINGS: &str = "
     SELECT set_config(name, wanted, false) FROM pg_settings JOIN (VALUES
         ('statement_timeout', '0'), ('idle_session_timeout', '0'), ('lock_timeout', '0'),
@@ -67,12 +67,12 @@ impl Wire {
     /// Connects. To be called where its task is to live.
     ///
     /// # Errors
-    /// If there is no such server, or it lets us not in.
+    /// If there is no such server, or it rejects the login.
     pub(super) async fn open(connector: &Connector) -> Result<Arc<Self>, Error> {
         Ok(Self::listening(connector).await?.0)
     }
 
-    /// Two connections, once it is known that nobody lends them to others meanwhile.
+    /// Two connections, once it is known that no pooler lends them to other clients in between.
     ///
     /// # Errors
     /// As [`open`](Self::open), and if a pooler does.
@@ -161,8 +161,8 @@ impl Wire {
         self.said("pg_try_advisory_lock", key, mode, 0).await
     }
 
-    /// Takes part in a shared lock that this connection has already, unless somebody waits for
-    /// it: the server would let us in before them.
+    /// Takes part in a shared lock that this connection has already, unless another session waits
+    /// for it: the server would let us in before them.
     pub(super) async fn take_part(&self, key: Number) -> Result<bool, tokio_postgres::Error> {
         let text = format!(
             "SELECT CASE WHEN EXISTS (SELECT FROM pg_locks WHERE NOT granted AND {}) THEN false \
@@ -251,7 +251,7 @@ async fn drive(mut messages: Messages, heard: mpsc::Sender<()>) {
     loop {
         match poll_fn(&mut messages).await {
             Some(Ok(AsyncMessage::Notification(_))) => {
-                // One is enough, and whoever asked may be gone.
+                // One reply is enough, and the caller may be gone.
                 let _ = heard.try_send(());
             }
             Some(Ok(_)) => {}
@@ -261,7 +261,7 @@ async fn drive(mut messages: Messages, heard: mpsc::Sender<()>) {
     }
 }
 
-/// Returns when the connection does not answer any more, or somebody else does. A wait answers
+/// Returns when the connection does not reply any more, or another server replies. A wait answers
 /// nothing, so it is over only when the server does not take bytes; the kernel tells.
 async fn beat(wire: &Weak<Wire>) {
     loop {

@@ -13,7 +13,7 @@ use crate::host::{assert_locks, client, dropped_after, soon};
 const AWAITS: usize = 14;
 const KEY: i64 = 7;
 
-/// Somebody else who holds the lock, or not.
+/// Another session that holds the lock, or does not.
 async fn stranger(server: &Postgres, holds: bool) -> Client {
     let stranger = client(&server.url()).await;
     if holds {

@@ -24,7 +24,7 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 /// Polls a future until it has answered "not yet" so many times, then drops it. What it came to,
-/// if it did. A future that nobody wakes any more is at its last await.
+/// if it did. A future that is not woken any more is at its last await.
 pub(crate) async fn dropped_after<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut seen = 0;

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::link::{Copied, Link, lost};
 use super::world::cells_of;
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Delivery, Name, Pattern, Pending,
+    Batch, BatchVerdict, Cell, CellQuery, CellRange, CellWatcher, Cells, Delivery, Name, Pending,
+    WeakWatcher,
 };
 
 impl Cells for Link {
@@ -20,20 +21,11 @@ impl Cells for Link {
         self.carry(|| cells.write(batch), || Copied::Write(batch.clone()))
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
-        self.read(move |cells| cells.list(pattern, after, limit))
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
+        self.read(move |cells| cells.list(query))
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         let filter = Arc::new(WatchFilter { watcher, link: self.weak() });
         let weak: Weak<WatchFilter> = Arc::downgrade(&filter);
         self.watches.insert(filter);

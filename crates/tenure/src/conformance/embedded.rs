@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::harness::{Absent, Harness, Stage};
+use super::harness::{Absent, Connected, Harness, Stage};
 use super::paths;
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
@@ -60,11 +60,7 @@ impl Stage for EmbeddedStage {
         Arc::new(open(&self.path, &self.clock).expect("the store is there"))
     }
 
-    fn connect(
-        &self,
-        namespace: &Namespace,
-        max_lease: Duration,
-    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+    fn connect(&self, namespace: &Namespace, max_lease: Duration) -> Connected {
         let (namespace, clock) = (namespace.clone(), Arc::new(self.clock.clone()));
         let terms = Terms { namespace, max_lease, clock };
         let engine = EmbeddedEngine::open_small(&Location::at(&self.path), terms);
@@ -84,10 +80,6 @@ impl Stage for EmbeddedStage {
         self.first.settle();
         // What was done may have woken a keeper.
         self.clock.settle();
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_secs(6)
     }
 
     fn end_session(&self, session: SessionId) {

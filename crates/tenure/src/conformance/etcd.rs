@@ -7,13 +7,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::gate::RequestGate;
-use super::harness::{Absent, Harness, Stage};
+use super::harness::{Absent, Connected, Harness, Stage, fresh_terms, virtual_time};
 use super::paths;
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
 use crate::engine::etcd::{EtcdEngine, GatePass, Lessor, PROMISES, WeakEngine};
-use crate::limits;
-use crate::time::{Clock, ManualClock};
+use crate::time::ManualClock;
 
 /// Opens fresh namespaces in the cluster that a URL names, on a virtual clock.
 ///
@@ -48,13 +47,8 @@ impl Harness for EtcdHarness {
     }
 
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {
-        let namespace = format!("stage-{}", SessionId::new().to_hex());
         let clock = ManualClock::new();
-        let terms = Terms {
-            namespace: Namespace::try_from(&*namespace).expect("a good name"),
-            max_lease: limits::DEFAULT_MAX_LEASE,
-            clock: Arc::new(clock.clone()),
-        };
+        let terms = fresh_terms(Arc::new(clock.clone()));
         let lessor = Lessor::new(Arc::new(clock.clone()));
         let open = || EtcdEngine::on_stage(&self.url, &terms, &lessor, None);
         let first = open().map_err(|error: Error| Absent(error.to_string()))?;
@@ -147,11 +141,7 @@ impl Stage for EtcdStage {
         Arc::new(self.open(None))
     }
 
-    fn connect(
-        &self,
-        namespace: &Namespace,
-        max_lease: Duration,
-    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+    fn connect(&self, namespace: &Namespace, max_lease: Duration) -> Connected {
         let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
         Some(self.open_with(&terms, None).map(|client| Arc::new(client) as _))
     }
@@ -172,22 +162,7 @@ impl Stage for EtcdStage {
         Arc::new(self.first.clone())
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(self.clock.clone())
-    }
-
-    fn pass(&self, time: Duration) {
-        self.quiet();
-        self.clock.advance_with(time, || self.quiet());
-    }
-
-    fn settle(&self) {
-        self.quiet();
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_secs(6)
-    }
+    virtual_time!();
 
     fn end_session(&self, session: SessionId) {
         self.quiet();

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::gate::RequestGate;
 use super::link::Link;
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
+use crate::engine::Terms;
+use crate::limits;
 use crate::time::Clock;
 
 /// Opens fresh stores of one engine for the suite.
@@ -44,7 +46,7 @@ pub trait Stage: Send + Sync {
 
     /// A client of another namespace of the same store, which states this longest lease, or why the
     /// store refuses it; none where the suite has no way to open one.
-    fn connect(&self, _: &Namespace, _: Duration) -> Option<Result<Arc<dyn Engine>, Error>> {
+    fn connect(&self, _: &Namespace, _: Duration) -> Connected {
         None
     }
 
@@ -71,10 +73,49 @@ pub trait Stage: Send + Sync {
 
     /// The lease that scenarios use: on a virtual clock anything, on a real one short enough to
     /// wait for and long enough not to run out by accident.
-    fn lease(&self) -> Duration;
+    fn lease(&self) -> Duration {
+        Duration::from_secs(6)
+    }
 
     /// Ends a session in the store, as if its process had died and its leases had run out.
     fn end_session(&self, session: SessionId);
+}
+
+/// A client of another namespace, or why the store refuses it; none where a stage cannot open one.
+pub type Connected = Option<Result<Arc<dyn Engine>, Error>>;
+
+/// Implements the clock of a stage and the passing of time, for a stage that has a `ManualClock`
+/// called `clock` and a method `quiet`, which returns when nothing is under way. Every timer fires
+/// at its own instant: the clock stops there until all is quiet again.
+macro_rules! virtual_time {
+    () => {
+        fn clock(&self) -> Arc<dyn $crate::time::Clock> {
+            Arc::new(self.clock.clone())
+        }
+
+        fn pass(&self, time: std::time::Duration) {
+            self.quiet();
+            self.clock.advance_with(time, || self.quiet());
+        }
+
+        fn settle(&self) {
+            self.quiet();
+        }
+    };
+}
+
+#[allow(unused_imports, reason = "only stages of servers use it")]
+pub(super) use virtual_time;
+
+/// Returns the terms of a namespace that no other stage has.
+#[allow(dead_code, reason = "only stages of servers use it")]
+pub(super) fn fresh_terms(clock: Arc<dyn Clock>) -> Terms {
+    let namespace = format!("stage-{}", SessionId::new().to_hex());
+    Terms {
+        namespace: Namespace::try_from(&*namespace).expect("a good name"),
+        max_lease: limits::DEFAULT_MAX_LEASE,
+        clock,
+    }
 }
 
 /// The store is not there.

@@ -14,10 +14,9 @@ use super::gate::RequestGate;
 use super::rate_link::rates_of;
 use super::world::cells_of;
 use crate::contract::{
-    Batch, Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Error, ErrorKind, Evicted,
-    Eviction, FenceFloor, InlineWait, Jobs, LocalSessions, OwnershipProof, Partitions, Pending,
-    Promises, Query, Rates, Release, Released, Renewed, Replication, SessionId, Signal,
-    SignalListener, Snapshot, Take, Verdict,
+    Batch, Cells, Claim, ClaimRef, Engine, Error, ErrorKind, Evicted, Eviction, InlineWait,
+    LocalSessions, Pending, Promises, Query, Rates, Release, Released, Renewed, SessionId, Signal,
+    SignalListener, Snapshot, Take, Verdict, optional_objects,
 };
 
 /// What happens to one call or push.
@@ -196,7 +195,7 @@ impl Link {
                 let due = plan.late.front().is_some_and(|(at, _)| *at <= nth);
                 if due { plan.late.pop_front() } else { None }
             };
-            // What a late copy is answered nobody hears.
+            // The reply to a late copy is dropped.
             match due {
                 Some((_, Copied::Claim(claim))) => drop(self.inner.claim(&claim).await),
                 Some((_, Copied::Write(batch))) => {
@@ -312,45 +311,15 @@ impl Engine for Link {
         self.inner.listen(session, weak);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        self.inner.cells().map(|_| self as &dyn Cells)
-    }
-
-    fn jobs(&self) -> Option<&dyn Jobs> {
-        self.inner.jobs()
-    }
-
-    fn rates(&self) -> Option<&dyn Rates> {
-        self.inner.rates().map(|_| self as &dyn Rates)
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        self.inner.fence_floor()
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        self.inner.replication()
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        self.inner.partitions()
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        self.inner.diagnostics()
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        self.inner.ownership_proof()
-    }
-
-    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
-        self.inner.deadlocks()
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        self.inner.local().map(|_| self as &dyn LocalSessions)
-    }
+    optional_objects!(self:
+        cells => self.inner.cells().map(|_| self as &dyn Cells),
+        rates => self.inner.rates().map(|_| self as &dyn Rates),
+        local => self.inner.local().map(|_| self as &dyn LocalSessions),
+    );
+    optional_objects!(self of inner:
+        jobs, fence_floor, replication, partitions, diagnostics, ownership_proof,
+        deadlocks
+    );
 }
 
 impl LocalSessions for Link {

@@ -46,10 +46,6 @@ impl Stage for MemoryStage {
         self.clock.settle();
     }
 
-    fn lease(&self) -> Duration {
-        Duration::from_secs(6)
-    }
-
     fn end_session(&self, session: SessionId) {
         self.engine.end_session(session);
     }

@@ -48,7 +48,7 @@ pub use embedded::EmbeddedHarness;
 #[cfg(feature = "etcd")]
 pub use etcd::EtcdHarness;
 pub use gate::{GateOrder, RequestGate};
-pub use harness::{Absent, Harness, Stage};
+pub use harness::{Absent, Connected, Harness, Stage};
 pub use link::{Fault, Link};
 pub use memory::MemoryHarness;
 #[cfg(feature = "postgres")]

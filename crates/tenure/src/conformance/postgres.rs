@@ -4,14 +4,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::harness::{Absent, Harness, Stage};
+use super::harness::{Absent, Connected, Harness, Stage, fresh_terms, virtual_time};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId, Wake};
 use crate::engine::Terms;
 use crate::engine::postgres::{
     PROMISES, PROMISES_BEHIND_POOLER, PostgresEngine, WeakEngine, install_suite_schema,
 };
-use crate::limits;
-use crate::time::{Clock, ManualClock};
+use crate::time::ManualClock;
 
 /// How long what is under way is left alone.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -48,7 +47,8 @@ impl Harness for PostgresHarness {
 
     fn paths(&self) -> Result<Vec<(String, u64)>, Absent> {
         let absent = |error: Error| Absent(error.to_string());
-        let (terms, pooled) = (fresh_terms(), self.promises.wake == Wake::Poll);
+        let (terms, pooled) =
+            (fresh_terms(Arc::new(ManualClock::new())), self.promises.wake == Wake::Poll);
         let engine = open(&self.url, &terms, &ManualClock::new(), pooled).map_err(absent)?;
         engine.paths().map_err(absent)
     }
@@ -61,7 +61,7 @@ impl Harness for PostgresHarness {
             furnished.push(self.url.clone());
         }
         drop(furnished);
-        let terms = fresh_terms();
+        let terms = fresh_terms(Arc::new(ManualClock::new()));
         let clock = ManualClock::new();
         let pooled = self.promises.wake == Wake::Poll;
         let first =
@@ -91,16 +91,6 @@ struct PostgresStage {
     last: Mutex<(Vec<u64>, u64)>,
 }
 
-/// A namespace that no other stage has.
-fn fresh_terms() -> Terms {
-    let namespace = format!("stage-{}", SessionId::new().to_hex());
-    Terms {
-        namespace: Namespace::try_from(&*namespace).expect("a good name"),
-        max_lease: limits::DEFAULT_MAX_LEASE,
-        clock: Arc::new(ManualClock::new()),
-    }
-}
-
 fn open(
     url: &str,
     terms: &Terms,
@@ -111,6 +101,13 @@ fn open(
 }
 
 impl PostgresStage {
+    /// Adds a client, whose calls `quiet` waits for.
+    fn add(&self, client: PostgresEngine) -> Arc<dyn Engine> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push(client.downgrade());
+        Arc::new(client)
+    }
+
     /// The clients that are still there.
     fn clients(&self) -> Vec<PostgresEngine> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,44 +154,19 @@ impl Stage for PostgresStage {
     fn client(&self) -> Arc<dyn Engine> {
         let client =
             open(&self.url, &self.terms, &self.clock, self.pooled).expect("the server is there");
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.push(client.downgrade());
-        Arc::new(client)
+        self.add(client)
     }
 
-    fn connect(
-        &self,
-        namespace: &Namespace,
-        max_lease: Duration,
-    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+    fn connect(&self, namespace: &Namespace, max_lease: Duration) -> Connected {
         let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
-        Some(open(&self.url, &terms, &self.clock, self.pooled).map(|client| {
-            let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-            clients.push(client.downgrade());
-            Arc::new(client) as _
-        }))
+        Some(open(&self.url, &terms, &self.clock, self.pooled).map(|client| self.add(client)))
     }
 
     fn observer(&self) -> Arc<dyn Engine> {
         Arc::new(self.first.clone())
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(self.clock.clone())
-    }
-
-    fn pass(&self, time: Duration) {
-        self.quiet();
-        self.clock.advance_with(time, || self.quiet());
-    }
-
-    fn settle(&self) {
-        self.quiet();
-    }
-
-    fn lease(&self) -> Duration {
-        Duration::from_secs(6)
-    }
+    virtual_time!();
 
     fn end_session(&self, session: SessionId) {
         self.first.end_session(session).expect("ends the session");

@@ -4,11 +4,10 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use super::harness::{Absent, Harness, Stage};
+use super::harness::{Absent, Connected, Harness, Stage, fresh_terms, virtual_time};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
 use crate::engine::redis::{CLUSTER_PROMISES, PROMISES, SENTINEL_PROMISES, Staged, on_stage};
-use crate::limits;
 use crate::time::{Clock, ManualClock};
 
 /// Opens fresh namespaces in the server that a URL names, on a virtual clock.
@@ -36,14 +35,14 @@ impl Harness for RedisHarness {
 
     fn paths(&self) -> Result<Vec<(String, u64)>, Absent> {
         let absent = |error: Error| Absent(error.to_string());
-        open(&self.url, &fresh_terms(), &ManualClock::new())
+        open(&self.url, &fresh_terms(Arc::new(ManualClock::new())), &ManualClock::new())
             .map_err(absent)?
             .paths()
             .map_err(absent)
     }
 
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {
-        let terms = fresh_terms();
+        let terms = fresh_terms(Arc::new(ManualClock::new()));
         let clock = ManualClock::new();
         let first = open(&self.url, &terms, &clock).map_err(|error| Absent(error.to_string()))?;
         let clients = Mutex::new(vec![Arc::downgrade(&first)]);
@@ -60,22 +59,19 @@ struct RedisStage {
     clients: Mutex<Vec<Weak<dyn Staged>>>,
 }
 
-/// A namespace that no other stage has.
-fn fresh_terms() -> Terms {
-    let namespace = format!("stage-{}", SessionId::new().to_hex());
-    Terms {
-        namespace: Namespace::try_from(&*namespace).expect("a good name"),
-        max_lease: limits::DEFAULT_MAX_LEASE,
-        clock: Arc::new(ManualClock::new()),
-    }
-}
-
 fn open(url: &str, terms: &Terms, clock: &ManualClock) -> Result<Arc<dyn Staged>, Error> {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     on_stage(url, terms, &clock)
 }
 
 impl RedisStage {
+    /// Adds a client, whose calls `quiet` waits for.
+    fn add(&self, client: Arc<dyn Staged>) -> Arc<dyn Engine> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push(Arc::downgrade(&client));
+        client
+    }
+
     /// The clients that are still there.
     fn clients(&self) -> Vec<Arc<dyn Staged>> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,40 +105,19 @@ impl RedisStage {
 impl Stage for RedisStage {
     fn client(&self) -> Arc<dyn Engine> {
         let client = open(&self.url, &self.terms, &self.clock).expect("the server is there");
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.push(Arc::downgrade(&client));
-        client
+        self.add(client)
     }
 
-    fn connect(
-        &self,
-        namespace: &Namespace,
-        max_lease: Duration,
-    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+    fn connect(&self, namespace: &Namespace, max_lease: Duration) -> Connected {
         let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
-        Some(open(&self.url, &terms, &self.clock).map(|client| {
-            let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-            clients.push(Arc::downgrade(&client));
-            client as _
-        }))
+        Some(open(&self.url, &terms, &self.clock).map(|client| self.add(client)))
     }
 
     fn observer(&self) -> Arc<dyn Engine> {
         Arc::clone(&self.first) as Arc<dyn Engine>
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(self.clock.clone())
-    }
-
-    fn pass(&self, time: Duration) {
-        self.quiet();
-        self.clock.advance_with(time, || self.quiet());
-    }
-
-    fn settle(&self) {
-        self.quiet();
-    }
+    virtual_time!();
 
     fn lease(&self) -> Duration {
         // The clock is virtual, but the server lets keys of lone holders go by its own: on a busy

@@ -4,12 +4,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::harness::{Absent, Harness, Stage};
+use super::harness::{Absent, Connected, Harness, Stage, fresh_terms, virtual_time};
 use crate::contract::{Engine, Error, Namespace, Promises, SessionId};
 use crate::engine::Terms;
 use crate::engine::redlock::{PROMISES, RedlockEngine, WeakEngine};
-use crate::limits;
-use crate::time::{Clock, ManualClock};
+use crate::time::ManualClock;
 
 /// Opens fresh namespaces at the nodes that a URL names, on a virtual clock.
 #[derive(Clone, Debug)]
@@ -31,13 +30,8 @@ impl Harness for RedlockHarness {
     }
 
     fn open(&self) -> Result<Box<dyn Stage>, Absent> {
-        let namespace = format!("stage-{}", SessionId::new().to_hex());
         let clock = ManualClock::new();
-        let terms = Terms {
-            namespace: Namespace::try_from(&*namespace).expect("a good name"),
-            max_lease: limits::DEFAULT_MAX_LEASE,
-            clock: Arc::new(clock.clone()),
-        };
+        let terms = fresh_terms(Arc::new(clock.clone()));
         let first = open(&self.url, &terms).map_err(|error| Absent(error.to_string()))?;
         let clients = Mutex::new(vec![first.downgrade()]);
         Ok(Box::new(RedlockStage { url: self.url.clone(), terms, clock, first, clients }))
@@ -58,6 +52,13 @@ fn open(url: &str, terms: &Terms) -> Result<RedlockEngine, Error> {
 }
 
 impl RedlockStage {
+    /// Adds a client, whose calls `quiet` waits for.
+    fn add(&self, client: RedlockEngine) -> Arc<dyn Engine> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push(client.downgrade());
+        Arc::new(client)
+    }
+
     /// The clients that are still there.
     fn clients(&self) -> Vec<RedlockEngine> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,40 +90,19 @@ impl RedlockStage {
 impl Stage for RedlockStage {
     fn client(&self) -> Arc<dyn Engine> {
         let client = open(&self.url, &self.terms).expect("the nodes are there");
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.push(client.downgrade());
-        Arc::new(client)
+        self.add(client)
     }
 
-    fn connect(
-        &self,
-        namespace: &Namespace,
-        max_lease: Duration,
-    ) -> Option<Result<Arc<dyn Engine>, Error>> {
+    fn connect(&self, namespace: &Namespace, max_lease: Duration) -> Connected {
         let terms = Terms { namespace: namespace.clone(), max_lease, ..self.terms.clone() };
-        Some(open(&self.url, &terms).map(|client| {
-            let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-            clients.push(client.downgrade());
-            Arc::new(client) as _
-        }))
+        Some(open(&self.url, &terms).map(|client| self.add(client)))
     }
 
     fn observer(&self) -> Arc<dyn Engine> {
         Arc::new(self.first.clone())
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(self.clock.clone())
-    }
-
-    fn pass(&self, time: Duration) {
-        self.quiet();
-        self.clock.advance_with(time, || self.quiet());
-    }
-
-    fn settle(&self) {
-        self.quiet();
-    }
+    virtual_time!();
 
     fn lease(&self) -> Duration {
         // Long, because keys expire by the servers' real clocks: see `lease` in `redis.rs`.

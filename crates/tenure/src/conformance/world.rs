@@ -203,7 +203,7 @@ impl World {
         line.into_iter().map(|waiter| waiter.claim).collect()
     }
 
-    /// Fails unless nobody holds or waits for the name.
+    /// Fails if the name has a holder or a waiter.
     #[track_caller]
     pub fn assert_free(&self, name: &str) {
         for _ in 0..50 {

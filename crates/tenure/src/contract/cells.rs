@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::batch::{Batch, BatchVerdict};
 use super::name::Name;
 use super::verdict::Fence;
-use super::watch::{CellRange, CellWatcher, Delivery};
+use super::watch::{CellRange, Delivery, WeakWatcher};
 use super::{Pattern, Pending};
-use std::sync::Weak;
 
 /// Versioned bytes with compare-and-set, time to live, fenced writes, and a watch.
 ///
@@ -28,21 +27,23 @@ pub trait Cells: Send + Sync {
     /// first time. See [`WriteId`](super::WriteId) for how long that is known.
     fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict>;
 
-    /// Returns the cells that match, after a name, in the order of names.
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>>;
+    /// Returns the cells that match the query, in the order of names.
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>>;
 
     /// Calls the watcher for every change of a cell in the range, until the watcher is dropped.
     /// Changes from before the reply are not signalled.
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery>;
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery>;
+}
+
+/// Which cells [`Cells::list`] returns.
+#[derive(Clone, Copy, Debug)]
+pub struct CellQuery<'a> {
+    /// Which names.
+    pub pattern: &'a Pattern,
+    /// Only names behind this one.
+    pub after: Option<&'a Name>,
+    /// How many cells at most; never more than [`limits::PAGE`](crate::limits::PAGE).
+    pub limit: usize,
 }
 
 /// The value of a cell.

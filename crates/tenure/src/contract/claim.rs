@@ -300,7 +300,7 @@ impl fmt::Display for About {
 pub(crate) fn host_name() -> Arc<str> {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();
-    // Shown to people: nothing in it may move their cursor.
+    // Printed to terminals: control characters could move the cursor.
     name.chars().filter(|c| !c.is_control()).take(64).collect::<String>().into()
 }
 

@@ -24,6 +24,8 @@ mod optional;
 mod ownership;
 mod promises;
 mod rates;
+#[cfg(any(test, feature = "test-util"))]
+pub mod samples;
 mod verdict;
 mod watch;
 
@@ -36,7 +38,7 @@ pub(crate) use batch::write_forgotten;
 pub use batch::{
     Batch, BatchVerdict, CellAction, CellPart, Conflict, ConflictCause, Put, PutVerdict, WriteId,
 };
-pub use cells::{Cell, Cells, Expect, Version};
+pub use cells::{Cell, CellQuery, Cells, Expect, Version};
 pub(crate) use claim::host_name;
 pub use claim::{
     About, Claim, ClaimRef, Eviction, Label, Lineage, Part, Parts, Patience, Place, Release, Shape,
@@ -46,8 +48,8 @@ pub(crate) use deadlock::MARKER_KIND;
 pub use deadlock::{ClaimAt, Conduct, DeadlockCase, Deadlocks, VictimVerdict, concurrency_marker};
 pub use doctor::{Finding, Health};
 pub use error::{Effect, Error, ErrorKind, Verb};
-pub(crate) use ids::IdMap;
 pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
+pub(crate) use ids::{IdHasher, IdMap};
 pub use inspect::{
     HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
 };
@@ -72,7 +74,7 @@ pub use verdict::{
     Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Raised, Refusal, Released, Renewed,
     Signal, Verdict,
 };
-pub use watch::{CellRange, CellWatcher, Delivery};
+pub use watch::{CellRange, CellWatcher, Delivery, WeakWatcher};
 
 /// The future that an engine's verbs return. Boxed, so that engines are usable as `dyn Engine`.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;

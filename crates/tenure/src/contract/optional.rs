@@ -84,7 +84,15 @@ pub trait InlineWait: Send + Sync {
 }
 
 /// The accessors of an engine's optional objects as a table. One that is left out does not compile.
+///
+/// The second form is for an engine around another one, in the field `inner`: it passes on the
+/// named objects of the inner engine. Other crates import the macro from the root.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! optional_objects {
+    ($engine:ident of $inner:ident: $($accessor:ident),+ $(,)?) => {
+        $(optional_objects!(@ $engine $accessor $engine.$inner.$accessor());)+
+    };
     ($engine:ident: $($accessor:ident => $object:expr),+ $(,)?) => {
         $(optional_objects!(@ $engine $accessor $object);)+
     };
@@ -94,7 +102,6 @@ macro_rules! optional_objects {
     (@ $engine:ident jobs $object:expr) => {
         fn jobs(&$engine) -> Option<&dyn $crate::contract::Jobs> { $object }
     };
-
     (@ $engine:ident rates $object:expr) => {
         fn rates(&$engine) -> Option<&dyn $crate::contract::Rates> { $object }
     };

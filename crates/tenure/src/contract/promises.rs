@@ -52,6 +52,32 @@ pub struct Promises {
 }
 
 impl Promises {
+    /// The promises of an engine that implements every rule of the ledger: all kinds of locks, fair
+    /// queues, sets in one step, cells, and a floor under fences. An engine begins with these
+    /// (`..Promises::EVERY_RULE`) and states what depends on its store; what it leaves out is the
+    /// weaker promise.
+    pub const EVERY_RULE: Self = Self {
+        engine: "",
+        fencing: Fencing::ClockBounded,
+        fencing_rests_on: "",
+        fence_floor: true,
+        queue: true,
+        sharing: true,
+        counting: true,
+        atomic_sets: true,
+        cells: true,
+        jobs: false,
+        deadlocks: DeadlockHandling::Unseen,
+        rates: false,
+        no_rates_because: "",
+        wake: Wake::Poll,
+        survives: &[],
+        replicas: false,
+        drift_percent: 10,
+        lacks_because: "",
+        lacks_jobs_because: "",
+    };
+
     /// The margin between the end of a lease and the instant we stop trusting it.
     #[must_use]
     pub fn margin(&self, lease: Duration) -> Duration {

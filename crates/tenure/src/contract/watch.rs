@@ -1,6 +1,7 @@
 //! Watching cells: what an engine signals. A signal is a hint to read the cell again, never a
 //! value, so that a lost or repeated one does no harm and the last state is never missed.
 
+use std::sync::Weak;
 use std::time::Duration;
 
 use super::error::{Error, ErrorKind, Verb};
@@ -70,6 +71,9 @@ pub trait CellWatcher: Send + Sync {
     /// Changes of any cell in the range may have been missed.
     fn on_gap(&self);
 }
+
+/// A watcher as an engine keeps it: a watcher that is dropped is not called any more.
+pub type WeakWatcher = Weak<dyn CellWatcher>;
 
 /// How changes of cells reach a watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

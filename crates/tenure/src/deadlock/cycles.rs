@@ -16,7 +16,7 @@ struct Reason {
     ticket: Option<(usize, usize)>,
     /// Holds that keep it out, as slot and place among the holders.
     holds: Vec<(usize, usize)>,
-    /// Tickets that it has to wait behind, or for whom what it wants is reserved.
+    /// Tickets that it has to wait behind, or for which its slot is reserved.
     behind: Vec<(usize, usize)>,
     /// The actors of these facts.
     leads_to: Vec<FlowId>,

@@ -99,7 +99,7 @@ impl Timer {
     }
 
     fn poll_until(&self, until: Tick, cx: &mut Context<'_>) -> Poll<()> {
-        // First, so that an alarm that rings from now on finds whom to wake.
+        // Stored before the alarm is set: an alarm that rings at once finds the waker.
         *self.shared.waker.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(cx.waker().clone());
         if self.clock.now() >= until {

@@ -167,7 +167,7 @@ impl<S: Shelf> Ledger<S> {
         Refusal::Held { by, waiting }
     }
 
-    /// Looks through all slots for what is dead: nobody may ever ask for their names again.
+    /// Removes expired claims from all slots: there may never be another call for their names.
     fn sweep(&mut self, now: Now) {
         let names = self.shelf.names();
         self.sweep_these(&names, now);

@@ -102,7 +102,7 @@ const INDEX_FROM: usize = if cfg!(test) { 3 } else { 32 };
 /// The holders of one slot, in the order in which they came in.
 ///
 /// Nearly every slot has one holder, so they stand in a plain row, with the instant of the first
-/// expiry beside it: the look for the dead is skipped while nobody can be dead. Thousands of
+/// expiry beside it: the look for the dead is skipped while no hold can have expired. Thousands of
 /// readers get an index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {

@@ -1,8 +1,8 @@
-//! The queue of one slot: who waits, in which order, until when. Knows order, not weights.
+//! The queue of one slot: its tickets, their order and their expiries. Contains no weights.
 //!
-//! The order is a function of the present state alone: first the tickets whose owner or ancestor
-//! holds the slot, then the others, each by arrival. The rules ask only through the methods here,
-//! so that an engine can keep a long line elsewhere.
+//! The order is a function of the present state alone: first the tickets with kin (the owner or an
+//! ancestor holds the slot), then the others, each by arrival. The rules use only the methods of
+//! [`Line`], so that an engine can keep a long queue elsewhere.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;

@@ -1,4 +1,5 @@
-//! Where fences and arrival numbers come from. Knows counters and the wall clock it is handed.
+//! Issues fences and arrival numbers, from counters and from the wall clock that the caller hands
+//! in.
 
 use crate::contract::{Arrival, Fence};
 use crate::limits;

@@ -1,4 +1,4 @@
-//! Storage of slots and tombstones. Knows how to find them, not what they mean.
+//! Storage of slots and tombstones in memory, by name and by id. Contains no rules.
 //!
 //! The rules reach slots only through [`Shelf`], so that an engine can keep them elsewhere.
 

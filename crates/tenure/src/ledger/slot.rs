@@ -19,7 +19,7 @@ pub(crate) struct Slot<L, H = Holds> {
     pub(crate) shape: Shape,
     pub(crate) holds: H,
     pub(crate) line: L,
-    /// Nobody new comes in before this instant (lock delay after an expiry).
+    /// No new grant before this instant: the lock delay after an expired lease.
     pub(crate) closed_until: Tick,
     /// The last fence given out here.
     pub(crate) last_fence: u64,
@@ -61,12 +61,12 @@ impl<L: Line, H: Holders> Slot<L, H> {
         Self { shape, holds, line, closed_until: Tick::ZERO, last_fence: 0, groups: Vec::new() }
     }
 
-    /// Nobody holds and nobody waits: any shape may come.
+    /// Returns true if there is no holder and no waiter: the slot may take any shape.
     pub(super) fn vacant(&self) -> bool {
         self.holds.is_empty() && self.line.is_empty()
     }
 
-    /// Takes the shape asked for, if nobody holds and nobody waits.
+    /// Takes the requested shape, if there is no holder and no waiter.
     pub(crate) fn take_shape(&mut self, shape: Shape) {
         if self.vacant() && self.shape != shape {
             self.shape = shape;
@@ -85,9 +85,12 @@ impl<L: Line, H: Holders> Slot<L, H> {
         if self.reenters(lineage, weight) {
             return true;
         }
+        // The lock delay concerns new holders: an owner that still holds the slot may claim again.
         if now < self.closed_until && !self.owns(lineage) {
             return false;
         }
+        // An owner and its ancestors count once, so their holds are subtracted, never below zero:
+        // `kin_weight` sums holds that `weight` contains.
         let others = self.holds.weight() - self.kin_weight(lineage);
         others + u64::from(weight) <= u64::from(self.shape.capacity())
     }
@@ -104,12 +107,15 @@ impl<L: Line, H: Holders> Slot<L, H> {
         if self.line.is_empty() || self.reenters(lineage, weight) {
             return true;
         }
+        // Permits of a semaphore add up, so no ticket may be passed, not even one of the same
+        // owner.
         if !self.shape.reentrant() {
             return false;
         }
         if self.kin(lineage) == 0 {
             return self.line.iter().all(|ticket| ticket.claim.lineage.owner() == lineage.owner());
         }
+        // A claim with kin queues among the tickets ahead; those behind them do not concern it.
         self.line.ahead().all(|ticket| self.passes(lineage, &ticket))
     }
 
@@ -159,6 +165,7 @@ impl<L: Line, H: Holders> Slot<L, H> {
             expires: life.until,
             reserved: false,
         });
+        // The first hold of an owner moves the tickets of its kin ahead of the queue.
         if first && self.shape.reentrant() {
             self.line.owner_holds(owner, true);
         }
@@ -196,8 +203,12 @@ impl<L: Line, H: Holders> Slot<L, H> {
         // Other tickets of owners that came in, which fit the weight their owner has now.
         let mut again = BTreeSet::new();
         while self.holds.len() < limits::HOLDERS {
+            // Searched anew after each grant: the grant may have let the next ticket in, or closed
+            // the slot.
             let in_line = self.next_in_line(now).map(|ticket| (ticket.arrival, ticket.claim.id));
             let Some(next) = in_line.into_iter().chain(again.first().copied()).min() else { break };
+            // A step grants at most so many; the rest is granted by the step that the head's
+            // renewal makes.
             if !mint.admit() {
                 break;
             }
@@ -249,10 +260,14 @@ impl<L: Line, H: Holders> Slot<L, H> {
             self.line.owner_holds(owner, false);
         }
         self.leave_group(&hold, how);
+        // Counted from the expiry, not from now: a slot that is touched late is not closed for
+        // longer.
         if let End::Expired(at) = how {
             self.closed_until = self.closed_until.max(at + hold.delay());
         }
         let replaces = |ticket: &L::Seen<'_>| ticket.claim.replaces == Some(id);
+        // An upgrade that waits was for the hold that ends here. Left in the queue it would wait
+        // for a hold that it can no longer replace.
         let orphans = self.line.kin_of(owner).filter(replaces).map(|ticket| ticket.claim.id);
         for orphan in orphans.collect::<SmallVec<[ClaimId; 1]>>() {
             self.line.remove(orphan);
@@ -268,6 +283,8 @@ impl<L: Line, H: Holders> Slot<L, H> {
         mint: &mut Mint,
     ) -> Option<Fence> {
         let (fence, group) = self.holds.renew(id, until)?;
+        // A re-entered hold shares the fence of its group. When a member expires, that fence is
+        // spent, and the members that live get a new one at their next renewal.
         let Some(key) = group else { return Some(fence) };
         let fence = self.group_fence(key, mint)?;
         self.holds.change(id, |hold| hold.fence = fence);
@@ -300,6 +317,7 @@ impl<L: Line, H: Holders> Slot<L, H> {
             self.fits(&ticket.claim.lineage, ticket.weight, now) && self.unhindered(ticket)
         };
         let lighter = |ticket: &L::Seen<'_>| ticket.weight < head.weight;
+        // A head of weight 1 has no lighter ticket behind it.
         let own = (head.weight > 1).then(|| self.line.kin_of(lineage.owner()));
         let own = own.into_iter().flatten().filter(lighter).find(comes_in);
         let holders = head.ahead().then(|| self.holds.iter().map(|hold| hold.owner()));

@@ -34,7 +34,7 @@ impl OrderChecker {
 }
 
 /// Tells of an owner that is sent to another service while it holds locks: the other service's
-/// waits become waits of those who want these locks.
+/// waits become waits of the callers that want these locks.
 pub(crate) fn owner_sent(lineage: &Lineage, place: &'static std::panic::Location<'static>) {
     let held = held_by(Some(lineage), FlowKey::current(), None);
     let mut told: SmallVec<[u64; 1]> = SmallVec::new();

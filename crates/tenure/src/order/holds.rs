@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use crate::contract::{Claim, Lineage, OwnerId};
+use crate::contract::{Claim, IdHasher, Lineage, OwnerId};
 use crate::process::{forks, is_blocked};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, PoisonError, thread};
@@ -212,55 +212,18 @@ fn current_table() -> (&'static HoldTable, u32) {
 
 /// The number inside an id that has no accessor: its hash is that number.
 fn number(id: impl Hash) -> u64 {
-    let mut hasher = NumberHasher(0);
+    let mut hasher = IdHasher::default();
     id.hash(&mut hasher);
-    hasher.0
-}
-
-/// Keeps the number that an id is hashed as.
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
+    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::contract::{About, ClaimId, Name, Part, Parts, Patience};
+    use crate::contract::{Name, Part, samples};
 
     fn held(name: &str) -> HeldLock {
-        let claim = Claim {
-            id: ClaimId::new(),
-            session: None,
-            lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::write(Name::try_from(name).unwrap())),
-            lease: Duration::from_secs(1),
-            lock_delay: Duration::ZERO,
-            patience: Patience::Wait,
-            replaces: None,
-            about: About {
-                host: "h".into(),
-                pid: 1,
-                place: None,
-                label: None,
-                conduct: crate::contract::Conduct::default(),
-            },
-        };
+        let claim = samples::claim(Part::write(Name::try_from(name).unwrap()));
         HeldLock { checker: 7, claim: Arc::new(claim), level: None, timer: None }
     }
 

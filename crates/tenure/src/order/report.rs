@@ -1,5 +1,5 @@
-//! What the order checker tells: a cycle, names taken out of order, or a habit that ends in
-//! deadlock. Words only; nothing is decided here.
+//! The reports of the order checker, as text: a cycle, names taken out of order, or a habit that
+//! ends in deadlock. Formats only; `checker.rs` decides.
 
 use std::fmt;
 

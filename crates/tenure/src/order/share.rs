@@ -24,7 +24,7 @@ use super::document::OrderGraph;
 use super::edge::OrderEdge;
 use super::finder::EdgeKey;
 use super::settings::OrderMode;
-use crate::contract::{Batch, Cells, Error, ErrorKind, Expect, Name, Pattern, Put};
+use crate::contract::{Batch, CellQuery, Cells, Error, ErrorKind, Expect, Name, Pattern, Put};
 use crate::limits;
 use crate::sync::atomic::Ordering;
 use crate::time::Clock;
@@ -198,7 +198,8 @@ async fn list(cells: &dyn Cells) -> Result<Vec<(OrderEdge, u64)>, Error> {
     let mut found = Vec::new();
     let mut after: Option<Name> = None;
     loop {
-        let page = cells.list(&pattern, after.as_ref(), limits::PAGE).await?;
+        let query = CellQuery { pattern: &pattern, after: after.as_ref(), limit: limits::PAGE };
+        let page = cells.list(query).await?;
         for (_, cell) in &page {
             let line = std::str::from_utf8(&cell.value).ok();
             if let Some(edge) = line.and_then(|line| OrderEdge::from_line(line).ok()) {

@@ -5,7 +5,8 @@ use std::fmt;
 
 use super::update_stages::write_unreserved;
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, Cells, Error, Expect, Name, Pattern, Put, PutVerdict,
+    Batch, BatchVerdict, Cell, CellQuery, CellRange, Cells, Error, Expect, Name, Pattern, Put,
+    PutVerdict,
 };
 use crate::session::{CellWatch, Core, Session, block_on};
 
@@ -113,7 +114,7 @@ impl<'a> CellStore<'a> {
     ) -> Result<Vec<(Name, Cell)>, Error> {
         let behind = Name::after_reserved();
         let after = after.filter(|after| !after.is_reserved()).unwrap_or(&behind);
-        self.core().list(pattern, Some(after), limit).await
+        self.core().list(CellQuery { pattern, after: Some(after), limit }).await
     }
 
     /// As [`list`](Self::list), with the cells that Tenure keeps for itself, such as the values of
@@ -130,7 +131,7 @@ impl<'a> CellStore<'a> {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<(Name, Cell)>, Error> {
-        self.core().list(pattern, after, limit).await
+        self.core().list(CellQuery { pattern, after, limit }).await
     }
 
     /// Watches one cell, or all cells with a prefix. The watch begins with the present state.

@@ -97,7 +97,7 @@ impl Tenure {
     /// An exclusive lock. See [`Mutex`] for examples.
     ///
     /// # Errors
-    /// If the name cannot be one.
+    /// If the name is empty, too long or has control characters.
     pub fn mutex(&self, name: impl AsRef<str>) -> Result<Mutex, Error> {
         Ok(Mutex::new(self.session.clone(), Name::try_from(name.as_ref())?, self.options.clone()))
     }
@@ -105,7 +105,7 @@ impl Tenure {
     /// A read-write lock. See [`RwLock::read`] and [`RwLock::write`] for examples.
     ///
     /// # Errors
-    /// If the name cannot be one.
+    /// If the name is empty, too long or has control characters.
     pub fn rwlock(&self, name: impl AsRef<str>) -> Result<RwLock, Error> {
         Ok(RwLock::new(self.session.clone(), Name::try_from(name.as_ref())?, self.options.clone()))
     }
@@ -345,7 +345,7 @@ impl Tenure {
     /// A queue of jobs. See [`JobQueue`](crate::JobQueue) for an example.
     ///
     /// # Errors
-    /// If the name cannot be one.
+    /// If the name is empty, too long or has control characters.
     #[cfg(feature = "jobs")]
     pub fn queue(&self, name: impl AsRef<str>) -> Result<super::JobQueue, Error> {
         let name = Name::try_from(name.as_ref())?;
@@ -376,7 +376,7 @@ impl Tenure {
     /// A cell to be updated by a function. See [`UpdatableCell`] for an example.
     ///
     /// # Errors
-    /// If the name cannot be one.
+    /// If the name is empty, too long or has control characters.
     pub fn cell(&self, name: impl AsRef<str>) -> Result<UpdatableCell, Error> {
         let name = Name::try_from(name.as_ref())?;
         Ok(UpdatableCell::new(self.session.clone(), name, self.options.clone()))
@@ -423,7 +423,7 @@ impl Tenure {
     /// rate and a lock of one name are two things.
     ///
     /// # Errors
-    /// If the name cannot be one.
+    /// If the name is empty, too long or has control characters.
     pub fn rate(&self, name: impl AsRef<str>) -> Result<Rate, Error> {
         Ok(Rate::new(self.session.clone(), Name::try_from(name.as_ref())?))
     }

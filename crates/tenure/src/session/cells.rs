@@ -5,14 +5,13 @@
 //! an id the caller gets an error of unknown effect, since a repeat could write twice. Which age of
 //! the id goes with the call is decided in `sent_ids.rs`.
 
-use std::sync::Weak;
 use std::time::Duration;
 
 use super::Core;
 use super::park::sleep_until;
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Delivery, Effect, Error, ErrorKind,
-    Name, Pattern, Pending, Verb, WriteId,
+    Batch, BatchVerdict, Cell, CellQuery, CellRange, Cells, Delivery, Effect, Error, ErrorKind,
+    Name, Pending, Verb, WeakWatcher, WriteId,
 };
 use crate::limits;
 use crate::sync::PoisonError;
@@ -100,20 +99,11 @@ impl Cells for Core {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
-        self.cell_call(move |cells| cells.list(pattern, after, limit))
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
+        self.cell_call(move |cells| cells.list(query))
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         self.cell_call(move |cells| cells.watch(range, watcher))
     }
 }

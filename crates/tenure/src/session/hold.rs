@@ -338,7 +338,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::contract::{About, ClaimId, Lineage, OwnerId, Part, Parts, Patience};
+    use crate::contract::{Part, samples};
     use crate::time::ManualClock;
 
     fn grant(arrival: u64, fence: u64) -> Grant {
@@ -347,23 +347,7 @@ mod tests {
 
     /// A grant with arrival 1 and fence 10, to be trusted for a second.
     fn hold() -> Arc<Hold> {
-        let claim = Arc::new(Claim {
-            id: ClaimId::new(),
-            session: None,
-            lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::write("a".parse().unwrap())),
-            lease: Duration::from_secs(1),
-            lock_delay: Duration::ZERO,
-            patience: Patience::Wait,
-            replaces: None,
-            about: About {
-                host: "host".into(),
-                pid: 1,
-                place: None,
-                label: None,
-                conduct: crate::contract::Conduct::default(),
-            },
-        });
+        let claim = Arc::new(samples::claim(Part::write("a".parse().unwrap())));
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
         let safe_until = clock.now() + Duration::from_secs(1);
         Hold::new(&claim, grant(1, 10), Fencing::Strict, &clock, safe_until, Tick::NEVER)

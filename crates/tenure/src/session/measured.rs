@@ -8,11 +8,11 @@ use std::sync::{Arc, Weak};
 
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellPart, CellRange, CellWatcher, Cells, Claim, ClaimRef,
+    Batch, BatchVerdict, Cell, CellPart, CellQuery, CellRange, Cells, Claim, ClaimRef,
     DeadlockCase, Deadlocks, Delivery, Engine, Error, Evicted, Eviction, JobChange, JobChanged,
-    JobFilter, JobId, JobView, Jobs, Name, NewJob, Pattern, Pending, Promises, Pushed, Query,
-    QueueCounts, Rates, Release, Released, Renewed, SessionId, Settle, Settled, SignalListener,
-    Snapshot, Take, TakeVerdict, Turn, TurnReply, Verb, Verdict, VictimVerdict, optional_objects,
+    JobFilter, JobId, JobView, Jobs, Name, NewJob, Pending, Promises, Pushed, Query, QueueCounts,
+    Rates, Release, Released, Renewed, SessionId, Settle, Settled, SignalListener, Snapshot, Take,
+    TakeVerdict, Turn, TurnReply, Verb, Verdict, VictimVerdict, WeakWatcher, optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -149,20 +149,11 @@ impl Cells for MeasuredEngine {
         self.measure(Verb::Cell, items, MeasuredEngine::cells(self).write(batch))
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
-        self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).list(pattern, after, limit))
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
+        self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).list(query))
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         self.measure(Verb::Cell, 1, MeasuredEngine::cells(self).watch(range, watcher))
     }
 }

@@ -137,6 +137,8 @@ impl Table {
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
         let (entry, due) = self.entries.get_mut(&id)?.as_mut();
+        // The index of holds by name follows the phase: only the step into `Held` adds to it, and
+        // `remove` takes out.
         let was_held = matches!(entry.phase, Phase::Held { .. });
         let changed = change(entry);
         let (old, new) = (*due, entry.next_due());
@@ -203,6 +205,7 @@ impl Table {
                 Phase::Held { hold, .. } if hold.loss_at(now).is_none());
             living && weight.is_some_and(|weight| weight >= part.weight())
         };
+        // The first that fits is as good as any: holds of one owner on a slot share a fence.
         let ids = self.held.get(part.name())?;
         let id = *ids.iter().find(|id| self.get(**id).is_some_and(fits))?;
         self.update(id, Entry::reenter)?
@@ -225,6 +228,7 @@ impl Table {
     /// Queues a release for the keeper and wakes it.
     pub(super) fn push_release(&mut self, pending: PendingRelease) {
         self.releases.push(pending);
+        // Rung once until `collect` runs: a thousand dropped guards wake the keeper once.
         if !self.rung {
             self.rung = true;
             self.alarm.ring();
@@ -251,6 +255,8 @@ impl Table {
     pub(super) fn collect(&mut self, now: Tick, at_latest: Tick) -> Effects {
         self.rung = false;
         let mut effects = Effects::default();
+        // Renewals that are due within a second go into this batch; `Entry::due` decides which of
+        // these entries really are.
         let horizon = now + Duration::from_secs(1);
         let soon: Vec<ClaimId> =
             self.due.iter().take_while(|(due, _)| *due <= horizon).map(|(_, id)| *id).collect();
@@ -264,10 +270,13 @@ impl Table {
         }
         let (mut ready, later): (Vec<_>, Vec<_>) =
             self.releases.drain(..).partition(|pending| pending.not_before <= now);
+        // Retries of a release end with the lease: then the store has ended the claim by itself.
         for pending in &mut ready {
             pending.until = pending.until.min(now + pending.release.claim.lease);
         }
         self.releases = later;
+        // Counted here, under the lock, and not when the call is made: `close` must not find the
+        // queue empty in between.
         self.in_flight += PendingRelease::count(&ready);
         effects.release = ready;
         let first = self.due.first().map_or(Tick::NEVER, |(due, _)| *due);
@@ -280,6 +289,8 @@ impl Table {
     }
 
     fn collect_one(&mut self, id: ClaimId, now: Tick, effects: &mut Effects) {
+        // A set is lost as a whole, first: what is left of this entry's own deadlines then belongs
+        // to no set.
         while let Some((joint, loss)) = self.get(id).and_then(|entry| entry.joint_over(now)) {
             self.lose_joint(&joint, None, &loss, now, effects);
         }
@@ -434,28 +445,12 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{About, Lineage, Parts, Patience};
+    use crate::contract::samples;
     use crate::time::{Clock, ManualClock};
 
     #[test]
     fn a_claim_that_never_held_leaves_nothing_behind() {
-        let claim = Arc::new(Claim {
-            id: ClaimId::new(),
-            session: None,
-            lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::write("a".parse().unwrap())),
-            lease: Duration::from_secs(1),
-            lock_delay: Duration::ZERO,
-            patience: Patience::Wait,
-            replaces: None,
-            about: About {
-                host: "host".into(),
-                pid: 1,
-                place: None,
-                label: None,
-                conduct: crate::contract::Conduct::default(),
-            },
-        });
+        let claim = Arc::new(samples::claim(Part::write("a".parse().unwrap())));
         let clock = ManualClock::new();
         let mut table = Table::new(clock.alarm());
         table.insert(Entry::new(Arc::clone(&claim), false, None, clock.now()));

@@ -20,7 +20,8 @@ use std::time::Duration;
 use super::park::{self, sleep_until};
 use super::{Core, Session, closed_error};
 use crate::contract::{
-    Cell, CellRange, CellWatcher, Cells, Delivery, Error, ErrorKind, Name, Pattern, Verb, Version,
+    Cell, CellQuery, CellRange, CellWatcher, Cells, Delivery, Error, ErrorKind, Name, Pattern,
+    Verb, Version,
 };
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::Tick;
@@ -274,7 +275,8 @@ async fn read_range(core: &Core, range: &CellRange) -> Result<BTreeMap<Name, Cel
     loop {
         let last = found.last_key_value().map(|(name, _): (&Name, &Cell)| name.clone());
         let after = last.or_else(|| begin.clone());
-        let page = core.list(&prefix, after.as_ref(), PAGE).await?;
+        let query = CellQuery { pattern: &prefix, after: after.as_ref(), limit: PAGE };
+        let page = core.list(query).await?;
         let is_last = page.len() < PAGE;
         found.extend(page);
         if is_last {

@@ -30,7 +30,7 @@ async fn nodes_that_speak_tls_and_ask_for_a_password_are_all_reached() {
     let error = Tenure::connect(&url("app:wr0ng")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     assert!(!format!("{error} {error:?}").contains("wr0ng"), "{error:?}");
-    // Without the authority nobody is trusted.
+    // Without the authority no certificate is trusted.
     let stranger = format!("rediss+cluster://app:s3cret@{hosts}");
     let error = Tenure::connect(&stranger).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use servers::{Cluster, Redis, eventually};
 use tenure::{ErrorKind, Tenure};
 
-/// So long that no renewal comes in time to tell anybody anything.
+/// So long that no renewal comes in time to show a change.
 const LONG: Duration = Duration::from_secs(600);
 /// How long anything else may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,7 +85,7 @@ async fn a_lock_whose_keys_are_half_here_and_half_there_is_granted_to_nobody_els
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble_with_one_node_costs_no_lock_on_another() {
-    // Else all nodes refuse everything as soon as one slot is kept by nobody.
+    // Else all nodes refuse everything as soon as one slot is kept by no node.
     let partial = || Redis::builder().arg("cluster-require-full-coverage", "no");
     let cluster = Cluster::start_with(partial);
     let builder = Tenure::builder().lease(Duration::from_secs(15));
@@ -99,7 +99,7 @@ async fn trouble_with_one_node_costs_no_lock_on_another() {
         if keeper == silent.port() { theirs.push(guard) } else { others.push(guard) }
     }
     assert!(!theirs.is_empty() && !others.is_empty());
-    // Its replica too, so that nobody takes its place.
+    // Its replica too, so that no node takes its place.
     replica.stop();
     silent.stop();
     tokio::task::block_in_place(|| {

@@ -121,7 +121,7 @@ async fn all_clients_of_a_namespace_agree_on_the_longest_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_seed_that_answers_is_enough_and_one_that_is_no_node_is_told_apart() {
     let port = Cluster::shared().nodes()[4].port();
-    // Nobody listens on the first; the second is a replica.
+    // No server listens on the first; the second is a replica.
     let url = format!("redis+cluster://127.0.0.1:1,127.0.0.1:{port}");
     let tenure = connect(&url, "seeds").await;
     for n in 0..10 {

@@ -10,7 +10,7 @@ use tenure::{ErrorKind, Tenure};
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Else all nodes refuse everything as soon as one slot is kept by nobody.
+/// Else all nodes refuse everything as soon as one slot is kept by no node.
 fn cluster() -> Cluster {
     Cluster::start_with(|| Redis::builder().arg("cluster-require-full-coverage", "no"))
 }

@@ -9,14 +9,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Cells, Claim, ClaimId, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction,
-    Fence, FenceFloor, Jobs, Lineage, LocalSessions, OwnerId, OwnershipProof, Part, Partitions,
-    Parts, Patience, Pending, Promises, Query, Raised, Rates, Release, Released, Renewed,
-    Replication, SessionId, SignalListener, Snapshot, Verdict,
+    About, Claim, ClaimId, ClaimRef, Engine, Evicted, Eviction, Fence, FenceFloor, Lineage,
+    OwnerId, Part, Parts, Patience, Pending, Promises, Query, Raised, Release, Released, Renewed,
+    SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
-use tenure::{Error, ErrorKind, Tenure};
+use tenure::{Error, ErrorKind, Tenure, optional_objects};
 
 /// A store and a clock that the test owns.
 pub struct World {
@@ -199,45 +198,13 @@ impl Engine for Meddler {
         }
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        self.inner.cells()
-    }
-
-    fn jobs(&self) -> Option<&dyn Jobs> {
-        self.inner.jobs()
-    }
-
-    fn rates(&self) -> Option<&dyn Rates> {
-        self.inner.rates()
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        Some(self)
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        self.inner.replication()
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        self.inner.partitions()
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        self.inner.diagnostics()
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        self.inner.ownership_proof()
-    }
-
-    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
-        self.inner.deadlocks()
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        self.inner.local()
-    }
+    optional_objects!(self:
+        fence_floor => Some(self),
+    );
+    optional_objects!(self of inner:
+        cells, jobs, rates, replication, partitions, diagnostics, ownership_proof,
+        deadlocks, local
+    );
 }
 
 impl FenceFloor for Meddler {

@@ -1,5 +1,5 @@
 //! The memory engine, as it would be if it could take only one name in a step. Refuses any other
-//! claim as trouble, so that whoever sends one is found out.
+//! claim as trouble, so that a session that sends one is found out.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! Redis replicates after it has answered. A fail-over may therefore lose the last grants, releases
 //! and places in line, and what it permits is just that: for the rest of a lease two may believe
 //! that they hold (promise 1), and a line may be served in another order (promise 2). What it must
-//! not do: hand out a fence that is not above all that were used before it, leave anybody waiting
+//! not do: hand out a fence that is not above all that were used before it, leave a claim waiting
 //! for ever, or leave anything behind. And what is permitted ends a lease after the fail-over:
 //! claims that live and end in calm are judged by all promises, without exception.
 
@@ -39,14 +39,14 @@ impl Sink {
             self.wrong.push(format!("fence {fence} was given to {owner} and to {claim}"));
         }
         if fence < self.highest {
-            // A holder whom a fail-over deprived, and who does not know it yet.
+            // A holder that lost its lock by a fail-over and does not know it yet.
             self.refused += 1;
         }
         self.highest = self.highest.max(fence);
     }
 }
 
-/// The longest time in which nobody was served with the first lock: the one that things happen to.
+/// The longest time in which the first lock was granted to no claim: the one that things happen to.
 struct Pause {
     last: Instant,
     longest: Duration,
@@ -119,7 +119,7 @@ impl Traffic {
         })
     }
 
-    /// Waits until everybody was served a few times more.
+    /// Waits until every client was served a few times more.
     pub(crate) fn everybody_is_served(&self, after: &str) {
         let now = || self.rounds.iter().map(|one| one.load(Ordering::SeqCst)).collect::<Vec<_>>();
         let before = now();
@@ -184,8 +184,8 @@ impl Traffic {
     }
 }
 
-/// Writes under the lock. Whoever was granted after a write was done has a higher fence than it:
-/// `before` is what the sink had seen when the claim was not yet sent.
+/// Writes under the lock. A holder that was granted it after a write was done has a higher fence
+/// than it: `before` is what the sink had seen when the claim was not yet sent.
 async fn hold(
     guard: MutexGuard,
     before: u64,

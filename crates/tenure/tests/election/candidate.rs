@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use servers::Dice;
 use tenure::time::{Clock, SystemClock};
 use tenure::{Election, Error, ErrorKind, LeaderGuard, Tenure};
 
@@ -20,21 +21,6 @@ pub(crate) const ORDER: &str = "TENURE_TEST_CANDIDATE";
 
 /// The election that all candidates stand for.
 pub(crate) const NAME: &str = "e";
-
-/// Numbers that look random and come from a seed.
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    /// A number below this one.
-    pub(crate) fn throw(&mut self, below: u64) -> u64 {
-        // A step of `splitmix64`.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % below
-    }
-}
 
 /// A process with a candidate, killed when the test ends.
 pub(crate) struct Candidate {
@@ -153,7 +139,7 @@ impl Campaigner {
 
     fn act(&mut self, leader: &LeaderGuard) -> Result<(), Error> {
         let now = SystemClock.now();
-        // Reads the clock once more: whoever was stopped in between does not act.
+        // Reads the clock once more: a leader that was stopped in between does not act.
         let term = leader.term()?;
         self.diary.write(&format!("acted {term} {}", now.as_nanos()));
         Ok(())

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tenure::{Election, Observed, Tenure};
 
-use crate::candidate::{Campaigner, Candidate, Diary, Dice, NAME};
+use servers::Dice;
+
+use crate::candidate::{Campaigner, Candidate, Diary, NAME};
 use crate::judge::{Seen, Story};
 
 /// How long anything may take on a busy machine before it counts as not happening.

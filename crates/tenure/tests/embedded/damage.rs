@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::host::{Host, Worker};
 
-/// A store that was used, and that nobody has open.
+/// A store that was used, and that no process has open.
 fn used() -> (Host, u64) {
     let host = Host::new();
     let mut worker = host.worker();

@@ -1,4 +1,4 @@
-//! A process is killed: whoever waits for it goes on at once, not when its lease is over. And one
+//! A process is killed: what waits for it goes on at once, not when its lease is over. And one
 //! that is told to let go hears it at once.
 
 use crate::host::Host;
@@ -66,7 +66,7 @@ fn a_lock_delay_keeps_the_slot_closed_after_a_death() {
     let (mut holder, mut other) = (host.worker(), host.worker());
     holder.ask("lock a delay=3000", "held");
     holder.kill();
-    // Closed, though everybody can see that its holder is dead.
+    // Closed, though every process can see that its holder is dead.
     other.ask("try a", "busy");
     other.ask("try a", "busy");
     other.wait_for("a");

@@ -77,19 +77,19 @@ impl Host {
         worker
     }
 
-    /// Nothing is held and nobody waits.
+    /// Nothing is held and nothing waits.
     #[track_caller]
     pub(crate) fn assert_empty(&self) {
         use tenure::contract::{Engine, Page, Query};
         let engine = open(&Location::at(self.path())).unwrap();
-        // Whoever looks ends the dead first.
+        // A look removes the dead first.
         tenure::block_on(engine.inspect(&Query::Page(Page::default()))).unwrap();
         let census = engine.census().unwrap();
         assert_eq!((census.holds, census.tickets), (0, 0), "left behind");
     }
 }
 
-/// Opens an engine with the terms that everybody has.
+/// Opens an engine with the terms of all tests.
 pub(crate) fn open(location: &Location) -> Result<EmbeddedEngine, tenure::Error> {
     EmbeddedEngine::open(location, terms())
 }

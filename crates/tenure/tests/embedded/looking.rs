@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::contract::{
-    About, Claim, ClaimId, Engine, Lineage, Namespace, OwnerId, Part, Parts, Patience,
-};
+use tenure::contract::{Claim, Engine, Namespace, Part, samples};
 use tenure::engine::Terms;
 use tenure::engine::embedded::{EmbeddedEngine, Location};
 use tenure::time::ManualClock;
@@ -118,23 +116,8 @@ fn the_index_of_queues_follows_sets() {
 
 /// A claim that lives by its lease alone.
 fn detached_claim(name: &str) -> Arc<Claim> {
-    Arc::new(Claim {
-        id: ClaimId::new(),
-        session: None,
-        lineage: Lineage::root(OwnerId::new()),
-        parts: Parts::one(Part::write(name.parse().unwrap())),
-        lease: Duration::from_secs(60),
-        lock_delay: Duration::ZERO,
-        patience: Patience::Wait,
-        replaces: None,
-        about: About {
-            host: "test".into(),
-            pid: 1,
-            place: None,
-            label: None,
-            conduct: tenure::contract::Conduct::default(),
-        },
-    })
+    let part = Part::write(name.parse().unwrap());
+    Arc::new(Claim { lease: Duration::from_secs(60), ..samples::claim(part) })
 }
 
 #[test]

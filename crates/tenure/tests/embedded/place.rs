@@ -40,7 +40,7 @@ fn a_holder_hears_at_once_that_the_store_was_moved_away() {
     holder.take("a");
     let moved = host.path().join("elsewhere");
     fs::rename(host.file_set(), &moved).unwrap();
-    // Others begin anew at once; whoever was there before has heard it by then.
+    // Others begin anew at once; sessions from before were told by then.
     assert!(holder.ask("lost a", "lost").contains("no longer knows it"));
     host.worker().take("a");
     assert!(holder.ask("check a", "error").starts_with("Lost"));

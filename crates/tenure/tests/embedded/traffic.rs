@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
+use servers::Dice;
 use tenure::block_on;
 use tenure::engine::embedded::{EmbeddedEngine, Location};
 use tenure::{Error, ErrorKind, Fence, LockStatus, Tenure};
@@ -47,7 +48,7 @@ impl Traffic {
         let shared = Arc::<Shared>::default();
         let (shape, theirs) = (shape.to_owned(), Arc::clone(&shared));
         let work = move || {
-            let mut driver = Driver { tenure, diary, resource, dice: seed };
+            let mut driver = Driver { tenure, diary, resource, dice: Dice(seed) };
             while !theirs.enough.load(Ordering::SeqCst) {
                 driver.round(&shape);
                 *theirs.rounds.lock().unwrap() += 1;
@@ -76,7 +77,7 @@ struct Driver {
     tenure: Tenure,
     diary: Arc<Diary>,
     resource: Resource,
-    dice: u64,
+    dice: Dice,
 }
 
 impl Driver {
@@ -89,7 +90,7 @@ impl Driver {
         };
         match done {
             Ok(()) => {}
-            // Whoever has a millisecond may hear no answer in it.
+            // A caller with a limit of a millisecond may get no reply in it.
             Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unavailable) => {}
             Err(error) if shape == "leased" && error.kind() == ErrorKind::Lost => {}
             Err(error) => say(&format!("violation {error}")),
@@ -98,7 +99,7 @@ impl Driver {
 
     fn mutex(&mut self) -> Result<(), Error> {
         let mut mutex = self.tenure.mutex("a")?;
-        // Now and then somebody gives up waiting.
+        // Now and then a caller gives up waiting.
         if self.throw(16) == 0 {
             mutex = mutex.timeout(Duration::from_millis(1));
         }
@@ -160,17 +161,8 @@ impl Driver {
 
     /// A number below this one.
     fn throw(&mut self, below: u64) -> u64 {
-        throw(&mut self.dice, below)
+        self.dice.throw(below)
     }
-}
-
-fn throw(dice: &mut u64, below: u64) -> u64 {
-    // A step of `splitmix64`.
-    *dice = dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *dice;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) % below
 }
 
 /// What the lock protects. The kernel says who is in it, and forgets a process when it dies.
@@ -190,7 +182,7 @@ impl Resource {
         Self { seats, fence: open("fence") }
     }
 
-    /// Alone, and with a larger fence than everybody before.
+    /// Alone, and with a larger fence than every holder before.
     fn enter(&self, fence: Fence) -> bool {
         let alone = fcntl_lock(&self.seats[0], FlockOperation::NonBlockingLockExclusive).is_ok();
         let grows = self.last_fence() < fence.get();
@@ -198,7 +190,7 @@ impl Resource {
         alone && grows
     }
 
-    /// Not beside anybody who is alone, and with a larger fence than the last one who was.
+    /// Not beside a holder that must be alone, and with a larger fence than the last one who was.
     fn share(&self, fence: Fence) -> bool {
         let shared = fcntl_lock(&self.seats[0], FlockOperation::NonBlockingLockShared).is_ok();
         shared && self.last_fence() < fence.get()
@@ -286,17 +278,17 @@ fn sixteen_processes_share_a_semaphore() {
 
 /// Kills processes wherever they happen to be, and starts others in their place.
 fn killing(shape: &str, seed: u64, deaths: u64) {
-    let (host, mut dice) = (Host::new(), seed);
+    let (host, mut dice) = (Host::new(), Dice(seed));
     let mut workers: Vec<_> = (0..16).map(|nth| start(&host, shape, seed + nth)).collect();
     let mut killed = Deaths::default();
     for nth in 0..deaths {
         // Not to wait for anything: only to hit them at different points.
-        std::thread::sleep(Duration::from_micros(throw(&mut dice, 20_000)));
-        let victim = usize::try_from(throw(&mut dice, 16)).unwrap();
+        std::thread::sleep(Duration::from_micros(dice.throw(20_000)));
+        let victim = dice.pick(16);
         killed.about_to_kill(workers[victim].pid());
         workers[victim].kill();
         workers[victim] = start(&host, shape, seed + 100 + nth);
-        // Everybody goes on, long before a lease is over.
+        // Every process goes on, long before a lease is over.
         if nth % 8 == 7 {
             for worker in &mut workers {
                 worker.say("rounds 2");
@@ -344,16 +336,16 @@ fn holders_of_permits_are_killed_at_random_and_the_others_go_on() {
 #[test]
 fn sixteen_processes_are_stopped_at_random_and_keep_all_promises() {
     let seed = 4;
-    let (host, mut dice) = (Host::new(), seed);
+    let (host, mut dice) = (Host::new(), Dice(seed));
     let mut workers: Vec<_> = (0..16).map(|nth| start(&host, "leased", seed + nth)).collect();
     for _ in 0..scaled(10) {
-        let first = usize::try_from(throw(&mut dice, 16)).unwrap();
+        let first = dice.pick(16);
         let some: Vec<_> = (0..4).map(|nth| (first + nth * 3) % 16).collect();
         for nth in &some {
             workers[*nth].stop();
         }
         // How long they are stopped is what this is about.
-        std::thread::sleep(Duration::from_millis(throw(&mut dice, 900)));
+        std::thread::sleep(Duration::from_millis(dice.throw(900)));
         for nth in &some {
             workers[*nth].go_on();
         }

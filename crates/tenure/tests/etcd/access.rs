@@ -1,4 +1,4 @@
-//! TLS, client certificates, users: who is let in, and that nobody's password is told.
+//! TLS, client certificates, users: which logins are accepted, and that no password is shown.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ fn waiters_are_woken_by_push_after_the_token_of_their_watches_has_ended() {
     };
     let (one, two) = (session(), session());
     let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
-    // Longer than a token lives that nobody uses.
+    // Longer than an unused token lives.
     std::thread::sleep(Duration::from_secs(5));
     let mutex = two.mutex("a").unwrap();
     let waiter = Waiter::start(move || block_on(mutex.lock()));

@@ -1,5 +1,5 @@
 //! Three members, killed and stopped one after the other while sessions take turns: the auditor
-//! finds no two holders, no fence that goes back, and nobody forgotten.
+//! finds no two holders, no fence that goes back, and no waiter that is forgotten.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -241,8 +241,8 @@ fn leases_from_before_a_change_of_leader_hold_nothing_that_counts() {
 }
 
 /// etcd #15247: a leader that was stuck for longer than a lease believes, when it goes on, that all
-/// leases have ended, and may revoke them although they were kept alive elsewhere. Whoever lost one
-/// is told, and nobody holds beside another.
+/// leases have ended, and may revoke them although they were kept alive elsewhere. A session that
+/// lost one is told, and no two sessions hold at once.
 #[test]
 fn a_leader_that_was_stuck_for_longer_than_a_lease_makes_no_second_holder() {
     let etcd = Etcd::start_three();

@@ -6,8 +6,7 @@ use std::time::Duration;
 use servers::{Etcd, eventually};
 use tenure::block_on;
 use tenure::contract::{
-    About, Claim, ClaimId, Engine, Lineage, OwnerId, Part, Parts, Patience, Release, Released,
-    Renewed, SessionId, Verdict,
+    Claim, Engine, Part, Parts, Release, Released, Renewed, SessionId, Verdict, samples,
 };
 use tenure::engine::{self, Terms};
 use tenure::time::SystemClock;
@@ -31,23 +30,8 @@ pub(crate) fn engine_at(url: &str, namespace: &str) -> Arc<dyn Engine> {
 
 /// A claim of the mutex `a`.
 pub(crate) fn claim(session: SessionId, lease: Duration) -> Arc<Claim> {
-    Arc::new(Claim {
-        id: ClaimId::new(),
-        session: Some(session),
-        lineage: Lineage::root(OwnerId::new()),
-        parts: Parts::one(Part::write(Name::try_from("a").unwrap())),
-        lease,
-        lock_delay: Duration::ZERO,
-        patience: Patience::Wait,
-        replaces: None,
-        about: About {
-            host: "test".into(),
-            pid: 1,
-            place: None,
-            label: None,
-            conduct: tenure::contract::Conduct::default(),
-        },
-    })
+    let part = Part::write(Name::try_from("a").unwrap());
+    Arc::new(Claim { session: Some(session), lease, ..samples::claim(part) })
 }
 
 fn release(engine: &dyn Engine, claim: &Claim) -> Released {
@@ -134,8 +118,8 @@ fn a_writer_whose_ticket_is_gone_does_not_write_beside_another() {
 }
 
 /// etcd #19597, #22387: a session that expires while it waits is told that it leads. The lease of
-/// the waiter ends, and with it its ticket; it waits anew on another lease, behind those who came
-/// since.
+/// the waiter ends, and with it its ticket; it waits anew on another lease, behind the waiters that
+/// came since.
 #[test]
 fn a_waiter_whose_lease_has_ended_is_not_told_that_it_holds() {
     let (etcd, book) = (Etcd::shared(), Book::new(&Etcd::shared().url()));
@@ -189,8 +173,8 @@ fn a_transaction_that_compares_the_ownership_writes_under_the_lock_or_not_at_all
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
 }
 
-/// etcd #9395, #13294, #17132: a new leader counts leases from the start. The lock of somebody who
-/// is gone is free later, but it is free.
+/// etcd #9395, #13294, #17132: a new leader counts leases from the start. The lock of a session
+/// that is gone is free later, but it is free.
 #[test]
 fn the_lock_of_a_dead_client_is_free_although_the_leader_changed_meanwhile() {
     let etcd = Etcd::start_three();
@@ -206,7 +190,7 @@ fn the_lock_of_a_dead_client_is_free_although_the_leader_changed_meanwhile() {
     });
 }
 
-/// etcd #11456, #6127: whoever held is not told that its lease has ended, and a winner does not
+/// etcd #11456, #6127: a holder is not told that its lease has ended, and a winner does not
 /// look whether its own still stands.
 #[test]
 fn a_holder_whose_lease_was_revoked_is_told_and_the_next_one_has_a_larger_fence() {
@@ -240,7 +224,7 @@ fn an_attempt_that_is_given_up_leaves_nothing_in_line() {
     eventually("nothing is left", || keys(etcd, "given-up", "a").is_empty());
 }
 
-/// etcd #17470: a lease is kept alive for others, and with it what nobody looks after any more.
+/// etcd #17470: a lease is kept alive for others, and with it what no session looks after any more.
 #[test]
 fn a_claim_that_nobody_renews_ends_although_its_sister_is_renewed() {
     let (engine, session, lease) = (engine("sisters"), SessionId::new(), Duration::from_secs(3));

@@ -1,5 +1,5 @@
-//! A backup that is restored brings old revisions back. Fences must not fall: those who were there
-//! lose everything, and those who come must say that they know.
+//! A backup that is restored brings old revisions back. Fences must not fall: sessions from before
+//! lose everything, and new ones must declare that they know.
 
 use servers::{Etcd, eventually};
 use tenure::block_on;
@@ -43,7 +43,7 @@ fn a_restored_backup_is_refused_until_somebody_accepts_it_and_fences_go_on_growi
     let guard = block_on(again.mutex("a").unwrap().lock()).unwrap();
     assert!(Some(guard.fence().unwrap()) > fence, "{fence:?}");
     block_on(guard.release()).unwrap();
-    // From then on everybody may come.
+    // From then on every client may connect.
     assert!(block_on(builder().connect(&etcd.url())).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Where calls are made: on the callers' runtime if it will do, and never so that anybody else
+//! Where calls are made: on the callers' runtime if it will do, and never so that another caller
 //! depends on it.
 
 use std::time::Duration;

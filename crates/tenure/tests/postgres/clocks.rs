@@ -119,7 +119,7 @@ fn a_step_back_costs_holders_and_waiters_nothing() {
 
 /// The clock of the server runs faster than that of its clients, by less than the drift that is
 /// promised: a holder that the server no longer hears of must know of its loss before the server
-/// lets anybody else in.
+/// grants to another claim.
 #[test]
 fn a_clock_that_runs_fast_lets_nobody_in_before_the_holder_knows_of_its_loss() {
     let (server, over) = (Postgres::builder().clock().start(), AtomicBool::new(false));

@@ -1,5 +1,5 @@
 //! Callers that give up, in crowds and in programs that live for a moment: what they leave behind
-//! stands in nobody's way, and does not stay.
+//! delays no other name, and does not stay.
 
 use std::time::Duration;
 
@@ -28,6 +28,12 @@ fn give_up(mutex: &Mutex, times: usize) {
     drop(crowd(mutex, times));
 }
 
+/// A runtime with two threads.
+fn two_workers() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).enable_all().build().unwrap()
+}
+
 /// How many claims the server remembers as withdrawn.
 fn tombstones(server: &Postgres, which: &str) -> usize {
     server.done(&format!("SELECT count(*) FROM tenure.tombs WHERE {which}")).trim().parse().unwrap()
@@ -36,9 +42,7 @@ fn tombstones(server: &Postgres, which: &str) -> usize {
 #[test]
 fn callers_that_leave_before_there_is_room_send_nothing() {
     let server = Postgres::start();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
+    two_workers().block_on(async {
         let tenure = builder().connect(&server.url()).await.unwrap();
         let mutex = tenure.mutex("crowd").unwrap();
         // The session listens from here on.
@@ -59,9 +63,7 @@ fn callers_that_leave_before_there_is_room_send_nothing() {
 #[test]
 fn a_release_does_not_wait_for_room_behind_a_crowd_of_claims() {
     let server = Postgres::start();
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async {
+    two_workers().block_on(async {
         let tenure = builder().connect(&server.url()).await.unwrap();
         let mutex = tenure.mutex("crowd").unwrap();
         let guard = mutex.lock().await.unwrap();

@@ -1,5 +1,5 @@
-//! Disks that fill up: a small one, mounted where nobody else sees it, or files that may not grow.
-//! Knows how to make one, fill it and make room; knows no locks.
+//! Disks that fill up: a small one, mounted where no other process sees it, or files that may not
+//! grow. Knows how to make one, fill it and make room; knows no locks.
 //!
 //! Either is given to a process, so a test starts itself once more and goes on in there.
 
@@ -22,8 +22,8 @@ const SIZE: &str = "160m";
 /// is not even begun is no full disk for the server, but a file that is too large.)
 const BLOCKS: u32 = (17 << 11) + 8;
 
-/// Mounts a small disk on `$1`, which nobody outside sees, and goes on as the user that it was: as
-/// root of a world of its own a user may mount, but no server runs as root.
+/// Mounts a small disk on `$1`, which no process outside sees, and goes on as the user that it was:
+/// as root of a world of its own a user may mount, but no server runs as root.
 const MOUNT: &str = "\
 mount -t tmpfs -o size=$2 tmpfs \"$1\" || exit 1
 shift 2
@@ -67,7 +67,7 @@ impl Disk {
     }
 }
 
-/// Whether this user may have a small disk. In many containers nobody may.
+/// Whether this user may have a small disk. In many containers no user may.
 pub(crate) fn may_mount() -> bool {
     let dir = tempfile::tempdir().unwrap();
     on_small(dir.path(), Path::new("true"), &[]).status.success()
@@ -104,7 +104,7 @@ fn on_small(dir: &Path, program: &Path, arguments: &[&str]) -> Output {
         command.arg(format!("--map-user={}", geteuid().as_raw()));
         command.arg(format!("--map-group={}", getegid().as_raw()));
     }
-    // Not longer than whoever waits for it.
+    // Not longer than the caller waits for it.
     command.args(["setpriv", "--pdeathsig", "KILL", "--"]).arg(program).args(arguments);
     command.env(WHERE, dir).env("TENURE_TEST_HOME", dir).output().unwrap()
 }
@@ -133,7 +133,7 @@ fn blow_up(balloon: &Path) {
 }
 
 /// More claims than the file of the table may hold. They are never committed, but where they were
-/// there is no room until somebody cleans up.
+/// there is no room until an operator cleans up.
 const BLOAT: &str = "\
 INSERT INTO tenure.claims (ns, name, id, held, weight, owner, lineage, arrival, since, expires, \
   lease, delay, host, pid) \

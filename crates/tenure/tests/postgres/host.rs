@@ -32,7 +32,7 @@ pub(crate) fn session(url: &str) -> Tenure {
     block_on(builder().connect(url)).unwrap()
 }
 
-/// Somebody who waits for a mutex, on a thread of its own.
+/// A caller that waits for a mutex, on a thread of its own.
 pub(crate) struct Waiter(Receiver<Result<MutexGuard, Error>>);
 
 impl Waiter {
@@ -59,8 +59,8 @@ impl Waiter {
     }
 }
 
-/// Gives back over a connection whose end may not have been noticed yet: then nobody knows whether
-/// the server heard of it, which is said, and the session goes on with it by itself.
+/// Gives back over a connection whose end may not have been noticed yet: then it is not known
+/// whether the server heard of it, which is said, and the session goes on with it by itself.
 #[track_caller]
 pub(crate) fn give_back(guard: MutexGuard) {
     if let Err(error) = block_on(guard.release()) {
@@ -69,7 +69,7 @@ pub(crate) fn give_back(guard: MutexGuard) {
     }
 }
 
-/// Nothing is held and nobody waits, as soon as what was dropped has been given back.
+/// Nothing is held and nothing waits, as soon as what was dropped has been given back.
 #[track_caller]
 pub(crate) fn assert_empty(tenure: &Tenure) {
     let query = Query::Page(Page::default());

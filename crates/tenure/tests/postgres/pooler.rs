@@ -30,7 +30,7 @@ fn it_is_noticed_and_whoever_waits_asks_again() {
     assert_empty(&direct);
 }
 
-/// Nobody sees a client without claims there, so it is refused if the longest lease was changed.
+/// A client without claims is not seen there, so it is refused if the longest lease was changed.
 #[test]
 fn an_idle_client_is_refused_after_the_longest_lease_was_changed() {
     let server = Postgres::start();

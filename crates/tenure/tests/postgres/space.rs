@@ -135,7 +135,7 @@ fn assert_full(error: &Error) {
     assert!(text.contains("out of disk space") && text.contains("53100"), "{error}");
 }
 
-/// A lock that must be renewed all the time, and somebody who is after it: whether it can be
+/// A lock that must be renewed all the time, and a session that waits for it: whether it can be
 /// renewed on a full disk or not, the two never hold it at once.
 struct Contest {
     recorder: Arc<Recorder>,

@@ -80,7 +80,7 @@ impl Stand {
         self.server.done(waiting).trim().parse().unwrap()
     }
 
-    /// Nobody has locked this row.
+    /// No transaction has locked this row.
     #[track_caller]
     pub(crate) fn assert_row_is_free(&self, name: &str) {
         let row = format!("SELECT name FROM tenure.slots WHERE name = '{name}' FOR UPDATE NOWAIT");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use servers::{Faults, PgBouncer, Postgres, Proxy};
+use servers::{Dice, Faults, PgBouncer, Postgres, Proxy};
 use tenure::block_on;
 use tenure::conformance::audit::{Recorder, Rules, judge};
 use tenure::time::SystemClock;
@@ -19,25 +19,6 @@ const LEASE: Duration = Duration::from_secs(2);
 const SESSIONS: usize = 4;
 /// Flows of control in each session.
 const FLOWS: usize = 2;
-
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    /// A number below this one.
-    fn throw(&mut self, below: u64) -> u64 {
-        // A step of `splitmix64`.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % below
-    }
-
-    fn millis(&mut self, below: u64) -> Duration {
-        Duration::from_millis(self.throw(below))
-    }
-}
 
 /// One flow of control.
 struct Flow {

@@ -71,7 +71,8 @@ fn settled_and_even_rates(tenure: &Tenure) {
     take(&tenure.rate("even").unwrap().pace(9, Duration::from_secs(1), 9));
 }
 
-/// What hardly ever happens: a server that has forgotten the scripts, a look at who waits for whom.
+/// What hardly ever happens: a server that has forgotten the scripts, a look at which owner waits
+/// for which.
 fn rare_ways(redis: &Redis, user: &str) {
     let tenure = Tenure::blocking_connect(&redis.url_as(user, "secret")).unwrap();
     redis.cmd(&["SCRIPT", "FLUSH"]).unwrap();

@@ -26,7 +26,7 @@ fn a_writer_that_lost_its_lock_is_refused() {
     let slow = block_on(one.mutex("a").unwrap().lock()).unwrap();
     let old = slow.fence().unwrap();
     assert!(matches!(write(&one, "draft", old), PutVerdict::Done(_)));
-    // Somebody takes the lock away, and another one has it.
+    // The lock is taken away by force, and another session has it.
     block_on(one.force_release("a", old, "too slow")).unwrap();
     let quick = block_on(two.mutex("a").unwrap().lock()).unwrap();
     let new = quick.fence().unwrap();

@@ -60,7 +60,7 @@ fn a_step_past_the_lease_ends_it_and_the_next_fence_is_larger() {
     let next = waiter.served();
     assert!(next.fence().unwrap() > old);
     assert_eq!(block_on(guard.lost()), Loss::Forgotten, "told by the renewal");
-    // Back to where it was, with somebody in line.
+    // Back to where it was, with a waiter in the queue.
     redis.step_clock(HOUR, Direction::Back);
     let last = next.fence().unwrap();
     let again = book.waiter(&holder, "a");
@@ -120,7 +120,7 @@ fn after_a_step_back_the_lock_of_a_dead_holder_stands_until_somebody_evicts_it()
 
 /// The clock of the server runs faster than that of its clients, by less than the drift that is
 /// promised: a holder that the server no longer hears of must know of its loss before the server
-/// lets anybody else in. Slower clocks only keep others waiting.
+/// grants to another claim. Slower clocks only keep others waiting.
 #[test]
 fn a_clock_that_runs_fast_lets_nobody_in_before_the_holder_knows_of_its_loss() {
     let (redis, book, over) =

@@ -40,7 +40,7 @@ fn the_index_follows_queues_that_begin_and_end() {
     let (redis, book) = (Redis::start(), Book::new());
     let (one, two) = (book.session(&redis.url(), LONG), book.session(&redis.url(), LONG));
     let odd = "a/b {é}";
-    // A lock that nobody waits for is not in it, and costs it nothing.
+    // A lock without a waiter is not in it, and costs it nothing.
     let guard = block_on(one.mutex(odd).unwrap().lock()).unwrap();
     assert_eq!((redis.commands("zadd"), indexed(&redis).len()), (0, 0));
     let waiter = book.waiter(&two, odd);

@@ -91,7 +91,7 @@ fn a_line_whose_keys_were_overwritten_is_named() {
         names(&block_on(other.mutex("a").unwrap().lock()).map(drop).unwrap_err(), &beside);
         names(&block_on(guard.release()).unwrap_err(), &beside);
         assert_eq!(dump(&redis, &beside), before, "{side}");
-        // Whoever repairs it by removing everything lets the others go on.
+        // An operator who removes every key lets the others go on.
         let all = ["", ":s", ":x", ":y", ":l", ":k"].map(|side| format!("{}{side}", key("a")));
         for key in &all {
             done(&redis, &["DEL", key]);
@@ -156,8 +156,8 @@ async fn other_names_in_the_same_call_are_served() {
     assert!(calls < 350, "they went together: {calls} calls");
 }
 
-/// A key that somebody had overwritten made the whole renewal fail in which it was asked for, and a
-/// session lost all its locks with the one.
+/// A key that another program had overwritten made the whole renewal fail in which it was asked
+/// for, and a session lost all its locks with the one.
 #[test]
 fn a_spoilt_lock_takes_no_other_with_it() {
     let spoil: [fn(&Redis); 2] = [

@@ -22,7 +22,7 @@ fn works(url: &str) {
     tenure.blocking_close();
 }
 
-/// Nobody gets in at this URL, and the error tells what to do.
+/// No client connects with this URL, and the error tells what to do.
 #[track_caller]
 fn refused(url: &str, kind: ErrorKind) -> Error {
     let error =
@@ -83,7 +83,7 @@ fn another_name_for(port: u16) -> SocketAddr {
         let mut server = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
         std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-        // Ends with the connection, whoever ends it.
+        // Ends with the connection, whichever side closes it.
         let _ = std::io::copy(&mut server, &mut client);
     });
     address

@@ -57,7 +57,7 @@ fn is_noticed(forget: Amnesia, what: &str) {
     for guard in &guards {
         assert_eq!(block_on(guard.lost()), Loss::Forgotten, "{what}");
     }
-    // Whoever stood in line stands there anew, and is served.
+    // A waiter queues anew, and is served.
     let next = waiter.served();
     block_on(next.release()).unwrap();
     for (name, old) in names.iter().zip(&guards) {
@@ -103,18 +103,18 @@ fn with_grace(book: &Book) -> Builder {
     book.builder(MOST).max_lease(MOST)
 }
 
-/// After a loss of memory nobody is let in until the last lease from before must have ended.
+/// After a loss of memory nothing is granted until the last lease from before must have ended.
 fn closes_the_doors(forget: Amnesia, options: &str, what: &str) {
     let (redis, book) = (Redis::start(), Book::new());
     let url = format!("{}{options}", redis.url());
     let connect = || block_on(with_grace(&book).connect(&url)).unwrap();
     let (holder, other) = (connect(), connect());
-    // A namespace that nobody declared new is closed at first as well.
+    // A namespace that was not declared new is closed at first as well.
     let guard = block_on(holder.mutex("a").unwrap().lock()).unwrap();
     let before = micros(&redis);
     forget(&redis);
     let closed_until = before + u64::try_from(MOST.as_micros()).unwrap();
-    // Somebody new must not come in either, nor wherever nobody was.
+    // A new client gets no grant either, nor on a name that was free.
     let third = format!("{}?grace=yes", redis.url());
     let third = block_on(with_grace(&book).connect(&third)).unwrap();
     for name in ["a", "b"] {
@@ -126,7 +126,7 @@ fn closes_the_doors(forget: Amnesia, options: &str, what: &str) {
         assert!(closed, "{what}: {name} was let in during the grace: {tried:?}");
     }
     let waiter = book.waiter(&other, "a");
-    // Fences are the store's clock: they tell when somebody was let in.
+    // Fences are the store's clock: they tell when a claim was granted.
     let next = waiter.served();
     let fence = next.fence().unwrap().get();
     assert!(fence >= closed_until, "{what}: let in {} us early", closed_until - fence);
@@ -168,7 +168,7 @@ fn a_namespace_that_is_declared_new_is_open_at_once_and_others_are_not() {
     assert!(block_on(unknown.mutex("a").unwrap().try_lock()).unwrap().is_none());
     let new = connect(book.builder(LONG).namespace("two"), &url("&new=yes"));
     assert!(block_on(new.mutex("a").unwrap().try_lock()).unwrap().is_some());
-    // Somebody was here already, whatever the newcomer says.
+    // The store was used before, whatever the new client declares.
     let late = connect(book.builder(LONG).namespace("one"), &url("&new=yes"));
     assert!(block_on(late.mutex("a").unwrap().try_lock()).unwrap().is_none());
 }

@@ -41,7 +41,7 @@ fn full_memory_refuses_claims_and_serves_everybody_who_is_there() {
     let seen: Vec<_> =
         seen.slots.iter().map(|slot| (slot.name.as_str(), slot.queue.len())).collect();
     assert_eq!(seen, [("a", 1), ("b", 0)]);
-    // Whoever comes back to a full server that it knows is let in.
+    // A client that comes back to a full server that it knows is served.
     let late = book.session(&redis.url(), lease);
     block_on(guard.release()).unwrap();
     block_on(waiter.served().release()).unwrap();

@@ -1,5 +1,5 @@
-//! Connections that end, pushes that get lost and scripts that are forgotten: nobody loses a lock,
-//! and everybody in line is served.
+//! Connections that end, pushes that get lost and scripts that are forgotten: no lock is lost,
+//! and every waiter is served.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -78,7 +78,7 @@ fn a_push_that_is_lost_in_the_gap_costs_no_more_than_a_look() {
     let waits = book.waiter(&waiter, "a");
     proxy.refuse(true);
     proxy.cut();
-    // Nobody hears this push: the channel has no subscriber.
+    // This push is lost: the channel has no subscriber.
     block_on(guard.release()).unwrap();
     assert!(waits.still_waits());
     proxy.refuse(false);

@@ -74,7 +74,7 @@ impl Book {
         Waiter(outcome)
     }
 
-    /// The auditor finds nothing: two holders at once, a fence that goes back, somebody who was
+    /// The auditor finds nothing: two holders at once, a fence that goes back, a waiter that was
     /// forgotten in line, a use after a loss.
     #[track_caller]
     pub(crate) fn assert_sound(&self, context: &str) {
@@ -87,7 +87,7 @@ impl Book {
     }
 }
 
-/// Somebody who waits for a mutex.
+/// A caller that waits for a mutex.
 pub(crate) struct Waiter(Receiver<Result<MutexGuard, Error>>);
 
 impl Waiter {
@@ -123,7 +123,7 @@ pub(crate) fn done(redis: &Redis, words: &[&str]) -> servers::Reply {
     reply
 }
 
-/// Nothing is held and nobody waits, as soon as what was dropped has been given back.
+/// Nothing is held and nothing waits, as soon as what was dropped has been given back.
 #[track_caller]
 pub(crate) fn assert_empty(url: &str, builder: Builder) {
     let tenure = block_on(builder.connect(url)).unwrap();

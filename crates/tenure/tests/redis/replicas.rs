@@ -17,7 +17,7 @@ fn a_replica_refuses_clearly_and_works_once_it_is_promoted() {
         assert!(error.to_string().contains("is a replica"), "{error}");
         assert!(error.help().contains("primary"), "{error}");
     };
-    // Whether somebody has been here or not.
+    // Whether the store was used before or not.
     refused();
     let writer = block_on(Tenure::connect(&primary.url())).unwrap();
     let guard = block_on(writer.mutex("a").unwrap().lock()).unwrap();

@@ -1,4 +1,4 @@
-//! Runtimes that are blocked, dropped or not polled: locks live on, and whoever waits is told.
+//! Runtimes that are blocked, dropped or not polled: locks live on, and waiters are served.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Servers that say nothing for a while: shorter than a lease nobody notices; longer, a holder
-//! knows that it has lost before anybody else can hold.
+//! Servers that say nothing for a while: shorter than a lease it has no effect; longer, a holder
+//! knows that it has lost before another claim can hold.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn longer_than_the_lease(silence: Silence, what: &str) {
     let (first, second) = (book.waiter(&patient, "a"), book.waiter(&hasty, "a"));
     let working = works(&book, guard);
     silence(&redis, Some(SHORT * 5 / 2));
-    // Nobody has told the holder anything: it knows by its own clock. A place in line is gone
+    // No reply has reached the holder: it knows by its own clock. A place in line is gone
     // with its lease as well, but the wait goes on: it stands in line anew once the store answers.
     let (loss, guard) = working.join().unwrap();
     assert_eq!(loss, Loss::Expired);

@@ -57,7 +57,7 @@ fn a_client_that_reconnects_to_other_terms_is_refused_too() {
 #[test]
 fn a_node_of_a_cluster_is_refused() {
     let redis = Redis::builder().arg("cluster-enabled", "yes").start();
-    // A cluster that is not made yet serves nobody, and may do so later.
+    // A cluster that is not made yet serves no client, and may do so later.
     let error = refused(&redis.url(), 60);
     assert!(error.to_string().contains("cluster"), "{error}");
     done(&redis, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);

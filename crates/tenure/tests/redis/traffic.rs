@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use servers::{Faults, Proxy, Redis};
+use servers::{Dice, Faults, Proxy, Redis};
 use tenure::block_on;
 use tenure::{Error, ErrorKind, LockStatus, Tenure};
 use tokio::runtime::Runtime;
@@ -26,25 +26,6 @@ fn scaled(usual: u64) -> u64 {
     match std::env::var("TENURE_TEST_SCALE").as_deref() {
         Ok("nightly") => usual * 10,
         _ => usual,
-    }
-}
-
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    /// A number below this one.
-    fn throw(&mut self, below: u64) -> u64 {
-        // A step of `splitmix64`.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % below
-    }
-
-    fn millis(&mut self, below: u64) -> Duration {
-        Duration::from_millis(self.throw(below))
     }
 }
 
@@ -98,7 +79,7 @@ impl Flow {
     }
 
     /// Does things that must not overlap; now and then for about as long as a lease lasts, so that
-    /// a fault finds somebody in the middle of it.
+    /// a fault finds a holder in the middle of it.
     fn act(&mut self, held: &LockStatus) {
         let pieces = if self.dice.throw(25) == 0 { self.dice.throw(200) } else { 2 };
         for _ in 0..=pieces {

@@ -1,5 +1,5 @@
 //! Many waiters for one name, in one process and in several: what a hand-off costs the nodes, and
-//! that everybody is served. Counts calls, never time.
+//! that every waiter is served. Counts calls, never time.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn waiters_that_leave_and_tries_do_not_hold_up_the_rest() {
     let tenure = book.builder(LEASE).connect(&nodes.new_url()).await.unwrap();
     let mutex = tenure.mutex("crowd").unwrap();
     let held = mutex.lock().await.unwrap();
-    // The first of those who wait gives up by its limit, the next ones are dropped.
+    // The first waiter gives up by its limit, the next ones are dropped.
     let error = mutex.clone().timeout(Duration::from_millis(20)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     let leaving: Vec<_> = crowd(&tenure, &book, 20);

@@ -92,7 +92,7 @@ fn a_set_with_a_past_is_not_new_whatever_the_url_says() {
 
 #[test]
 fn a_set_that_was_used_and_restarted_cannot_be_declared_new() {
-    // It remembers, though perhaps not the last moments: somebody from then may still hold.
+    // It remembers, though perhaps not the last moments: a claim from then may still hold.
     let nodes = Nodes::start(3, 3);
     let tenure = block_on(Tenure::builder().connect(&nodes.url())).unwrap();
     drop(tenure);

@@ -115,7 +115,8 @@ fn a_majority_that_has_forgotten_a_hold_is_an_early_loss() {
     nodes.servers[0].restart();
     nodes.servers[1].restart();
     assert_eq!(block_on(guard.lost()), Loss::Forgotten);
-    // They may have forgotten others as well, so nobody comes in for as long as a lease may last.
+    // They may have forgotten others as well, so nothing is granted for as long as a lease may
+    // last.
     let error = block_on(tenure.mutex("b").unwrap().try_lock()).unwrap_err();
     assert!(error.to_string().contains("lost their memory"), "{error}");
 }

@@ -47,7 +47,7 @@ pub(crate) fn url_of(ports: impl Iterator<Item = u16>) -> String {
     format!("redlock://{}", hosts.join(","))
 }
 
-/// The promise that nobody holds beside another.
+/// The promise that no two claims hold at once.
 const EXCLUSION: u8 = 1;
 
 /// Everything that the sessions of a test do.
@@ -72,7 +72,7 @@ impl Book {
     }
 
     /// The auditor finds nothing: two holders at once, a fence that is equal or goes back, a use
-    /// after a loss, somebody who was forgotten.
+    /// after a loss, a waiter that was forgotten.
     #[track_caller]
     pub(crate) fn assert_sound(&self, context: &str) {
         self.assert_none_but(&[], context);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use servers::Direction;
+use servers::{Dice, Direction};
 use tenure::block_on;
 use tenure::{Error, ErrorKind, Tenure};
 
@@ -22,25 +22,6 @@ const SESSIONS: usize = 4;
 const FLOWS: usize = 3;
 /// A restart of one of these loses nothing.
 const KEPT: usize = 3;
-
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    /// A number below this one.
-    fn throw(&mut self, below: u64) -> u64 {
-        // A step of `splitmix64`.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % below
-    }
-
-    fn pick(&mut self, below: usize) -> usize {
-        usize::try_from(self.throw(below as u64)).unwrap()
-    }
-}
 
 /// One flow of control: takes one of three names, does things that must not overlap, lets go.
 fn flow(tenure: &Tenure, book: &Book, mut dice: Dice, rounds: u64) {
@@ -56,7 +37,7 @@ fn round(tenure: &Tenure, book: &Book, dice: &mut Dice) -> Result<(), Error> {
     let name = ["a", "b", "c"][dice.pick(3)];
     let mutex = tenure.mutex(name)?.timeout(Duration::from_millis(500 + dice.throw(4_000)));
     let guard = block_on(mutex.lock())?;
-    // Now and then for longer than a lease, so that a fault finds somebody in the middle of it.
+    // Now and then for longer than a lease, so that a fault finds a holder in the middle of it.
     let pieces = if dice.throw(12) == 0 { dice.throw(300) } else { 2 };
     for _ in 0..=pieces {
         if !book.recorder.used(&guard) {
@@ -115,7 +96,7 @@ fn torment(nodes: &Nodes, clocks: Clocks, dice: &mut Dice) {
             server.step_clock(by, back);
         }
         // With or without its memory it is closed for a while then. If that happens to three,
-        // nobody comes in until the first is open again.
+        // nothing is granted until the first is open again.
         6 => server.restart(),
         7 if dice.throw(3) == 0 => {
             let _ = server.cmd(&["FLUSHALL"]);

@@ -1,4 +1,4 @@
-//! Which server is the primary, and what is said when nobody knows.
+//! Which server is the primary, and the error when no sentinel knows.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
-//! Announcements of the sentinels are heard, also by those who ask for nothing.
+//! Announcements of the sentinels are received, also by clients that make no calls.
 
 use servers::{Redis, Sentinels, eventually};
 use tenure::Tenure;
 
-/// The primary falls silent with all its connections open. Whoever has a call under way notices by
-/// the silence; an engine without any has nothing but the announcement to go by. Whether it was
+/// The primary falls silent with all its connections open. A client with a call under way notices
+/// by the silence; an engine without any has nothing but the announcement to go by. Whether it was
 /// heard can be seen at the new primary before anything is asked for.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_engine_follows_what_the_sentinels_announce() {

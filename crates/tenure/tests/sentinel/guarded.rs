@@ -17,7 +17,7 @@ fn user_line(password: &str) -> String {
     line.replace("PASSWORD", password)
 }
 
-/// Servers and sentinels with passwords of their own; nobody comes in without.
+/// Servers and sentinels with passwords of their own; no client connects without.
 fn guarded() -> SentinelsBuilder {
     let node = Redis::builder().password("of-servers");
     let sentinels = Sentinels::builder().replicas(1).node(node);

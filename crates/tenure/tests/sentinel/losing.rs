@@ -28,7 +28,7 @@ fn field(server: &Redis, name: &str) -> String {
     server.info("replication", name).unwrap_or_default()
 }
 
-/// Takes a lock as soon as anybody serves.
+/// Takes a lock as soon as a server serves.
 pub(crate) async fn served(mutex: &Mutex) -> MutexGuard {
     let serving = async {
         loop {
@@ -72,7 +72,7 @@ async fn a_grant_that_a_fail_over_forgot_is_followed_by_one_with_a_larger_fence(
     next.release().await.unwrap();
 }
 
-/// The price of `grace=yes`: nobody new comes in after a fail-over until every lease that the new
+/// The price of `grace=yes`: nothing is granted after a fail-over until every lease that the new
 /// primary may not know of has ended. What it gives: no two holders.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_grace_nobody_comes_in_after_a_fail_over_before_old_leases_have_ended() {

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
-    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Rates, Release, Released,
-    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
+    Claim, ClaimRef, Engine, Evicted, Eviction, Pending, Promises, Query, Release, Released,
+    Renewed, SessionId, SignalListener, Snapshot, Verdict,
 };
+use tenure::optional_objects;
 
 #[derive(Debug)]
 pub(super) struct CountingEngine {
@@ -55,43 +55,8 @@ impl Engine for CountingEngine {
         self.inner.listen(session, listener);
     }
 
-    fn cells(&self) -> Option<&dyn Cells> {
-        self.inner.cells()
-    }
-
-    fn jobs(&self) -> Option<&dyn Jobs> {
-        self.inner.jobs()
-    }
-
-    fn rates(&self) -> Option<&dyn Rates> {
-        self.inner.rates()
-    }
-
-    fn fence_floor(&self) -> Option<&dyn FenceFloor> {
-        self.inner.fence_floor()
-    }
-
-    fn replication(&self) -> Option<&dyn Replication> {
-        self.inner.replication()
-    }
-
-    fn partitions(&self) -> Option<&dyn Partitions> {
-        self.inner.partitions()
-    }
-
-    fn diagnostics(&self) -> Option<&dyn Diagnostics> {
-        self.inner.diagnostics()
-    }
-
-    fn ownership_proof(&self) -> Option<&dyn OwnershipProof> {
-        self.inner.ownership_proof()
-    }
-
-    fn deadlocks(&self) -> Option<&dyn Deadlocks> {
-        self.inner.deadlocks()
-    }
-
-    fn local(&self) -> Option<&dyn LocalSessions> {
-        self.inner.local()
-    }
+    optional_objects!(self of inner:
+        cells, jobs, rates, fence_floor, replication, partitions, diagnostics,
+        ownership_proof, deadlocks, local
+    );
 }

@@ -1,11 +1,8 @@
 //! An uncontended lock and its release, beside the two bare calls to the engine that it makes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tenure::contract::{
-    About, Claim, ClaimId, Engine, Lineage, OwnerId, Parts, Patience, Release, Released, Verdict,
-};
+use tenure::contract::{Claim, Engine, Release, Released, Verdict, samples};
 use tenure::{Error, ErrorKind, Name, Part, Tenure};
 
 use super::lane::{LanePlan, beside as lanes};
@@ -42,23 +39,8 @@ struct Bare {
 
 impl Bare {
     fn new(engine: Arc<dyn Engine>) -> Result<Self, Error> {
-        let claim = Claim {
-            id: ClaimId::new(),
-            session: None,
-            lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::write(Name::try_from("pair")?)),
-            lease: tenure::limits::DEFAULT_LEASE,
-            lock_delay: Duration::ZERO,
-            patience: Patience::Wait,
-            replaces: None,
-            about: About {
-                host: "here".into(),
-                pid: 1,
-                place: None,
-                label: None,
-                conduct: tenure::contract::Conduct::default(),
-            },
-        };
+        let part = Part::write(Name::try_from("pair")?);
+        let claim = Claim { lease: tenure::limits::DEFAULT_LEASE, ..samples::claim(part) };
         let batch = [Release { claim: claim.to_ref(), uncertain: false }];
         Ok(Self { engine, claim: Arc::new(claim), batch })
     }

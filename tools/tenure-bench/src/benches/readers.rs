@@ -2,11 +2,9 @@
 //! Bare calls to the engine: what the store does for a reader must not depend on the other readers.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tenure::contract::{
-    About, Claim, ClaimId, Engine, Lineage, OwnerId, Parts, Patience, Release, Released, Verdict,
-};
+use tenure::contract::{Claim, Engine, Patience, Release, Released, Verdict, samples};
 use tenure::{Error, ErrorKind, Name, Part};
 
 use crate::figure::{Aim, Figure};
@@ -57,21 +55,7 @@ async fn granted(engine: &dyn Engine, claim: &Arc<Claim>) -> Result<(), Error> {
 }
 
 fn reader(name: &str) -> Result<Arc<Claim>, Error> {
-    Ok(Arc::new(Claim {
-        id: ClaimId::new(),
-        session: None,
-        lineage: Lineage::root(OwnerId::new()),
-        parts: Parts::one(Part::read(Name::try_from(name)?)),
-        lease: tenure::limits::DEFAULT_LEASE,
-        lock_delay: Duration::ZERO,
-        patience: Patience::Try,
-        replaces: None,
-        about: About {
-            host: "here".into(),
-            pid: 1,
-            place: None,
-            label: None,
-            conduct: tenure::contract::Conduct::default(),
-        },
-    }))
+    let part = Part::read(Name::try_from(name)?);
+    let (lease, patience) = (tenure::limits::DEFAULT_LEASE, Patience::Try);
+    Ok(Arc::new(Claim { lease, patience, ..samples::claim(part) }))
 }

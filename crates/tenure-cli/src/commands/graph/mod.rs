@@ -1,4 +1,5 @@
-//! `tenure graph` and `tenure deadlocks`: owners and slots as a picture of who waits for whom.
+//! `tenure graph` and `tenure deadlocks`: owners and slots as a picture of which owner waits for
+//! which.
 //!
 //! Two kinds of nodes: an owner and a slot. An owner that waits has an edge to the slot, a slot
 //! that

@@ -43,7 +43,7 @@ pub enum What {
     Granted(Vec<Fence>, Tick),
     /// Its holder learned that it may be trusted until then.
     Renewed(Tick),
-    /// It was refused.
+    /// The claim was refused.
     Refused,
     /// Its holder was told that it is lost.
     Lost,

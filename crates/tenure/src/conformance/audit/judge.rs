@@ -107,8 +107,8 @@ pub fn judge(history: &History, rules: &Rules) -> Verdicts {
     verdicts
 }
 
-/// Promise 1: at no instant do those who believe to hold weigh more than the capacity. An owner and
-/// its ancestors count once.
+/// Promise 1: at no instant do the claims that believe to hold weigh more than the capacity. An
+/// owner and its ancestors count once.
 fn exclusion(name: &Name, lives: &[&ClaimLife], verdicts: &mut Verdicts) {
     let mut changes: Vec<(Tick, bool, usize)> = Vec::new();
     for (at, life) in lives.iter().enumerate() {
@@ -119,7 +119,7 @@ fn exclusion(name: &Name, lives: &[&ClaimLife], verdicts: &mut Verdicts) {
             changes.push((life.believed_until, false, at));
         }
     }
-    // At one instant those who leave go first: a hand-over is no overlap.
+    // At one instant releases come before grants: a hand-off is no overlap.
     changes.sort_unstable();
     let mut holding: Vec<usize> = Vec::new();
     for (when, comes, at) in changes {
@@ -248,8 +248,8 @@ fn upgrades(life: &ClaimLife, lives: &[&ClaimLife]) -> bool {
     })
 }
 
-/// Promise 8: while a name is certainly free nobody waits for it for long. A claim of unknown fate
-/// may be what holds it.
+/// Promise 8: while a name is certainly free no claim waits for it for long. A claim of unknown
+/// fate may be what holds it.
 fn wake_ups(name: &Name, lives: &[&ClaimLife], rules: &Rules, end: Tick, verdicts: &mut Verdicts) {
     let mut busy: Vec<(Tick, Tick, ClaimId)> = Vec::new();
     for life in lives {

@@ -48,7 +48,7 @@ pub(super) fn play(program: &Program, harness: &dyn Harness) -> Result<(), Diffe
     Ok(())
 }
 
-/// An engine and the ledger, side by side.
+/// An engine and the ledger, which get the same steps and whose answers are compared.
 struct Duel {
     world: World,
     raws: Vec<Raw>,
@@ -254,7 +254,7 @@ impl Duel {
     }
 
     /// Evicts by the fence each side has for the claim; if it holds nothing there, by one that
-    /// nobody has.
+    /// no claim has.
     fn evict(&mut self, number: usize, at: usize) -> Result<(), String> {
         let Some(claim) = self.claims.get(&number).cloned() else { return Ok(()) };
         let slot = name(NAME[at]);

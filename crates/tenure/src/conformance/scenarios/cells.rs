@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Ask, Raw, Waiting, World, cells_of, list, name};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, Engine, Error, ErrorKind, Expect, Fence, Name, Page, Pattern, Put,
-    PutVerdict, Query, Version,
+    Batch, BatchVerdict, Cell, CellQuery, Engine, Error, ErrorKind, Expect, Fence, Name, Page,
+    Pattern, Put, PutVerdict, Query, Version,
 };
 use crate::limits;
 
@@ -81,7 +81,10 @@ impl<'a> CellClient<'a> {
     fn list(&self, pattern: &str, after: Option<&str>, limit: usize) -> Vec<(Name, Cell)> {
         let (engine, pattern) = (self.engine(), Pattern::new(pattern));
         let after = after.map(super::name);
-        let listing = async move { cells_of(&*engine).list(&pattern, after.as_ref(), limit).await };
+        let listing = async move {
+            let query = CellQuery { pattern: &pattern, after: after.as_ref(), limit };
+            cells_of(&*engine).list(query).await
+        };
         self.world.now(listing).unwrap()
     }
 

@@ -263,7 +263,7 @@ fn a_record_without_its_claim_shows_no_leader(world: &World) {
     world.now(guard.resign()).unwrap();
     let mut watching = Watching::begin(world, &two);
     assert_eq!(watching.pushed(), Observed::Vacant);
-    // The write of a leader that was paused arrives when nobody leads.
+    // The write of a leader that was paused arrives when there is no leader.
     let late = Put::new(slot(), old).fenced(term);
     assert!(matches!(write(world, late.clone()), BatchVerdict::Done(_)));
     assert_eq!(leader(world, &two), None);

@@ -1,4 +1,4 @@
-//! Fairness: first come, first served among those who live and still wait.
+//! Fairness: first come, first served among the waiters that live.
 
 use super::{Ask, Waiting, World, list};
 use crate::contract::{Refusal, Verdict};

@@ -1,4 +1,5 @@
-//! Hostile: odd names, strange batches, ids that nobody knows, and limits. Nothing is mixed up.
+//! Hostile: odd names, strange batches, ids that the store does not know, and limits. Nothing is
+//! mixed up.
 
 use std::sync::Arc;
 

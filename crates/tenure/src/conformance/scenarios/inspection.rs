@@ -225,7 +225,7 @@ fn reach_follows_waits_over_several_slots(world: &World) {
     for (n, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
         raw.granted(world, ask(n, name));
     }
-    // 0 waits for b, behind 3, who waits for d as its own; 1 waits for c. Nobody waits for a.
+    // 0 waits for b, behind 3, who waits for d as its own; 1 waits for c. No claim waits for a.
     raw.queued(world, ask(3, "b"));
     raw.queued(world, ask(0, "b"));
     raw.queued(world, ask(1, "c"));

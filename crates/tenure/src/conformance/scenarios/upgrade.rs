@@ -1,4 +1,5 @@
-//! Upgrade and downgrade: one claim takes the place of another, and nobody writes in between.
+//! Upgrade and downgrade: one claim takes the place of another, and no other writer is granted in
+//! between.
 
 use super::{Ask, World, fence, list, owner};
 use crate::contract::ErrorKind;

@@ -213,7 +213,7 @@ fn a_claim_that_arrives_after_its_caller_gave_up_is_refused(world: &World) {
 fn a_grant_that_nobody_picks_up_is_given_back_after_a_lease(world: &World) {
     let (one, two, three) = (world.actor(), world.actor(), world.actor());
     let guard = world.now(one.tenure.mutex("a").unwrap().lock()).unwrap();
-    // Alive, but nobody polls it.
+    // Alive, but not polled.
     let asleep = world.waits(two.tenure.mutex("a").unwrap().lock());
     let next = world.waits(three.tenure.mutex("a").unwrap().lock());
     drop(guard);

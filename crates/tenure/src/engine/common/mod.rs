@@ -2,7 +2,7 @@
 //! limits of jobs, URLs, TLS, jitter, the choice of the runtime that a call runs on, text files,
 //! the agreement on `max_lease`. `redis/` is what the two engines over Redis servers share.
 
-pub(super) mod cell_watchers;
+pub(super) mod cell_watches;
 pub(super) mod jitter;
 pub(super) mod job_limits;
 pub(super) mod listeners;
@@ -28,3 +28,9 @@ pub(super) mod tls;
     all(feature = "embedded", target_os = "linux")
 ))]
 pub(super) mod url;
+#[cfg(any(
+    feature = "postgres",
+    feature = "redis",
+    all(feature = "embedded", target_os = "linux")
+))]
+pub(super) mod verbs;

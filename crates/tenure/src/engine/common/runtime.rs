@@ -52,7 +52,7 @@ impl EngineThread {
         let work = move || {
             // The error is the news: the other end is gone.
             let _ = runtime.block_on(over);
-            // A lookup of a host name may hang in a helper thread; nobody waits for it any more.
+            // A lookup of a host name may hang in a helper thread; no caller waits for it any more.
             runtime.shutdown_background();
         };
         std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(refused)?;

@@ -1,5 +1,5 @@
 //! Encodes writes of cells and their replies for `handover.rs`, changed names for the datagrams of
-//! `cell_signals.rs`, and the row that tells what was written for other processes.
+//! `cell_watches.rs`, and the row that tells what was written for other processes.
 
 use super::cell_rows::{WriteOutcome, WriteRequest};
 use super::codec::{Damaged, Read, Reader, Writer};

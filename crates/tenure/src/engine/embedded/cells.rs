@@ -4,10 +4,10 @@
 //! shows a transaction to readers after its sync. A write is queued for the thread for the disk,
 //! and committed together with the writes of other tasks and processes (`commit.rs`); the rows are
 //! those of `cell_rows.rs`. A watch registers a range, to which the process that commits sends
-//! datagrams (`cell_signals.rs`).
+//! datagrams (`cell_watches.rs`).
 
 use std::ops::Bound;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::cell_rows::{
@@ -17,8 +17,8 @@ use super::codec::Damaged;
 use super::sessions::Sessions;
 use super::txn::LmdbTable;
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Delivery, Error, Name, Namespace,
-    Pattern, Pending, Verb,
+    Batch, BatchVerdict, Cell, CellQuery, CellRange, Cells, Delivery, Error, Name, Namespace,
+    Pending, Verb, WeakWatcher,
 };
 use crate::limits;
 use crate::time::Clock;
@@ -69,12 +69,8 @@ impl EmbeddedCells {
         read?.map_err(|Damaged| damaged().on(name))
     }
 
-    fn read_list(
-        &self,
-        pattern: &Pattern,
-        after: Option<&Name>,
-        limit: usize,
-    ) -> Result<Vec<(Name, Cell)>, Error> {
+    fn read_list(&self, query: CellQuery<'_>) -> Result<Vec<(Name, Cell)>, Error> {
+        let CellQuery { pattern, after, limit } = query;
         let now = self.now();
         let limit = limit.clamp(1, limits::PAGE);
         let literal = pattern.literal_prefix();
@@ -142,23 +138,14 @@ impl Cells for EmbeddedCells {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
         Box::pin(async move {
-            let listed = self.read_list(pattern, after, limit);
+            let listed = self.read_list(query);
             listed.map_err(|error| error.during(Verb::Cell))
         })
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         Box::pin(async move {
             let watched = self.sessions.watch_cells(&self.namespace, range, watcher);
             watched.map_err(|error| error.during(Verb::Cell))?;

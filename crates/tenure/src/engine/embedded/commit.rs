@@ -56,7 +56,7 @@ use super::cell_codec::{
     write_replies,
 };
 use super::cell_rows::{self, CellTime, Judged, SweepCursor, WriteOutcome, WriteRequest};
-use super::cell_signals::CellSignals;
+use super::cell_watches::CellSignals;
 use super::commit_queue::{PendingWrite, ScheduledGuard};
 use super::durable::{CommitFailure, Durable, DurableGuard};
 use super::errors::stuck;

@@ -27,7 +27,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
 
 use super::StepScope;
-use super::cell_signals;
+use super::cell_watches;
 use super::datagrams::SendOutcome;
 use super::liveness::{self, Liveness};
 use super::sessions::Sessions;
@@ -191,7 +191,7 @@ impl EventLoop {
             let retry = (!self.unsent.is_empty()).then_some(SEND_RETRY);
             let timeout = retry.or(self.resume_checked.map(|_| RESUME_CHECK));
             let timeout = timeout.or(self.watch_files_at.map(|_| FILE_WATCH_DELAY));
-            let timeout = timeout.or(self.cells_checked.map(|_| cell_signals::CHECK));
+            let timeout = timeout.or(self.cells_checked.map(|_| cell_watches::CHECK));
             let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
             let buffer = rustix::buffer::spare_capacity(&mut events);
             // An interrupted wait is a wait that ends early.
@@ -338,7 +338,7 @@ impl EventLoop {
     /// Checks for signals of cells that have not reached this process.
     fn check_cells(&mut self, sessions: &Arc<Sessions>) {
         let now = SystemClock.now();
-        if self.cells_checked.is_some_and(|checked| now.since(checked) >= cell_signals::CHECK) {
+        if self.cells_checked.is_some_and(|checked| now.since(checked) >= cell_watches::CHECK) {
             self.cells_checked = sessions.check_cells().then_some(now);
         }
     }

@@ -121,7 +121,7 @@ pub(super) struct Counters {
     pub(super) tombs: AtomicU64,
 }
 
-/// What processes tell each other about writes of cells (`commit.rs`, `cell_signals.rs`).
+/// What processes tell each other about writes of cells (`commit.rs`, `cell_watches.rs`).
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct CellBoard {
@@ -181,6 +181,8 @@ impl Gate {
         let gate = Self { page: map_shared(file, SIZE)?.cast(), pid: std::process::id() };
         if fresh {
             gate.page().mutexes.iter().try_for_each(GateMutex::make)?;
+            // Release: a process that reads the magic number sees the mutexes that were made before
+            // it.
             gate.page().magic.store(MAGIC, Ordering::Release);
         } else if gate.page().magic.load(Ordering::Acquire) != MAGIC {
             return Err(io::Error::new(
@@ -207,6 +209,7 @@ impl Gate {
     /// Enters if the gate is free, or becomes free within a few transactions.
     pub(super) fn try_enter(&self, environment: Environment) -> Result<GateGuard<'_>, GateBusy> {
         let mutex = self.mutex(environment);
+        // A transaction takes a few microseconds, less than a sleep in the kernel and its wake-up.
         for _ in 0..SPINS {
             if let Some(inside) = mutex.try_lock(self.pid) {
                 return Ok(inside);

@@ -25,7 +25,7 @@
 
 mod cell_codec;
 mod cell_rows;
-mod cell_signals;
+mod cell_watches;
 mod cells;
 mod claim;
 mod cleanup;
@@ -76,10 +76,10 @@ use self::sessions::Sessions;
 pub use self::url::Location;
 use super::Terms;
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, IdMap, Name,
-    Pending, Promises, Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot,
-    Survives, Verdict, Wake, optional_objects,
+    DeadlockHandling, Engine, Error, Fencing, IdMap, Name, Promises, SessionId, SignalListener,
+    Survives, Wake, optional_objects,
 };
+use crate::engine::common::verbs::boxed_verbs;
 pub use crate::ledger::Census;
 use crate::time::Clock;
 
@@ -88,22 +88,14 @@ pub const PROMISES: Promises = Promises {
     engine: "embedded",
     fencing: Fencing::Strict,
     fencing_rests_on: "a high-water mark on disk, reserved ahead and synced",
-    fence_floor: true,
-    queue: true,
-    sharing: true,
-    counting: true,
-    atomic_sets: true,
-    cells: true,
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,
-    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: false,
     drift_percent: 0,
-    lacks_because: "",
-    lacks_jobs_because: "",
+    ..Promises::EVERY_RULE
 };
 
 /// How many sessions in the way of a waiting claim are watched, in each slot: those of the holders
@@ -137,25 +129,7 @@ impl Engine for EmbeddedEngine {
         &PROMISES
     }
 
-    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
-        Box::pin(self.claim(claim))
-    }
-
-    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
-        Box::pin(self.renew(batch))
-    }
-
-    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(self.release(batch))
-    }
-
-    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(self.inspect(query))
-    }
-
-    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(self.evict(eviction))
-    }
+    boxed_verbs!();
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         self.join(session, listener);

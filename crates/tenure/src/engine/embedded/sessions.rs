@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use super::StepScope;
 use super::cell_rows::boot_number;
-use super::cell_signals::CellSignals;
+use super::cell_watches::CellSignals;
 use super::codec;
 use super::commit_queue::CommitQueue;
 use super::datagrams::{self, DatagramSender, SessionSocket};

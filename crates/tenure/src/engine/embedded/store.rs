@@ -235,6 +235,8 @@ impl Store {
         if let Some(durable) = self.durable.get() {
             return Ok(durable);
         }
+        // Two threads may open it at once; the second value is dropped, and `Durable::at` returns
+        // the same environment to both.
         let durable = Durable::at(&self.root, &self.gate)?;
         Ok(self.durable.get_or_init(|| durable))
     }

@@ -9,7 +9,7 @@
 //! name by name, at the revision of the first.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::{KeyValue, RangeRequest, RequestOp, ResponseOp};
@@ -18,8 +18,8 @@ use super::keys::Range;
 use super::transaction::{OPERATIONS, as_i64};
 use super::{EtcdEngine, Inner};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellRange, CellWatcher, Cells, Delivery, Error, ErrorKind, Fence,
-    Name, Pattern, Pending, Verb, Version,
+    Batch, BatchVerdict, Cell, CellQuery, CellRange, Cells, Delivery, Error, ErrorKind, Fence,
+    Name, Pattern, Pending, Verb, Version, WeakWatcher,
 };
 use crate::limits;
 
@@ -40,12 +40,8 @@ impl Cells for EtcdEngine {
         }))
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
+        let CellQuery { pattern, after, limit } = query;
         let (inner, pattern, after) = (Arc::clone(&self.inner), pattern.clone(), after.cloned());
         let limit = limit.clamp(1, limits::PAGE);
         Box::pin(self.run(Verb::Cell, async move {
@@ -53,11 +49,7 @@ impl Cells for EtcdEngine {
         }))
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         let (inner, range) = (Arc::clone(&self.inner), range.clone());
         Box::pin(self.run(Verb::Cell, async move {
             inner.watch_cells(&range, watcher).await?;

@@ -94,6 +94,10 @@ impl Inner {
 
     /// Makes one check. `plain` is the arrival of a plain claim, for which only the keys before it
     /// are read; with `quick` the hold is tried without a read first.
+    ///
+    /// The rules decide on a copy. The transaction writes only if nothing that they have read has
+    /// changed, so a stale decision fails instead of granting; then the keys are read again. The
+    /// fence is the revision of that transaction, so it is known only after it succeeded.
     async fn try_grant(
         self: &Arc<Self>,
         local: &LocalClaim,

@@ -119,13 +119,7 @@ impl Inner {
         found: &mut SlotSnapshot,
         names: &[Name],
     ) -> Result<(), VerbError> {
-        let revision = super::transaction::as_i64(found.revision);
-        let read = |name: &Name| {
-            let Range { from: key, to: range_end } = self.keys.slot(name);
-            RangeRequest { key, range_end, revision, ..RangeRequest::default() }.into()
-        };
-        let reply = self.connection.read(names.iter().map(read).collect()).await?;
-        for (name, keys) in names.iter().zip(reply.replies.into_iter().map(ResponseOp::into_kvs)) {
+        for (name, keys) in self.read_slot_keys(found.revision, names).await? {
             // A damaged slot is reported when that slot is inspected; the others are shown.
             let _ = found.add(&self.keys, name, &keys);
             let all = found.slots.get(name).map_or(&[][..], Vec::as_slice);
@@ -211,19 +205,28 @@ impl Inner {
         Ok(found)
     }
 
+    /// Reads all keys of some slots, as they were at a revision.
+    async fn read_slot_keys<'a>(
+        &self,
+        revision: u64,
+        names: &'a [Name],
+    ) -> Result<impl Iterator<Item = (&'a Name, Vec<KeyValue>)> + use<'a>, VerbError> {
+        let revision = super::transaction::as_i64(revision);
+        let read = |name: &Name| {
+            let Range { from: key, to: range_end } = self.keys.slot(name);
+            RangeRequest { key, range_end, revision, ..RangeRequest::default() }.into()
+        };
+        let reply = self.connection.read(names.iter().map(read).collect()).await?;
+        Ok(names.iter().zip(reply.replies.into_iter().map(ResponseOp::into_kvs)))
+    }
+
     /// Adds slots to a snapshot, as they were at its revision.
     pub(super) async fn add_slots(
         &self,
         found: &mut SlotSnapshot,
         names: &[Name],
     ) -> Result<(), VerbError> {
-        let revision = super::transaction::as_i64(found.revision);
-        let read = |name: &Name| {
-            let Range { from: key, to: range_end } = self.keys.slot(name);
-            RangeRequest { key, range_end, revision, ..RangeRequest::default() }.into()
-        };
-        let reply = self.connection.read(names.iter().map(read).collect()).await?;
-        for (name, keys) in names.iter().zip(reply.replies.into_iter().map(ResponseOp::into_kvs)) {
+        for (name, keys) in self.read_slot_keys(found.revision, names).await? {
             found.add(&self.keys, name, &keys)?;
         }
         Ok(())

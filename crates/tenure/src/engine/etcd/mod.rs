@@ -95,12 +95,6 @@ pub const PROMISES: Promises = Promises {
     engine: "etcd",
     fencing: Fencing::Strict,
     fencing_rests_on: "the cluster's revision; a restored backup is noticed and refused",
-    fence_floor: true,
-    queue: true,
-    sharing: true,
-    counting: true,
-    atomic_sets: true,
-    cells: true,
     jobs: false,
     deadlocks: DeadlockHandling::Broken,
     rates: false,
@@ -115,9 +109,9 @@ pub const PROMISES: Promises = Promises {
     ],
     replicas: false,
     drift_percent: 10,
-    lacks_because: "",
     lacks_jobs_because: "each change of a job would be a write by consensus, kept in the \
                          history until that is compacted",
+    ..Promises::EVERY_RULE
 };
 
 /// The etcd engine.

@@ -104,7 +104,7 @@ fn read(url: &str, password_file: Option<OsString>) -> Result<Location, Error> {
     if members.len() > MEMBERS {
         return Err(wrong(format!("the URL names more than {MEMBERS} members")));
     }
-    // A password that the environment names is for a user; without one there is nobody to log in.
+    // A password that the environment names is for a user; without a user there is no login.
     let password_file = password_file.filter(|_| user.is_some());
     let password =
         Password::choose(password, options.password_file, password_file).map_err(wrong)?;

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellAction, CellRange, CellWatcher, Cells, Delivery, Error, Fence,
-    Name, Pattern, Pending, Version, write_forgotten,
+    Batch, BatchVerdict, Cell, CellAction, CellQuery, CellRange, Cells, Delivery, Error, Fence,
+    Name, Pending, Version, WeakWatcher, write_forgotten,
 };
-use crate::engine::common::cell_watchers::CellWatchers;
+use crate::engine::common::cell_watches::CellWatchers;
 use crate::ledger::cells::{CellState, Judgement, LogEntry, WriteLog, judge};
 use crate::limits;
 use crate::time::{Clock, Tick};
@@ -88,13 +88,9 @@ impl Cells for MemoryCells {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
         Box::pin(async move {
+            let CellQuery { pattern, after, limit } = query;
             let (table, now) = self.lock();
             let prefix = pattern.literal_prefix();
             let from = match after.map(Name::as_str).filter(|after| **after >= *prefix) {
@@ -109,11 +105,7 @@ impl Cells for MemoryCells {
         })
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         Box::pin(async move {
             self.watchers.insert(range.clone(), watcher);
             Ok(Delivery::Pushed)

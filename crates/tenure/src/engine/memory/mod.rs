@@ -35,22 +35,14 @@ pub const PROMISES: Promises = Promises {
     engine: "memory",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter in this process; across processes the wall clock",
-    fence_floor: true,
-    queue: true,
-    sharing: true,
-    counting: true,
-    atomic_sets: true,
-    cells: true,
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,
-    no_rates_because: "",
     wake: Wake::Push,
     survives: &[],
     replicas: false,
     drift_percent: 0,
-    lacks_because: "",
-    lacks_jobs_because: "",
+    ..Promises::EVERY_RULE
 };
 
 /// The memory engine.

@@ -19,7 +19,8 @@ use super::statements::{Function, Parameters};
 use crate::contract::{Error, SessionId, Verb};
 
 impl PostgresEngine {
-    /// The connection that serves a call from here.
+    /// Returns the connection for a call: the one on the callers' runtime if the call is made there
+    /// and the runtime can serve it, otherwise the one on the engine's thread.
     pub(super) fn connection(&self) -> &ConnectionManager {
         match &self.inner.callers_connection {
             Some((callers, connection)) if callers.serves() => connection,

@@ -6,10 +6,9 @@
 //! under a fence, or by a write with an id, leaves a row without a value.
 //!
 //! A watch is a row in the table `watches`, which tells writers to notify, and a subscription of
-//! the listening connection (`listener.rs`, `watches.rs`). Behind a pooler there are no
+//! the listening connection (`listener.rs`, `cell_watches.rs`). Behind a pooler there are no
 //! subscriptions, and a watcher has to look.
 
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,8 +19,8 @@ use super::PostgresEngine;
 use super::errors::unexpected_reply;
 use super::statements::{Function, NameBounds, Parameters, micros, names, uuid};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, CellWatcher, Cells, Conflict,
-    ConflictCause, Delivery, Error, Expect, Fence, Name, Pattern, Pending, Verb, Version,
+    Batch, BatchVerdict, Cell, CellAction, CellPart, CellQuery, CellRange, Cells, Conflict,
+    ConflictCause, Delivery, Error, Expect, Fence, Name, Pending, Verb, Version, WeakWatcher,
     write_forgotten,
 };
 use crate::limits;
@@ -66,13 +65,9 @@ impl Cells for PostgresEngine {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
         Box::pin(async move {
+            let CellQuery { pattern, after, limit } = query;
             let limit = limit.clamp(1, limits::PAGE);
             let mut bounds = NameBounds::new(pattern, after);
             let mut found: Vec<(Name, Cell)> = Vec::new();
@@ -92,11 +87,7 @@ impl Cells for PostgresEngine {
         })
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         Box::pin(async move {
             let Some(listener) = &self.inner.listener else {
                 return Ok(Delivery::Polled(WATCH_INTERVAL));

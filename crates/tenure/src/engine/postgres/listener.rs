@@ -24,11 +24,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
 
+use super::cell_watches::{RegisterError, RegisteredWatches};
 use super::connect::{ConnectionContext, backend_pid};
 use super::errors::{self, SendState};
 use super::signals::channel;
 use super::tls::Encrypted;
-use super::watches::{RegisterError, RegisteredWatches};
 use crate::contract::{Error, ErrorKind, SessionId};
 use crate::engine::common::jitter;
 use crate::limits;

@@ -19,6 +19,7 @@ mod cells;
 mod claim;
 mod claims;
 // Public for the crate `tenure-postgres`, which shares URL, TLS and login.
+mod cell_watches;
 #[doc(hidden)]
 pub mod client;
 mod connect;
@@ -45,7 +46,6 @@ mod statements;
 mod testing;
 mod tls;
 mod url;
-mod watches;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -68,32 +68,24 @@ use super::Terms;
 use super::common::jitter;
 use super::common::runtime::{Callers, EngineThread};
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fencing, Pending,
-    Promises, Query, Release, Released, Renewed, SessionId, SignalListener, Snapshot, Survives,
-    Verb, Verdict, Wake, optional_objects,
+    DeadlockHandling, Engine, Error, Fencing, Promises, SessionId, SignalListener, Survives, Verb,
+    Wake, optional_objects,
 };
+use crate::engine::common::verbs::boxed_verbs;
 
 /// What the PostgreSQL engine promises.
 pub const PROMISES: Promises = Promises {
     engine: "postgres",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a sequence in the database; where commits are lost the server's wall clock",
-    fence_floor: true,
-    queue: true,
-    sharing: true,
-    counting: true,
-    atomic_sets: true,
-    cells: true,
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,
-    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash, Survives::StoreRestart, Survives::PowerLoss],
     replicas: false,
     drift_percent: 10,
-    lacks_because: "",
-    lacks_jobs_because: "",
+    ..Promises::EVERY_RULE
 };
 
 /// What it promises where commits do not wait for the disk (`durability=grace`).
@@ -254,25 +246,7 @@ impl Engine for PostgresEngine {
         self.inner.promises
     }
 
-    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
-        Box::pin(self.claim(claim))
-    }
-
-    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
-        Box::pin(self.renew(batch))
-    }
-
-    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(self.release(batch))
-    }
-
-    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(self.inspect(query))
-    }
-
-    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(self.evict(eviction))
-    }
+    boxed_verbs!();
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         self.register(session, listener);

@@ -125,6 +125,8 @@ impl Pipeline {
         text: String,
     ) -> Result<Vec<Row>, Option<tokio_postgres::Error>> {
         let runtime = self.runtime.clone();
+        // On the connection's runtime: a caller that is dropped does not cut a query in half, and a
+        // caller without a runtime can wait for it.
         let task = runtime.spawn(async move { self.client.query_typed(&text, &[]).await });
         task.await.map_err(|_| None)?.map_err(Some)
     }
@@ -141,6 +143,8 @@ impl Pipeline {
                 self.execute_in_transaction(begin, &texts[function as usize], &typed).await
             }
         };
+        // Marked here, before the caller reads the error: the next call already finds a new
+        // connection.
         if reply.as_ref().is_err_and(ends_connection) {
             self.unusable.store(true, Ordering::SeqCst);
         }
@@ -160,6 +164,7 @@ impl Pipeline {
         };
         let mut reply = pin!(self.execute(function, parameters));
         let mut second = pin!(self.client.query(&statements[behind as usize], &[]));
+        // The first poll of a query writes it, so the order of polls is the order on the wire.
         let mut written = false;
         poll_fn(|cx| {
             let reply = reply.as_mut().poll(cx);
@@ -188,6 +193,8 @@ impl Pipeline {
         let (mut one, mut two, mut three) = (None, None, None);
         poll_fn(|cx| {
             // The first poll writes all three.
+            // Under the lock two callers cannot mix their statements: a BEGIN, a call and a COMMIT
+            // of each stay together.
             let _order = self.write_order.lock().unwrap_or_else(PoisonError::into_inner);
             if one.is_none()
                 && let Poll::Ready(outcome) = first.as_mut().poll(cx)
@@ -208,6 +215,8 @@ impl Pipeline {
             if all { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+        // The first error is the cause; the statements behind it fail with "current transaction is
+        // aborted".
         one.unwrap_or(Ok(()))?;
         let rows = two.unwrap_or(Ok(Vec::new()))?;
         three.unwrap_or(Ok(()))?;

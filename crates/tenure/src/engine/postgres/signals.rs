@@ -10,7 +10,7 @@
 //! be subscribed to, every session gets [`Signal::Resync`] and renews its waiters at once.
 //!
 //! A notification about a cell has the channel `tenure:cells:..` and the cell's name as its text.
-//! It goes to the watchers of this engine. `watches.rs` says which cells are notified.
+//! It goes to the watchers of this engine. `cell_watches.rs` says which cells are notified.
 //!
 //! The text of a signal is `g CLAIM ARRIVAL FENCE..` (granted), `e CLAIM REASON` (evicted) or
 //! `j QUEUE` (there may be work in a queue of jobs).
@@ -25,7 +25,7 @@ use super::{Inner, PostgresEngine};
 use crate::contract::{
     Arrival, ClaimId, Fence, Grant, Loss, Name, SessionId, Signal, SignalListener, Verb,
 };
-use crate::engine::common::cell_watchers::CellWatchers;
+use crate::engine::common::cell_watches::CellWatchers;
 use crate::engine::common::listeners::Listeners;
 use crate::sync::random_bytes;
 

@@ -33,7 +33,8 @@ const IDENTIFIER: usize = 63;
 pub(super) enum Durability {
     /// An answer comes when it is on disk.
     Commit,
-    /// An answer comes before, and after a crash nobody is let in until all old leases have ended.
+    /// The reply does not wait for the disk, and after a crash no lock is granted until all old
+    /// leases have ended.
     Grace,
 }
 

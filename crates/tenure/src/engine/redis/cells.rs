@@ -1,14 +1,12 @@
 //! Cells: versioned bytes, each in a hash of its own. A batch is one call of `write.lua`, whose
 //! head says how cells, the ids that wrote them and the index of their names are kept.
 
-use std::sync::Weak;
-
 use super::inspect::StoreAccess;
 use super::names::NameSet;
 use super::replies;
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellAction, CellPart, CellRange, CellWatcher, Cells, Delivery,
-    Error, Expect, Name, Pattern, Pending,
+    Batch, BatchVerdict, Cell, CellAction, CellPart, CellQuery, CellRange, Cells, Delivery, Error,
+    Expect, Name, Pending, WeakWatcher,
 };
 use crate::limits;
 
@@ -44,20 +42,11 @@ impl<T: StoreAccess> Cells for T {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        pattern: &'a Pattern,
-        after: Option<&'a Name>,
-        limit: usize,
-    ) -> Pending<'a, Vec<(Name, Cell)>> {
-        Box::pin(list(self, pattern, after, limit.clamp(1, limits::PAGE)))
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
+        Box::pin(list(self, query))
     }
 
-    fn watch<'a>(
-        &'a self,
-        range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
-    ) -> Pending<'a, Delivery> {
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
         self.watch_cells(range, watcher)
     }
 }
@@ -110,12 +99,9 @@ impl BatchTexts {
 }
 
 /// Reads names (`names.rs`), and the cells that match, in batches.
-async fn list(
-    store: &impl StoreAccess,
-    pattern: &Pattern,
-    after: Option<&Name>,
-    limit: usize,
-) -> Result<Vec<(Name, Cell)>, Error> {
+async fn list(store: &impl StoreAccess, query: CellQuery<'_>) -> Result<Vec<(Name, Cell)>, Error> {
+    let CellQuery { pattern, after, limit } = query;
+    let limit = limit.clamp(1, limits::PAGE);
     let (prefix, mut after) = (pattern.literal_prefix(), after.cloned());
     let mut found: Vec<(Name, Cell)> = Vec::new();
     loop {

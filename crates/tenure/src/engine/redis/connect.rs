@@ -19,7 +19,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::batch::Batcher;
-use super::changes::CellChanges;
+use super::cell_watches::CellChanges;
 use super::client::{
     ConnectionHandler, RequestError, ServerInfo, into_result, list, number, pack, sentinel,
     strange, text,

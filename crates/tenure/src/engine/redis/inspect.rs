@@ -2,20 +2,19 @@
 //! Also [`StoreAccess`], what inspect, cells and a change of terms need of a store, be it one
 //! server or the nodes of a cluster.
 
-use std::sync::Weak;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::cells::CellRead;
-use super::client::{ServerInfo, strange};
+use super::client::{ServerInfo, scan, strange};
 use super::errors::to_error;
 use super::keys::RedisKeys;
-use super::names::{NameList, NameSet, ScanCache, indexed, scan, scanned};
+use super::names::{NameList, NameSet, ScanCache, indexed, scanned};
 use super::scripts::{LuaScript, ScriptSet};
 use super::{RedisEngine, replies};
 use crate::contract::{
-    Batch, CellRange, CellWatcher, Delivery, Error, Name, Page, Pending, Query, Snapshot, Verb,
+    Batch, CellRange, Delivery, Error, Name, Page, Pending, Query, Snapshot, Verb, WeakWatcher,
 };
 use crate::limits;
 use crate::time::Tick;
@@ -76,7 +75,7 @@ pub(super) trait StoreAccess: Send + Sync {
     fn watch_cells<'a>(
         &'a self,
         range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
+        watcher: WeakWatcher,
     ) -> Pending<'a, Delivery>;
 
     /// Runs `change_terms.lua` with these items.
@@ -194,7 +193,7 @@ impl StoreAccess for RedisEngine {
     fn watch_cells<'a>(
         &'a self,
         range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
+        watcher: WeakWatcher,
     ) -> Pending<'a, Delivery> {
         Box::pin(async move {
             let subscribed = self.inner.changes.watch(&self.inner, range, watcher).await;

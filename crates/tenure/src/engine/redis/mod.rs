@@ -5,7 +5,7 @@
 //! callers ─> claim.rs, release.rs ─> batch.rs ─> client/ ═══ server   front: callers' runtime
 //! keeper ──> renew.rs, release.rs ─────────────> client/ ═══ server   back: engine's thread
 //! sessions <─ signals.rs <────────── pushes <─── client/              RESP3, on one of the two
-//! watchers <─ changes.rs <──────────┘
+//! watchers <─ cell_watches.rs <─────┘
 //! ```
 //!
 //! An engine has two connections to the server (`connection_pair.rs`). Callers use one that lives
@@ -19,8 +19,8 @@
 //! an engine of its own over the same scripts.
 
 mod batch;
+mod cell_watches;
 mod cells;
-mod changes;
 mod claim;
 pub(in crate::engine) mod client;
 mod cluster;
@@ -51,7 +51,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use redis::Value;
 
 use self::batch::Batcher;
-use self::changes::CellChanges;
+use self::cell_watches::CellChanges;
 use self::client::MultiplexedConnection;
 use self::codec::push_reference;
 use self::connect::NamespaceHandshake;
@@ -66,11 +66,11 @@ use self::scripts::{LuaScript, ScriptOptions};
 pub(crate) use self::testing::{Staged, on_stage};
 use super::common::runtime::EngineThread;
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Error, Evicted, Eviction, Fence, FenceFloor,
-    Fencing, Parts, Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId,
-    SignalListener, Snapshot, Survives, Verb, Verdict, Wake, optional_objects,
+    ClaimRef, DeadlockHandling, Engine, Error, Fence, FenceFloor, Fencing, Parts, Pending,
+    Promises, Raised, SessionId, SignalListener, Survives, Verb, Wake, optional_objects,
 };
 use crate::engine::common::listeners::Listeners;
+use crate::engine::common::verbs::boxed_verbs;
 use crate::time::Clock;
 
 /// The promises of the Redis engine.
@@ -78,22 +78,14 @@ pub const PROMISES: Promises = Promises {
     engine: "redis",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter in the store; after a loss of its memory the store's wall clock",
-    fence_floor: true,
-    queue: true,
-    sharing: true,
-    counting: true,
-    atomic_sets: true,
-    cells: true,
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,
-    no_rates_because: "",
     wake: Wake::Push,
     survives: &[Survives::ClientCrash],
     replicas: true,
     drift_percent: 10,
-    lacks_because: "",
-    lacks_jobs_because: "",
+    ..Promises::EVERY_RULE
 };
 
 /// The promises for a server that sentinels watch. A fail-over may lose what was written last,
@@ -194,25 +186,7 @@ impl Engine for RedisEngine {
         }
     }
 
-    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
-        Box::pin(self.claim(claim))
-    }
-
-    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
-        Box::pin(self.renew(batch))
-    }
-
-    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(self.release(batch))
-    }
-
-    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(self.inspect(query))
-    }
-
-    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(self.evict(eviction))
-    }
+    boxed_verbs!();
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         self.listen(session, listener);

@@ -14,15 +14,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::Value;
-
-use super::client::{MultiplexedConnection, RequestError, bytes, list, pack, text};
+use super::client::{MultiplexedConnection, RequestError, bytes, list, pack};
 use super::inspect::StoreAccess;
 use crate::contract::{Error, Name};
 use crate::time::Tick;
 
-/// How many keys the server visits in one step of a scan.
-const SCAN_COUNT: &[u8] = b"1000";
 /// How many names are read from an index at a time.
 const INDEX_PAGE: usize = 256;
 /// How many looks are kept between two pages, and how many names of them all.
@@ -159,32 +155,6 @@ pub(super) async fn indexed(
     let names: Arc<[Name]> = members.iter().filter_map(name).collect();
     let is_last = members.len() < INDEX_PAGE || names.is_empty();
     Ok(NameList { names, is_last, is_scanned: false })
-}
-
-/// Returns all keys of one server that match a pattern.
-pub(super) async fn scan(
-    connection: &MultiplexedConnection,
-    pattern: &str,
-) -> Result<Vec<Vec<u8>>, RequestError> {
-    let mut found = Vec::new();
-    let mut cursor = "0".to_owned();
-    loop {
-        let words: [&[u8]; 6] =
-            [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
-        let value = connection.call(&pack(&words)).await?;
-        let Some([next, keys]) = list(&value) else {
-            return Err(RequestError::strange(&value));
-        };
-        for key in list(keys).unwrap_or_default() {
-            if let Value::BulkString(key) = key {
-                found.push(key.clone());
-            }
-        }
-        text(next).ok_or_else(|| RequestError::strange(&value))?.clone_into(&mut cursor);
-        if cursor == "0" {
-            return Ok(found);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -17,15 +17,13 @@ use super::record::NodeRecord;
 use super::round::{Round, RoundEvent, join_all};
 use super::scripts::ScriptCall;
 use crate::contract::{ClaimId, Error, Name, Page, Query, Shape, SlotView, Snapshot, Verb};
-use crate::engine::redis::client::{RequestError, list, pack, strange, text};
+use crate::engine::redis::client::{RequestError, list, scan, strange, text};
 use crate::limits;
 
 /// The timeout of a round that inspects.
 const INSPECT_LIMIT: Duration = Duration::from_millis(200);
 /// How many names one call inspects.
 const MAX_NAMES: usize = 128;
-/// How many keys one `SCAN` command visits.
-const SCAN_COUNT: &[u8] = b"1000";
 
 impl Quorum {
     pub(super) async fn inspect(
@@ -182,23 +180,6 @@ impl Quorum {
 
     async fn scan(&self, at: usize, placement: Placement) -> Result<Vec<Vec<u8>>, RequestError> {
         let pattern = self.context.keys.all_locks();
-        let (mut found, mut cursor) = (Vec::new(), "0".to_owned());
-        loop {
-            let words: [&[u8]; 6] =
-                [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
-            let value = self.nodes[at].wire(placement).call(&pack(&words)).await?;
-            let Some([next, keys]) = list(&value) else {
-                return Err(RequestError::strange(&value));
-            };
-            for key in list(keys).unwrap_or_default() {
-                if let Value::BulkString(key) = key {
-                    found.push(key.clone());
-                }
-            }
-            text(next).ok_or_else(|| RequestError::strange(&value))?.clone_into(&mut cursor);
-            if cursor == "0" {
-                return Ok(found);
-            }
-        }
+        scan(self.nodes[at].wire(placement), &pattern).await
     }
 }

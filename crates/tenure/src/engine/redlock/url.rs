@@ -20,7 +20,7 @@ pub(super) struct Set {
     pub(super) nodes: Vec<Arc<Location>>,
     /// How much clocks may drift apart while a lease runs, in percent of the lease.
     pub(super) drift: Option<u32>,
-    /// The caller declares that nobody has used these nodes yet.
+    /// The caller declares that no client has used these nodes yet.
     pub(super) new: bool,
 }
 

@@ -133,8 +133,8 @@ impl Auditor {
         }
     }
 
-    /// Promises 1 and 2: in every slot the step touched, nothing dead is left, nobody who may come
-    /// in waits, and nobody came in past another.
+    /// Promises 1 and 2: in every slot the step touched, nothing dead is left, no waiter that may
+    /// come in waits, and no waiter came in past another.
     fn slots_are_served(&self, case: &Case) -> Checked {
         let now = self.world.tick;
         for (name, scene) in &case.after {

@@ -100,7 +100,7 @@ impl Scene {
         self.holders.iter().any(|a| self.holders.iter().any(|b| clash(a, b)))
     }
 
-    /// Whether this claim shares the slot with nobody but its kin.
+    /// Returns true if all holders of the slot are the claim's owner and its ancestors.
     fn alone(&self, seat: &Seat) -> bool {
         match self.shape {
             Shape::Lock => seat.weight == limits::FULL_WEIGHT,

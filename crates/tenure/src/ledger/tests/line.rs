@@ -65,7 +65,8 @@ fn a_whole_row_of_dead_waiters_is_skipped_at_once() {
     assert_eq!(world.holders("a"), [50]);
 }
 
-/// Promise 2, when holder and head died together and nobody looked for a while.
+/// Promise 2, when holder and head of the queue died together and no call touched the slot for a
+/// while.
 #[test]
 fn after_a_long_silence_the_first_living_waiter_is_served() {
     let mut world = World::new();

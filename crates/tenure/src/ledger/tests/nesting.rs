@@ -195,7 +195,7 @@ fn after_a_lock_delay_a_child_passes_whoever_waits_for_its_parent() {
     }
     world.granted(&ask(3, &owner(3), [read("a")]).delay(LEASE));
     world.pass(LEASE);
-    // Nobody new comes in until the delay is over.
+    // No new grant until the lock delay is over.
     world.queued(&ask(4, &nested(4, &[1]), [write("a")]).lease(10 * LEASE));
     world.queued(&ask(5, &nested(5, &[2]), [read("a")]).lease(10 * LEASE).session(5));
     world.pass(LEASE);

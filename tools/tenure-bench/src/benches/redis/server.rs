@@ -5,12 +5,11 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use servers::Redis;
 use tenure::contract::{
-    About, Claim, ClaimId, Engine, Lineage, Namespace, OwnerId, Parts, Patience, Release, Released,
-    SessionId, Signal, SignalListener, Verdict,
+    Claim, Engine, Namespace, Release, Released, SessionId, Signal, SignalListener, Verdict,
+    samples,
 };
 use tenure::engine::{Terms, connect};
 use tenure::time::SystemClock;
@@ -106,23 +105,9 @@ impl Line {
     }
 
     fn claim(&self) -> Arc<Claim> {
-        Arc::new(Claim {
-            id: ClaimId::new(),
-            session: Some(self.session),
-            lineage: Lineage::root(OwnerId::new()),
-            parts: Parts::one(Part::write(self.name.clone())),
-            lease: limits::DEFAULT_MAX_LEASE,
-            lock_delay: Duration::ZERO,
-            patience: Patience::Wait,
-            replaces: None,
-            about: About {
-                host: "here".into(),
-                pid: 1,
-                place: None,
-                label: None,
-                conduct: tenure::contract::Conduct::default(),
-            },
-        })
+        let (session, lease) = (Some(self.session), limits::DEFAULT_MAX_LEASE);
+        let part = Part::write(self.name.clone());
+        Arc::new(Claim { session, lease, ..samples::claim(part) })
     }
 }
 

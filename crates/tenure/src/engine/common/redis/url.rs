@@ -92,7 +92,7 @@ impl Location {
         self.grace
     }
 
-    /// Whether the caller declares that nobody has used this store yet.
+    /// Whether the caller declares that no client has used this store yet.
     pub(crate) fn is_new(&self) -> bool {
         self.new
     }

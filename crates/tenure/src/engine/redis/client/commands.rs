@@ -4,7 +4,42 @@
 //! except those of the `SUBSCRIBE` family: RESP3 answers them with one push for each channel, or
 //! with one error.
 
-use redis::PushKind;
+use redis::{PushKind, Value};
+
+use super::connection::MultiplexedConnection;
+use super::errors::RequestError;
+use super::resp::{list, text};
+
+/// How many keys a server looks at in one step of a scan.
+const SCAN_COUNT: &[u8] = b"1000";
+
+/// Returns all keys of one server that match a pattern. A key that is written or removed meanwhile
+/// may be returned or not, and a key may be returned twice: that is what `SCAN` guarantees.
+pub(in crate::engine) async fn scan(
+    connection: &MultiplexedConnection,
+    pattern: &str,
+) -> Result<Vec<Vec<u8>>, RequestError> {
+    let mut found = Vec::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let words: [&[u8]; 6] =
+            [b"SCAN", cursor.as_bytes(), b"MATCH", pattern.as_bytes(), b"COUNT", SCAN_COUNT];
+        let value = connection.call(&pack(&words)).await?;
+        let Some([next, keys]) = list(&value) else {
+            return Err(RequestError::strange(&value));
+        };
+        for key in list(keys).unwrap_or_default() {
+            if let Value::BulkString(key) = key {
+                found.push(key.clone());
+            }
+        }
+        text(next).ok_or_else(|| RequestError::strange(&value))?.clone_into(&mut cursor);
+        // The server returns 0 when it has looked at every key; an empty page in between is none.
+        if cursor == "0" {
+            return Ok(found);
+        }
+    }
+}
 
 /// Packs a command: its name and its arguments.
 pub(in crate::engine) fn pack(arguments: &[&[u8]]) -> Vec<u8> {

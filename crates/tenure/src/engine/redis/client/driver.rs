@@ -97,6 +97,8 @@ impl Drop for ConnectionTask {
         if matches!(self.shared.pending().state, ConnectivityState::Closed(_)) {
             return;
         }
+        // The task was dropped by its runtime, not finished: requests in flight fail now, and the
+        // next connection lives on the engine's own thread.
         self.shared.disconnect(&"the runtime of its task ended".into());
         if let Some(fallback) = self.fallback.take() {
             start(self.shared.clone(), &fallback, None);
@@ -141,6 +143,8 @@ async fn connect_current(shared: &ConnectionShared) -> Result<RespStream, Error>
         shared.pending().begin_attempt();
         let mut attempt = pin!(attempt(shared));
         let ended = poll_fn(|cx| {
+            // Checked before the attempt is polled: an attempt that succeeds at the old primary in
+            // this very poll must not win.
             if std::mem::take(&mut shared.pending().relocate) {
                 return Poll::Ready(None);
             }
@@ -157,6 +161,8 @@ async fn connect_current(shared: &ConnectionShared) -> Result<RespStream, Error>
 async fn attempt(shared: &ConnectionShared) -> Result<RespStream, Error> {
     let resolved = shared.resolver.resolve().await?;
     let server = &resolved.server;
+    // Before the connection is made: a sentinel that names another server meanwhile is compared
+    // with it.
     shared.pending().peer = Some(server.address().clone());
     let connected = async {
         let mut stream = RespStream::connect(server).await?;
@@ -178,6 +184,8 @@ async fn attempt(shared: &ConnectionShared) -> Result<RespStream, Error> {
 async fn back_off(shared: &ConnectionShared, failures: u32) {
     let full = backoff::pause(failures);
     let least = backoff::least(full);
+    // Two sleeps: the first cannot be cut short, so that a busy caller does not turn retries into a
+    // loop.
     for (length, may_end) in [(least, false), (full.saturating_sub(least), true)] {
         let mut over = pin!(sleep(length));
         poll_fn(|cx| {

@@ -63,7 +63,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::engine) use self::commands::{pack, push_argument, push_count};
+pub(in crate::engine) use self::commands::{pack, push_argument, push_count, scan};
 pub(crate) use self::connection::PendingReply;
 pub(in crate::engine) use self::connection::{
     ConnectionHandler, MultiplexedConnection, RequestSource, TaskRuntimes,

@@ -151,6 +151,7 @@ pub(super) struct Deferred {
 
 impl Deferred {
     pub(super) fn run(self) {
+        // Both may call back into this connection, so they run without the mutex.
         if let Some(waker) = self.wake {
             waker.wake();
         }
@@ -189,9 +190,12 @@ impl PendingRequests {
         if let Some(error) = error {
             return Deferred { wake: None, rejected: Some((reply, error)) };
         }
+        // Before the request is queued, which would make the connection busy.
         let idle = self.is_idle();
         self.bytes_queued += packed.len() as u64;
         let expected = ExpectedReply::to(packed);
+        // Queued before the first byte is written: the task may read the reply while this call is
+        // still here.
         self.in_flight.push_back(PendingRequest { end: self.bytes_queued, expected, reply });
         let mut rest = packed;
         if let Some(writer) = self.writer.as_ref().filter(|_| idle) {
@@ -216,6 +220,7 @@ impl PendingRequests {
         let requests = requests.map(|one| PendingRequest { end: base + one.end, ..one });
         self.in_flight.extend(requests);
         let mut rest = &batch.bytes[..];
+        // Bytes of earlier requests that are still buffered must reach the socket first.
         let may_write = !self.task_writing && self.buffer.is_empty();
         if let Some(writer) = self.writer.as_ref().filter(|_| may_write) {
             let written = writer.try_write(rest).unwrap_or(0);
@@ -232,6 +237,8 @@ impl PendingRequests {
     /// Wakes the task: to write, or to end a backoff early.
     pub(super) fn wake_task(&mut self) -> Deferred {
         self.woken = true;
+        // Taken, not cloned: the task stores its waker again when it is polled, so that a burst of
+        // callers wakes it once.
         Deferred { wake: self.waker.take(), rejected: None }
     }
 
@@ -274,6 +281,8 @@ impl PendingRequests {
         if matches!(self.state, ConnectivityState::Closed(_)) {
             return None;
         }
+        // From here on callers write to the new socket themselves; requests that waited are still
+        // in the buffer, in order.
         self.state = ConnectivityState::Ready;
         self.writer = writer;
         Some(!std::mem::replace(&mut self.was_ready, true))
@@ -287,6 +296,7 @@ impl PendingRequests {
         let requests = batch.requests.drain(..);
         let requests = requests.map(|one| PendingRequest { end: base + one.end, ..one });
         self.in_flight.extend(requests);
+        // A swap instead of a copy: the two buffers alternate and keep their capacity.
         std::mem::swap(&mut self.buffer, empty);
         self.task_busy = !empty.is_empty();
         self.task_writing = self.task_busy;

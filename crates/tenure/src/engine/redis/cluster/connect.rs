@@ -10,7 +10,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::calls::SlotRequest;
-use super::changes::ClusterChanges;
+use super::cell_watches::ClusterChanges;
 use super::slots::{SlotMap, slot_of};
 use super::subscriptions::{MAX_CHANNELS, Subscriptions};
 use super::topology::{self, RefreshScope};

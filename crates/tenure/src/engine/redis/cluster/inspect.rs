@@ -6,7 +6,6 @@
 //! be in the hash slot of each name.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Weak;
 use std::time::Duration;
 
 use redis::Value;
@@ -15,15 +14,15 @@ use super::ClusterEngine;
 use super::calls::SlotRequest;
 use super::only_part;
 use crate::contract::{
-    Batch, Cell, CellRange, CellWatcher, Delivery, Error, Name, OwnerId, Page, Pending, Query,
-    SlotView, Snapshot, Verb,
+    Batch, Cell, CellRange, Delivery, Error, Name, OwnerId, Page, Pending, Query, SlotView,
+    Snapshot, Verb, WeakWatcher,
 };
 use crate::engine::redis::cells::CellRead;
-use crate::engine::redis::client::{ServerInfo, strange};
+use crate::engine::redis::client::{ServerInfo, scan, strange};
 use crate::engine::redis::errors::to_error;
 use crate::engine::redis::inspect::{StoreAccess, page, slot};
 use crate::engine::redis::keys::RedisKeys;
-use crate::engine::redis::names::{NameList, NameSet, ScanCache, scan, scanned};
+use crate::engine::redis::names::{NameList, NameSet, ScanCache, scanned};
 use crate::engine::redis::replies;
 use crate::engine::redis::scripts::{LuaScript, ScriptSet};
 use crate::limits;
@@ -184,7 +183,7 @@ impl StoreAccess for ClusterEngine {
     fn watch_cells<'a>(
         &'a self,
         range: &'a CellRange,
-        watcher: Weak<dyn CellWatcher>,
+        watcher: WeakWatcher,
     ) -> Pending<'a, Delivery> {
         Box::pin(async move {
             let watched = self.inner.watch(range, watcher).await;

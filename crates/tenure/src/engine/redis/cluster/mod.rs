@@ -4,7 +4,7 @@
 //! callers ─> claim.rs, ... ─> calls.rs ─> node.rs ═══ node    slots.rs: which node keeps a slot
 //!                                ▲          │     ═══ node    topology.rs: refreshes that map
 //! sessions <── signals.rs <──────┴── pushes ┘                 one channel per session and name
-//! watchers <── changes.rs <──────────┘                        and one per watched cell
+//! watchers <── cell_watches.rs <─────┘                        and one per watched cell
 //! ```
 //!
 //! Everything of a name is in one hash slot: its keys, the top from which its fences grow, the
@@ -13,7 +13,7 @@
 //! follows the redirection, or the map is refreshed and the call is repeated (`calls.rs`).
 
 mod calls;
-mod changes;
+mod cell_watches;
 mod claim;
 mod connect;
 mod doctor;
@@ -40,7 +40,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use self::calls::SlotRequest;
-use self::changes::ClusterChanges;
+use self::cell_watches::ClusterChanges;
 pub(super) use self::connect::connect;
 use self::node::ClusterNode;
 use self::slots::{NodeAddress, SLOTS, SlotMap};
@@ -52,12 +52,13 @@ use super::keys::RedisKeys;
 use super::names::ScanCache;
 use super::scripts::ScriptOptions;
 use crate::contract::{
-    Claim, ClaimRef, Confirmed, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Evicted,
-    Eviction, Finding, Name, Part, Partitions, Parts, Pending, Promises, Query, Release, Released,
-    Renewed, Replication, SessionId, SignalListener, Snapshot, Verb, Verdict, optional_objects,
+    ClaimRef, Confirmed, DeadlockHandling, Diagnostics, Engine, Error, ErrorKind, Finding, Name,
+    Part, Partitions, Parts, Pending, Promises, Replication, SessionId, SignalListener, Verb,
+    optional_objects,
 };
 use crate::engine::common::listeners::Listeners;
 use crate::engine::common::runtime::{Callers, EngineThread};
+use crate::engine::common::verbs::boxed_verbs;
 use crate::time::Clock;
 
 /// The promises of the Redis engine for a cluster. There is no counter for all names, and a
@@ -152,25 +153,7 @@ impl Engine for ClusterEngine {
         &PROMISES
     }
 
-    fn claim<'a>(&'a self, claim: &'a Arc<Claim>) -> Pending<'a, Verdict> {
-        Box::pin(self.claim(claim))
-    }
-
-    fn renew<'a>(&'a self, batch: &'a [ClaimRef]) -> Pending<'a, Vec<Renewed>> {
-        Box::pin(self.renew(batch))
-    }
-
-    fn release<'a>(&'a self, batch: &'a [Release]) -> Pending<'a, Vec<Released>> {
-        Box::pin(self.release(batch))
-    }
-
-    fn inspect<'a>(&'a self, query: &'a Query) -> Pending<'a, Snapshot> {
-        Box::pin(self.inspect(query))
-    }
-
-    fn evict<'a>(&'a self, eviction: &'a Eviction) -> Pending<'a, Evicted> {
-        Box::pin(self.evict(eviction))
-    }
+    boxed_verbs!();
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         self.listen(session, listener);

@@ -2,14 +2,12 @@
 -- the storage of slot.lua; the differential test compares both. A function has the name of its
 -- counterpart in ledger/slot.rs (fits, blocks, passes, admits, reenters, owns, rival_upgrade, fence_for,
 -- leave_group, end_hold, expire, unhindered, next_in_line, promote, first_expiry) or in ledger/mod.rs
--- (touch, settle, grant_of, queued, take_out, remove), with these exceptions: base_of is Slot::base,
--- kin_behind a part of Slot::next_in_line, owner_holds and kin_of are in ledger/line.rs, bury in
--- ledger/release.rs, renew_one and epitaph in ledger/renew.rs.
+-- (touch, settle, grant_of, queued, take_out, remove), except: base_of is Slot::base, kin_behind a part
+-- of Slot::next_in_line; owner_holds and kin_of: line.rs, bury: release.rs, renew_one, epitaph: renew.rs.
 
+-- Returns true if `owner` is the claim's owner or one of its ancestors.
 function F.includes(claim, owner)
-  for _, one in ipairs(claim.lineage) do
-    if one == owner then return true end
-  end
+  for _, one in ipairs(claim.lineage) do if one == owner then return true end end
   return false
 end
 

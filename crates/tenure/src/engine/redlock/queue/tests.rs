@@ -1,7 +1,7 @@
 //! The queue of one process for one name, on instants that a test hands in.
 
 use super::*;
-use crate::contract::{About, Fence, Lineage, Part, Parts, Patience};
+use crate::contract::{Fence, Lineage, Part, samples};
 
 const LIMIT: Duration = Duration::from_millis(100);
 const LEASE: Duration = Duration::from_secs(10);
@@ -11,22 +11,12 @@ fn at(millis: u64) -> Tick {
 }
 
 fn claim_of(lineage: Lineage) -> Arc<Claim> {
+    let session = Some(SessionId::new());
     Arc::new(Claim {
-        id: ClaimId::new(),
-        session: Some(SessionId::new()),
+        session,
         lineage,
-        parts: Parts::one(Part::write("a".parse().unwrap())),
         lease: LEASE,
-        lock_delay: Duration::ZERO,
-        patience: Patience::Wait,
-        replaces: None,
-        about: About {
-            host: "host".into(),
-            pid: 1,
-            place: None,
-            label: None,
-            conduct: crate::contract::Conduct::default(),
-        },
+        ..samples::claim(Part::write("a".parse().unwrap()))
     })
 }
 

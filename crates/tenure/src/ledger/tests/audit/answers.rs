@@ -109,7 +109,7 @@ impl Auditor {
     }
 
     fn release(&mut self, ask: &Ask, uncertain: bool, case: &mut Case) -> Checked {
-        // What time has ended is dropped first, but nobody comes in before it has been released.
+        // What time has ended is dropped first, but nothing is granted before it has been released.
         let living = |(name, scene): (&Name, &Scene)| (name.clone(), scene.living(self.world.tick));
         let living: Facts = case.before.iter().map(living).collect();
         // A wait ends with the hold it would replace.

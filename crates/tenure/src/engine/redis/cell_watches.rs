@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::RedisInner;
 use super::client::{PendingReply, ReplyTo, pack};
 use crate::contract::{CellRange, CellWatcher, Name};
-use crate::engine::common::cell_watchers::CellWatchers;
+use crate::engine::common::cell_watches::CellWatchers;
 
 /// The watchers of an engine, and the subscription that serves them.
 #[derive(Default)]

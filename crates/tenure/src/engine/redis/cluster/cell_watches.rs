@@ -8,7 +8,8 @@
 //! hash slots: its watcher has to read it again and again.
 //!
 //! Invariant: `watching` is locked while a watcher is added and its subscription is queued, and
-//! while watchers are counted and the end of the subscription is queued; see `redis/changes.rs`.
+//! while watchers are counted and the end of the subscription is queued; see
+//! `redis/cell_watches.rs`.
 
 use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::calls::MAX_RETRIES;
 use super::subscriptions::{Channel, Subscriber, Subscriptions};
 use super::topology::RefreshScope;
 use crate::contract::{CellRange, CellWatcher, Delivery, Name};
-use crate::engine::common::cell_watchers::CellWatchers;
+use crate::engine::common::cell_watches::CellWatchers;
 use crate::engine::redis::client::{RequestError, RequestResult};
 
 /// How often a prefix is read. Each time all keys of all nodes are scanned.

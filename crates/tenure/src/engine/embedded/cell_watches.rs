@@ -44,7 +44,7 @@ use super::event_loop::{EventLoopHandle, LoopRequest};
 use super::gate::CellBoard;
 use super::sessions::Sessions;
 use crate::contract::{CellRange, CellWatcher, Error, Name, Namespace, SessionId};
-use crate::engine::common::cell_watchers::CellWatchers;
+use crate::engine::common::cell_watches::CellWatchers;
 
 /// How often a process that watches checks for missed datagrams.
 pub(super) const CHECK: Duration = Duration::from_millis(250);
