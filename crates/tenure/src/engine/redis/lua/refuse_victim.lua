@@ -13,9 +13,11 @@ local slots, answer = tonumber(ARGV[2]), 0
 -- Returns true if every claim holds and waits where it did. Adds the ids of those that wait to `named`.
 function F.facts_stand(named)
   for at, id in gmatch(ARGV[5], '(%d+) (%x+);') do
+    --#path redis verdict: a hold is gone if not F.hold_of(F.open(KEYS[tonumber(at)]), id)
     if not F.hold_of(F.open(KEYS[tonumber(at)]), id) then return false end
   end
   for at, id in gmatch(ARGV[6], '(%d+) (%x+);') do
+    --#path redis verdict: a wait is gone if not F.ticket_of(F.open(KEYS[tonumber(at)]), id)
     if not F.ticket_of(F.open(KEYS[tonumber(at)]), id) then return false end
     named[id] = true
   end
@@ -25,6 +27,7 @@ end
 -- Returns true if no marker is held and no owner waits with a claim that is not named.
 function F.owners_are_stuck(named)
   for i = slots + 2, #KEYS do
+    --#path redis verdict: a marker is held if F.open(KEYS[i]).holders > 0
     if F.open(KEYS[i]).holders > 0 then return false end
   end
   for owner in gmatch(ARGV[7], '(%x+);') do
@@ -32,6 +35,7 @@ function F.owners_are_stuck(named)
       local S = F.peek(key)
       if S then F.touch(S) end
       for _, ticket in ipairs(S and F.kin_of(S, owner) or {}) do
+        --#path redis verdict: another wait if ticket.claim.owner == owner and not named[ticket.claim.id]
         if ticket.claim.owner == owner and not named[ticket.claim.id] then return false end
       end
     end
@@ -46,6 +50,7 @@ function F.refuse_victim()
   local at, id = match(ARGV[3], '^(%d+) (%x+)$')
   local ticket = F.ticket_of(F.open(KEYS[tonumber(at)]), id)
   if not ticket then return end
+  --#path redis verdict: refused
   local claim = ticket.claim
   F.bury(id, claim.parts, claim.lease, ARGV[4])
   F.remove(id, claim.parts)
