@@ -52,8 +52,8 @@ BEGIN
       FROM unnest(p_names, p_writes) WITH ORDINALITY u (name, writes, nth)
       JOIN @S.cell_log l ON l.ns = p_ns AND l.name = u.name AND l.id = p_id
       WHERE u.writes ORDER BY u.nth LIMIT 1;
+    --#path postgres write: a repeat if FOUND
     IF FOUND THEN
-      --#path postgres write: a repeat
       RETURN NEXT;
       RETURN;
     END IF;

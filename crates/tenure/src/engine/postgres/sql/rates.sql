@@ -212,8 +212,8 @@ BEGIN
     r.low := r.used;
     r.next := r.used;
   ELSIF r.windows <> p_windows THEN
-    --#path postgres take: other windows
     stands := r.windows;
+    --#path postgres take: other windows
     RETURN NEXT;
     RETURN;
   END IF;
