@@ -29,6 +29,7 @@ const fn suite(target: &'static str, filter: &'static str) -> Suite {
 }
 
 const REDIS_KEPT: Suite = suite("differential", "redis::kept");
+const REDIS_CONTENDED: Suite = suite("redis", "contended::");
 const REDIS_TTL: Suite = suite("redis", "ttl::");
 const REDIS_CELLS: Suite = suite("conformance", "redis::cells");
 const REDIS_CELL_PROGRAMS: Suite = suite("differential", "redis::engine_and_rules");
@@ -69,9 +70,12 @@ pub const ENGINES: &[Engine] = &[
             ("lua/clock.lua", &[suite("redis", "clocks::")]),
             ("lua/renew.lua", &[REDIS_KEPT, REDIS_TTL]),
             ("lua/claim.lua", &[REDIS_KEPT, REDIS_TTL]),
-            ("lua/slot.lua", &[REDIS_KEPT, REDIS_TTL, suite("redis", "damage::")]),
+            ("lua/slot.lua", &[REDIS_KEPT, REDIS_TTL, REDIS_CONTENDED]),
             ("lua/evict.lua", &[suite("conformance", "redis::inspection")]),
-            ("lua/inspect.lua", &[suite("conformance", "redis::inspection"), REDIS_DEADLOCKS]),
+            (
+                "lua/inspect.lua",
+                &[suite("conformance", "redis::inspection"), REDIS_DEADLOCKS, REDIS_CONTENDED],
+            ),
             ("lua/raise_fences.lua", &[suite("conformance", "redis::fencing")]),
             ("lua/rights.lua", &[suite("redis", "access::")]),
             ("lua/get.lua", &[REDIS_CELLS, REDIS_CELL_PROGRAMS, suite("redis", "cells::")]),

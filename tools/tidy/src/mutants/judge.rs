@@ -23,11 +23,11 @@ use super::results::{Verdict, digest, key};
 use super::suite::{Outcome, Run, Suite};
 
 /// No run is ended before.
-const LEAST_LIMIT: Duration = Duration::from_secs(120);
+const LEAST_LIMIT: Duration = Duration::from_secs(300);
 /// How much longer than without a mutant a run may take.
 const LIMIT: u32 = 5;
 /// When a single test has hung.
-const ALONE_LIMIT: Duration = Duration::from_secs(90);
+const ALONE_LIMIT: Duration = Duration::from_secs(240);
 /// How many tests that caught neighbours are run first.
 const LIKELY: usize = 6;
 
