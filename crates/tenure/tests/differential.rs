@@ -1,12 +1,14 @@
 //! Random programs against every engine of this build and the ledger; and kept ones: those that
 //! once found a bug, for ever, and those that take every path of every engine
-//! (`conformance/paths.rs`), which fail by the name of a path that is not taken.
+//! (`conformance/paths.rs`), which fail by the name of a path that is not taken. Paths of cells,
+//! rates and verdicts on deadlocks are driven by programs and scenarios of their own.
 
 use std::path::Path;
 
+use tenure::conformance::paths::{self, PathGroup};
 use tenure::conformance::{
-    EmbeddedHarness, EtcdHarness, Harness, MemoryHarness, PostgresHarness, RedisHarness,
-    differential, paths,
+    Applicability, EmbeddedHarness, EtcdHarness, Harness, MemoryHarness, PostgresHarness,
+    RedisHarness, ScenarioGroup, cases, differential,
 };
 
 /// How many programs a run plays.
@@ -41,6 +43,16 @@ macro_rules! engine {
             #[test]
             fn engine_and_rules_agree_on_programs_of_jobs() {
                 job_programs(&$harness);
+            }
+
+            #[test]
+            fn programs_of_rates_take_every_path() {
+                scenarios_take_paths(&$harness, ScenarioGroup::Rates, PathGroup::Rates);
+            }
+
+            #[test]
+            fn verdicts_on_deadlocks_take_every_path() {
+                scenarios_take_paths(&$harness, ScenarioGroup::Deadlocks, PathGroup::Deadlocks);
             }
 
             #[test]
@@ -85,6 +97,28 @@ fn cell_programs(harness: &dyn Harness) {
         Ok(ran) => println!("{}: {ran} steps agree", harness.promises().engine),
         Err(difference) => panic!("{}: {difference}", harness.promises().engine),
     }
+    takes_every_path(harness, PathGroup::Cells);
+}
+
+/// Plays the scenarios of a group, with their random programs.
+fn scenarios_take_paths(harness: &dyn Harness, group: ScenarioGroup, paths: PathGroup) {
+    let due = cases(harness).into_iter().filter(|case| case.standing == Applicability::Due);
+    for case in due.filter(|case| case.scenario.group == group) {
+        case.play(harness).unwrap_or_else(|why| panic!("{}: {why}", case.name));
+    }
+    takes_every_path(harness, paths);
+}
+
+/// Fails by the names of the paths that were not taken.
+fn takes_every_path(harness: &dyn Harness, group: PathGroup) {
+    // The memory engine is the ledger, and counts nothing.
+    if harness.promises().engine == "memory" {
+        return;
+    }
+    match paths::check(harness, group) {
+        Ok(taken) => taken.iter().for_each(|(path, count)| println!("{count} times: {path}")),
+        Err(missed) => panic!("{missed}"),
+    }
 }
 
 fn job_programs(harness: &dyn Harness) {
@@ -122,8 +156,5 @@ fn kept_programs(harness: &dyn Harness) {
         count += 1;
     }
     assert!(count > 0, "kept programs live in {}", kept.display());
-    match paths::check(harness) {
-        Ok(taken) => taken.iter().for_each(|(path, count)| println!("{count} times: {path}")),
-        Err(missed) => panic!("{missed}"),
-    }
+    takes_every_path(harness, PathGroup::Claims);
 }

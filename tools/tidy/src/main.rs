@@ -16,11 +16,12 @@ words counts the words of the library's comments, those of stories and those of 
 Options of mutants:
   --list         print the mutants, run none
   --scores       print how many were judged and caught so far, run none
-  --only WHAT    run one mutant by its number (7, or m7 for a mechanical one), or all whose file
-                 or description contains WHAT
+  --only WHAT    run mutants by their numbers (7, or m7 for a mechanical one), or all whose file
+                 or description contains WHAT; commas between several
   --sample N     how many mechanical mutants of Lua and SQL to run (40)
   --jobs N       how many mutants run at a time (2)
-  --suites N     run no more than the N narrowest suites; who survives is then not kept
+  --suites N     run what is about the mutant's file and no more than the N narrowest suites;
+                 who survives is then not kept
   --survivors    run those again that survived the last time
   --fresh        forget the results of earlier runs
 ";
@@ -82,7 +83,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--survivors" => options.survivors = true,
             "--only" => options.only = Some(value()?.clone()),
             "--sample" => options.sample = number(value()?)?,
-            "--suites" => options.suites = number(value()?)?.max(1),
+            "--suites" => options.suites = number(value()?)?,
             "--jobs" => options.jobs = number(value()?)?.max(1),
             name => options
                 .engines

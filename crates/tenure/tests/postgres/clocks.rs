@@ -8,7 +8,7 @@ use std::time::Duration;
 use servers::{Direction, Postgres, Proxy, SetWhenDropped};
 use tenure::conformance::audit::{Recorder, Rules, judge};
 use tenure::time::SystemClock;
-use tenure::{Builder, Loss, Tenure, Witness, block_on};
+use tenure::{Builder, Loss, TakeOutcome, Tenure, Witness, block_on};
 
 use crate::host::{PATIENCE, Waiter, session};
 
@@ -69,6 +69,26 @@ fn fences_never_go_back_whatever_the_clock_does() {
         assert!(now > last, "{now} after {last}, {direction:?}");
         last = now;
         block_on(other.close());
+    }
+}
+
+/// The time of a rate never goes back: after a step the window ends when it would have ended, and
+/// not when the clock is there again.
+#[test]
+fn a_rate_does_not_go_back_with_the_clock() {
+    let server = Postgres::builder().clock().start();
+    let tenure = session(&server.url());
+    let limited = tenure.rate("limited").unwrap().limit(1, HOUR);
+    let paced = tenure.rate("paced").unwrap().pace(1, HOUR, 1);
+    for rate in [&limited, &paced] {
+        assert!(block_on(rate.take(1)).unwrap().is_allowed());
+    }
+    server.step_clock(HOUR * 2, Direction::Back);
+    for rate in [&limited, &paced] {
+        let TakeOutcome::Refused(refusal) = block_on(rate.take(1)).unwrap() else {
+            panic!("a permit was taken in this hour")
+        };
+        assert!(refusal.retry_after() <= HOUR, "{:?}", refusal.retry_after());
     }
 }
 

@@ -15,6 +15,7 @@ mod faults;
 mod host;
 mod page;
 mod pooler;
+mod rates;
 mod rows;
 mod space;
 mod stand;

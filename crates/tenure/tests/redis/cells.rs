@@ -127,6 +127,22 @@ fn ids_outlive_the_value_for_a_time_and_nothing_else_does() {
 }
 
 #[test]
+fn the_fence_of_a_removed_cell_is_kept_for_a_time() {
+    let redis = Redis::start();
+    let tenure = Tenure::blocking_connect(&redis.url()).unwrap();
+    let (cells, fence) = (tenure.cells(), Fence::new(7));
+    // A value that would have stayed.
+    cells.blocking_put(&Put::new(name("a"), "1").fenced(fence)).unwrap();
+    cells.blocking_remove(&name("a"), Expect::Fence(fence)).unwrap();
+    let older = Put::new(name("a"), "2").fenced(Fence::new(6));
+    assert_eq!(cells.blocking_put(&older).unwrap(), PutVerdict::Stale(fence));
+    let keys = done(&redis, &["KEYS", "tenure:{default}:cell*"]);
+    let keys: Vec<_> = keys.list().iter().map(|key| key.text().unwrap().to_owned()).collect();
+    assert_eq!(keys, ["tenure:{default}:cell:a"]);
+    assert!(done(&redis, &["PTTL", &keys[0]]).int().unwrap() > 0);
+}
+
+#[test]
 fn a_list_reads_the_index_and_takes_names_of_expired_values_out_of_it() {
     let redis = Redis::start();
     let tenure = Tenure::blocking_connect(&redis.url()).unwrap();

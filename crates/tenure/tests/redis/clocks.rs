@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use servers::{Direction, Proxy, Redis, SetWhenDropped};
 use tenure::block_on;
-use tenure::{Loss, Tenure};
+use tenure::{Loss, TakeOutcome, Tenure};
 
 use crate::host::{Book, PATIENCE, done};
 
@@ -46,6 +46,26 @@ fn fences_never_go_back_whatever_the_clock_does() {
             last = last.max(now);
         }
         block_on(set.release()).unwrap();
+    }
+}
+
+/// The time of a rate never goes back: after a step the window ends when it would have ended, and
+/// not when the clock is there again.
+#[test]
+fn a_rate_does_not_go_back_with_the_clock() {
+    let server = Redis::builder().clock().start();
+    let tenure = block_on(Tenure::connect(&server.url())).unwrap();
+    let limited = tenure.rate("limited").unwrap().limit(1, HOUR);
+    let paced = tenure.rate("paced").unwrap().pace(1, HOUR, 1);
+    for rate in [&limited, &paced] {
+        assert!(block_on(rate.take(1)).unwrap().is_allowed());
+    }
+    server.step_clock(HOUR * 2, Direction::Back);
+    for rate in [&limited, &paced] {
+        let TakeOutcome::Refused(refusal) = block_on(rate.take(1)).unwrap() else {
+            panic!("a permit was taken in this hour")
+        };
+        assert!(refusal.retry_after() <= HOUR, "{:?}", refusal.retry_after());
     }
 }
 

@@ -60,7 +60,7 @@ impl Postgres {
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Postgres> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
+        SHARED.get_or_init(|| Self::builder().may_copy().start())
     }
 
     /// `postgres://postgres@127.0.0.1:PORT/postgres`: whoever comes over loopback is let in.

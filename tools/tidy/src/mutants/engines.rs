@@ -20,13 +20,30 @@ pub struct Engine {
     /// The narrowest first.
     pub suites: &'static [Suite],
     /// Files, by the end of their path, and the parts of the suites that are about them: these run
-    /// behind the two narrowest suites.
+    /// before the suites.
     pub about: &'static [(&'static str, &'static [Suite])],
 }
 
 const fn suite(target: &'static str, filter: &'static str) -> Suite {
     Suite { target, filter }
 }
+
+const REDIS_KEPT: Suite = suite("differential", "redis::kept");
+const REDIS_CONTENDED: Suite = suite("redis", "contended::");
+const REDIS_TTL: Suite = suite("redis", "ttl::");
+const REDIS_CELLS: Suite = suite("conformance", "redis::cells");
+const REDIS_CELL_PROGRAMS: Suite = suite("differential", "redis::engine_and_rules");
+const REDIS_DEADLOCKS: Suite = suite("conformance", "redis::deadlocks");
+const REDIS_RATES: Suite = suite("conformance", "redis::rates");
+const POSTGRES_KEPT: Suite = suite("differential", "postgres::kept");
+const POSTGRES_CELLS: Suite = suite("conformance", "postgres::cells");
+const POSTGRES_CELL_PROGRAMS: Suite = suite("differential", "postgres::engine_and_rules");
+const ETCD_CELLS: Suite = suite("conformance", "etcd::cells");
+const ETCD_CELL_PROGRAMS: Suite = suite("differential", "etcd::engine_and_rules");
+const ETCD_LIB: Suite = suite("lib", "engine::etcd");
+const EMBEDDED_CELLS: Suite = suite("conformance", "embedded::cells");
+const EMBEDDED_CELL_PROGRAMS: Suite = suite("differential", "embedded::engine_and_rules");
+const EMBEDDED_LIB: Suite = suite("lib", "engine::embedded");
 
 /// All of them.
 pub const ENGINES: &[Engine] = &[
@@ -43,20 +60,35 @@ pub const ENGINES: &[Engine] = &[
             suite("cluster", ""),
             suite("sentinel", ""),
             suite("lib", "engine::redis::scripts"),
+            suite("without_locks", "redis"),
         ],
         about: &[
             ("lua/connect.lua", &[suite("redis", "forgetting::"), suite("redis", "terms::")]),
             ("lua/change_terms.lua", &[suite("redis", "terms::")]),
             ("lua/head.lua", &[suite("redis", "forgetting::"), suite("redis", "clocks::")]),
             ("lua/tail.lua", &[suite("redis", "forgetting::")]),
-            ("lua/renew.lua", &[suite("redis", "ttl::"), suite("conformance", "redis::expiry")]),
-            ("lua/claim.lua", &[suite("redis", "ttl::"), suite("conformance", "redis::fencing")]),
-            ("lua/put.lua", &[suite("conformance", "redis::cells")]),
-            ("lua/get.lua", &[suite("conformance", "redis::cells")]),
-            ("lua/inspect.lua", &[suite("conformance", "redis::inspection")]),
-            ("lua/raise_fences.lua", &[suite("conformance", "redis::floors")]),
+            ("lua/clock.lua", &[suite("redis", "clocks::")]),
+            ("lua/renew.lua", &[REDIS_KEPT, REDIS_TTL]),
+            ("lua/claim.lua", &[REDIS_KEPT, REDIS_TTL]),
+            ("lua/slot.lua", &[REDIS_KEPT, REDIS_TTL, REDIS_CONTENDED]),
+            ("lua/evict.lua", &[suite("conformance", "redis::inspection")]),
+            (
+                "lua/inspect.lua",
+                &[suite("conformance", "redis::inspection"), REDIS_DEADLOCKS, REDIS_CONTENDED],
+            ),
+            ("lua/raise_fences.lua", &[suite("conformance", "redis::fencing")]),
             ("lua/rights.lua", &[suite("redis", "access::")]),
-            ("lua/slot.lua", &[suite("redis", "ttl::"), suite("redis", "damage::")]),
+            ("lua/get.lua", &[REDIS_CELLS, REDIS_CELL_PROGRAMS, suite("redis", "cells::")]),
+            (
+                "lua/write.lua",
+                &[REDIS_CELLS, REDIS_CELL_PROGRAMS, suite("redis", "cells::"), REDIS_TTL],
+            ),
+            ("lua/keyclock.lua", &[suite("redis", "clocks::"), REDIS_TTL]),
+            ("lua/rate.lua", &[REDIS_RATES]),
+            ("lua/take.lua", &[REDIS_RATES, suite("redis", "clocks::")]),
+            ("lua/settle.lua", &[REDIS_RATES]),
+            ("lua/reset.lua", &[REDIS_RATES]),
+            ("lua/refuse_victim.lua", &[REDIS_DEADLOCKS]),
         ],
     },
     Engine {
@@ -70,15 +102,34 @@ pub const ENGINES: &[Engine] = &[
             suite("postgres", ""),
             suite("differential", "postgres::"),
             suite("lib", "engine::postgres::schema"),
+            suite("without_locks", "postgres"),
         ],
         about: &[
             ("sql/tables.sql", &[suite("postgres", "rows::"), suite("postgres", "clocks::")]),
             ("sql/connect.sql", &[suite("postgres", "crashes::"), suite("postgres", "doors::")]),
-            ("sql/claim.sql", &[suite("postgres", "rows::")]),
-            ("sql/release.sql", &[suite("postgres", "rows::")]),
-            ("sql/cells.sql", &[suite("conformance", "postgres::cells")]),
+            ("sql/claim.sql", &[POSTGRES_KEPT, suite("postgres", "rows::")]),
+            ("sql/release.sql", &[POSTGRES_KEPT, suite("postgres", "rows::")]),
+            (
+                "sql/cells.sql",
+                &[
+                    POSTGRES_CELLS,
+                    suite("postgres", "watches::"),
+                    suite("postgres", "cells::"),
+                    POSTGRES_CELL_PROGRAMS,
+                ],
+            ),
+            (
+                "sql/rates.sql",
+                &[
+                    suite("conformance", "postgres::rates"),
+                    suite("postgres", "rates::"),
+                    suite("postgres", "clocks::"),
+                ],
+            ),
+            ("sql/refuse_victim.sql", &[suite("conformance", "postgres::deadlocks")]),
             ("sql/inspect.sql", &[suite("conformance", "postgres::inspection")]),
-            ("sql/raise_fences.sql", &[suite("conformance", "postgres::floors")]),
+            ("sql/evict.sql", &[suite("conformance", "postgres::inspection")]),
+            ("sql/raise_fences.sql", &[suite("conformance", "postgres::fencing")]),
         ],
     },
     Engine {
@@ -88,12 +139,21 @@ pub const ENGINES: &[Engine] = &[
         suites: &[
             suite("differential", "etcd::kept"),
             suite("differential", "etcd::a_few"),
-            suite("lib", "engine::etcd"),
+            ETCD_LIB,
             suite("conformance", "etcd::"),
             suite("etcd", ""),
             suite("differential", "etcd::"),
+            suite("deadlock", ""),
         ],
-        about: &[],
+        about: &[
+            ("etcd/cells.rs", &[ETCD_CELLS, ETCD_CELL_PROGRAMS, suite("etcd", "cells::")]),
+            ("etcd/cell_writes.rs", &[ETCD_CELLS, ETCD_CELL_PROGRAMS, suite("etcd", "cells::")]),
+            ("etcd/cell_watches.rs", &[ETCD_CELLS, ETCD_CELL_PROGRAMS, suite("etcd", "cells::")]),
+            ("etcd/deadlock.rs", &[suite("conformance", "etcd::deadlocks"), ETCD_LIB]),
+            ("etcd/leases.rs", &[ETCD_LIB]),
+            ("etcd/watches.rs", &[ETCD_LIB]),
+            ("etcd/signals.rs", &[ETCD_LIB]),
+        ],
     },
     Engine {
         name: "redlock",
@@ -116,12 +176,27 @@ pub const ENGINES: &[Engine] = &[
         suites: &[
             suite("differential", "embedded::kept"),
             suite("differential", "embedded::a_few"),
-            suite("lib", "engine::embedded"),
+            EMBEDDED_LIB,
             suite("conformance", "embedded::"),
             suite("embedded", ""),
             suite("differential", "embedded::"),
         ],
-        about: &[("embedded/cells.rs", &[suite("conformance", "embedded::cells")])],
+        about: &[
+            (
+                "embedded/cell_rows.rs",
+                &[EMBEDDED_CELLS, EMBEDDED_CELL_PROGRAMS, suite("embedded", "cells::")],
+            ),
+            (
+                "embedded/cell_signals.rs",
+                &[EMBEDDED_CELLS, EMBEDDED_CELL_PROGRAMS, suite("embedded", "cells::")],
+            ),
+            ("embedded/commit.rs", &[EMBEDDED_LIB, suite("embedded", "durability::")]),
+            ("embedded/commit_queue.rs", &[EMBEDDED_LIB, suite("embedded", "durability::")]),
+            ("embedded/durable.rs", &[EMBEDDED_LIB, suite("embedded", "durability::")]),
+            ("embedded/datagrams.rs", &[EMBEDDED_LIB, suite("embedded", "letters::")]),
+            ("embedded/directory.rs", &[EMBEDDED_LIB, suite("embedded", "place::")]),
+            ("embedded/gate.rs", &[EMBEDDED_LIB, suite("embedded", "letters::")]),
+        ],
     },
 ];
 

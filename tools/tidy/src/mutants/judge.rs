@@ -1,6 +1,8 @@
 //! Judges one mutant: puts it where the tests find it and runs the suites until one fails. First
 //! come the tests that caught its neighbours, since most mistakes in a file are noticed by the same
-//! few tests; then the suites, the narrowest first.
+//! few tests; then the parts of the suites that are about the file; then the suites, the narrowest
+//! first. A suite that has passed with a mutant is not run with it again by a later run, which so
+//! goes on with the wider ones, unless survivors are judged anew.
 //!
 //! What counts as caught: a test failed, and it fails again when it runs alone, or the suite fails
 //! a second time; a failure that comes once is chance. Each suite is first run without any mutant,
@@ -21,15 +23,13 @@ use super::results::{Verdict, digest, key};
 use super::suite::{Outcome, Run, Suite};
 
 /// No run is ended before.
-const LEAST_LIMIT: Duration = Duration::from_secs(180);
+const LEAST_LIMIT: Duration = Duration::from_secs(300);
 /// How much longer than without a mutant a run may take.
 const LIMIT: u32 = 5;
 /// When a single test has hung.
-const ALONE_LIMIT: Duration = Duration::from_secs(90);
-/// How many suites are quick: they run before those that are about the file.
-const QUICK: usize = 2;
+const ALONE_LIMIT: Duration = Duration::from_secs(240);
 /// How many tests that caught neighbours are run first.
-const LIKELY: usize = 12;
+const LIKELY: usize = 6;
 
 /// Where mutants are put and judged.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub struct Judge {
     pub all: bool,
     /// Whether mutants of Rust are in the copy already, to be switched on.
     pub switched: bool,
+    /// Whether suites are run again that passed with a mutant in an earlier run.
+    pub redo: bool,
     known: Mutex<HashMap<Suite, (PathBuf, Duration)>>,
     /// The files of mutants that were caught, and by what: a target and a test.
     catches: Mutex<Vec<(String, String)>>,
@@ -65,11 +67,12 @@ impl Judge {
         engine: &'static Engine,
         most: usize,
         switched: bool,
+        redo: bool,
         catches: Vec<(String, String)>,
     ) -> Self {
         let suites = &engine.suites[..most.min(engine.suites.len())];
         let (all, catches) = (suites.len() == engine.suites.len(), Mutex::new(catches));
-        Self { workspace, engine, suites, all, switched, known: Mutex::default(), catches }
+        Self { workspace, engine, suites, all, switched, redo, known: Mutex::default(), catches }
     }
 
     /// Judges a mutant. `scratch` is a directory that no other mutant uses meanwhile. No verdict if
@@ -155,17 +158,23 @@ impl Judge {
         mut ready: impl FnMut(Suite) -> io::Result<Result<Ready<'a>, String>>,
     ) -> io::Result<Option<Verdict>> {
         let package = self.workspace.package();
+        let about = self.engine.about.iter().filter(|(file, _)| mutant.file.ends_with(file));
+        let about: Vec<Suite> = about.flat_map(|(_, suites)| suites.iter().copied()).collect();
+        let wide = self.suites.iter().copied().filter(|suite| !about.contains(suite));
+        let whole: Vec<Suite> = about.iter().copied().chain(wide).collect();
         let likely = self.likely(mutant);
-        let first = self.suites.iter().filter_map(|suite| {
-            let tests: Vec<&str> = likely.iter().filter_map(|by| test_of(*suite, by)).collect();
+        // Each in the first suite that has it.
+        let home = |by: &str| whole.iter().position(|suite| test_of(*suite, by).is_some());
+        let first = whole.iter().enumerate().filter_map(|(at, suite)| {
+            let here = likely.iter().filter(|by| home(by) == Some(at));
+            let tests: Vec<&str> = here.filter_map(|by| test_of(*suite, by)).collect();
             (!tests.is_empty()).then_some((*suite, tests, true))
         });
-        let about = self.engine.about.iter().filter(|(file, _)| mutant.file.ends_with(file));
-        let about = about.flat_map(|(_, suites)| suites.iter());
-        let (quick, wide) = self.suites.split_at(QUICK.min(self.suites.len()));
-        let about = about.filter(|_| !wide.is_empty());
-        let suites = quick.iter().chain(about).chain(wide);
-        let whole = suites.map(|suite| (*suite, vec![suite.filter], false));
+        // Behind the likely tests, what has not been passed by this mutant in an earlier run.
+        let key = key(mutant);
+        let passed = |suite: Suite| !self.redo && self.passed_file(key, suite).exists();
+        let whole = whole.iter().filter(|suite| !passed(**suite));
+        let whole = whole.map(|suite| (*suite, vec![suite.filter], false));
         for (suite, names, exact) in first.chain(whole) {
             let Ready { binary, limit, texts, mutant } = match ready(suite)? {
                 Ok(ready) => ready,
@@ -188,18 +197,24 @@ impl Judge {
             if found.is_some() {
                 return Ok(found);
             }
+            if !exact {
+                fs::write(self.passed_file(key, suite), "")?;
+            }
         }
         Ok(Some(Verdict::Survived))
     }
 
-    /// The targets and names of tests that caught mutants of the same file, the latest first, and
-    /// then of others.
+    /// The file that says that the tests of a suite passed with a mutant.
+    fn passed_file(&self, mutant: u64, suite: Suite) -> PathBuf {
+        let digest = digest(&[suite.target, suite.filter]);
+        self.workspace.target.join("mutants").join(format!("{mutant:016x}-{digest:016x}"))
+    }
+
+    /// The targets and names of tests that caught mutants of the same file, the latest first.
     fn likely(&self, mutant: &Mutant) -> Vec<String> {
         let catches = self.catches.lock().expect("no panic");
-        let (same, others): (Vec<_>, Vec<_>) =
-            catches.iter().rev().partition(|(file, _)| *file == mutant.file);
         let mut likely: Vec<String> = Vec::new();
-        for (_, by) in same.into_iter().chain(others) {
+        for (_, by) in catches.iter().rev().filter(|(file, _)| *file == mutant.file) {
             if likely.len() < LIKELY && !likely.contains(by) {
                 likely.push(by.clone());
             }

@@ -51,14 +51,14 @@ pub struct Options {
     pub engines: Vec<&'static Engine>,
     /// Whether mutants are run, or only printed.
     pub work: Work,
-    /// The number of one, or what the file or description contains.
+    /// Numbers, or what the file or description contains, with commas between them.
     pub only: Option<String>,
     /// How many mechanical ones.
     pub sample: usize,
     /// How many at a time.
     pub jobs: usize,
-    /// How many suites of each engine to run, the narrowest first. Who survives them is not kept:
-    /// another suite may catch it.
+    /// How many suites of each engine to run behind those that are about the file, the narrowest
+    /// first. Who survives them is not kept: another suite may catch it.
     pub suites: usize,
     /// Run those again that survived.
     pub survivors: bool,
@@ -133,6 +133,10 @@ fn score(root: &Path, engine: &Engine, mutants: &[Mutant]) -> io::Result<String>
 }
 
 fn is_wanted(mutant: &Mutant, only: &str) -> bool {
+    only.split(',').any(|only| is_meant(mutant, only))
+}
+
+fn is_meant(mutant: &Mutant, only: &str) -> bool {
     let is_id = only.trim_start_matches('m').chars().all(|char| char.is_ascii_digit());
     if is_id { mutant.id == only } else { mutant.file.contains(only) || mutant.does.contains(only) }
 }
@@ -165,7 +169,8 @@ fn judge_all(
             Some(Verdict::Caught(by)) => Some((mutant.file.clone(), by)),
             _ => None,
         });
-        Judge::new(workspace, engine, options.suites, switched, catches.collect())
+        let redo = options.survivors;
+        Judge::new(workspace, engine, options.suites, switched, redo, catches.collect())
     };
     let scratch = scratch.join(format!("texts-{}", engine.name));
     if !open.is_empty() {

@@ -146,6 +146,11 @@ impl Run<'_> {
         if std::env::var_os("TENURE_TEST_HOME").is_none() && Path::new("/dev/shm").is_dir() {
             command.env("TENURE_TEST_HOME", "/dev/shm");
         }
+        // A shared PostgreSQL starts from a copy of an empty one, which is kept beside the copies
+        // of the workspace.
+        if let Some(scratch) = self.package.ancestors().nth(3) {
+            command.env("TENURE_TEST_INITDB", scratch.join("initdb"));
+        }
         match self.texts {
             Some(texts) => command.env("TENURE_TEXTS", texts),
             None => command.env_remove("TENURE_TEXTS"),

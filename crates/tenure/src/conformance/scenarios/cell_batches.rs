@@ -257,6 +257,7 @@ fn what_cannot_be_told_is_not_written(world: &World) {
     assert_eq!(error.name(), Some(&name("k")));
     aged(put("new", "late")).unwrap_err();
     aged(put("k", "late").expect(Expect::Version(Version(present.0 - 1)))).unwrap_err();
+    aged(put("new", "late").expect(Expect::Version(present))).unwrap_err();
     assert_eq!(client.get("k").unwrap().version, present);
     assert_eq!(client.get("new"), None);
     // The version is still there: this write would have changed it, so it was not made.

@@ -17,6 +17,7 @@ list! { Deadlocks:
     a_verdict_falls_if_a_hold_was_released cites [11] needs [Deadlocks];
     a_verdict_falls_if_a_wait_was_withdrawn cites [11] needs [Deadlocks];
     a_verdict_falls_if_a_hold_or_a_wait_has_expired cites [2, 11] needs [Deadlocks];
+    a_verdict_falls_if_one_of_two_holders_is_gone cites [2, 11] needs [Deadlocks, Counting];
     a_verdict_falls_if_a_second_wait_appears cites [11] needs [Deadlocks];
     a_verdict_falls_if_a_nested_owner_begins_to_wait cites [11] needs [Deadlocks];
     a_verdict_falls_if_a_marker_appears_and_stands_again_without_it cites [11] needs [Deadlocks];
@@ -141,7 +142,7 @@ fn a_verdict_falls_if_a_hold_or_a_wait_has_expired(world: &World) {
         let owners = [owner(), owner()];
         let (a, b) = (format!("{expires} a"), format!("{expires} b"));
         let ask = |n: usize, name: &str, short: bool| {
-            let lease = if short { world.lease() } else { world.long_lease() };
+            let lease = if short { world.lease() / 2 } else { world.long_lease() };
             Ask::mutex(world, name).of(&owners[n]).lease(lease)
         };
         let (hold, _) = raw.granted(world, ask(0, &a, expires == "hold"));
@@ -156,8 +157,44 @@ fn a_verdict_falls_if_a_hold_or_a_wait_has_expired(world: &World) {
             owners: owners.iter().map(Lineage::owner).collect(),
             words: "expired".into(),
         };
-        world.pass(world.lease() + world.lease() / 4);
+        // Past the short lease only: all else must stand.
+        world.pass(world.lease() / 4 * 3);
         assert_eq!(verdict(world, &raw, &case), VictimVerdict::Changed, "{expires}");
+        raw.held(world, &other);
+    }
+}
+
+/// The victim waits for both permits of a semaphore. The owner of one of them is in the cycle; the
+/// other one belongs to an owner that can run, and keeps the victim in the queue. So no wait tells
+/// that the first hold is gone: only the comparison of holds does.
+fn a_verdict_falls_if_one_of_two_holders_is_gone(world: &World) {
+    for how in ["released", "expired"] {
+        let raw = world.raw();
+        let owners = [owner(), owner()];
+        let (permits, mutex) = (format!("{how} permits"), format!("{how} mutex"));
+        let long = |ask: Ask| ask.lease(world.long_lease());
+        let one = Ask::permits(world, &permits, 1, 2).of(&owners[0]);
+        let (hold, _) = raw.granted(world, one.lease(world.lease() / 2));
+        raw.granted(world, long(Ask::permits(world, &permits, 1, 2)));
+        let (other, _) = raw.granted(world, long(Ask::mutex(world, &mutex).of(&owners[1])));
+        let (wait, _) = raw.queued(world, long(Ask::mutex(world, &mutex).of(&owners[0])));
+        let both = Ask::permits(world, &permits, 2, 2).of(&owners[1]);
+        let (victim, _) = raw.queued(world, long(both));
+        let at = |text: &str, claim: &Claim| ClaimAt { name: name(text), claim: claim.id };
+        let case = DeadlockCase {
+            victim: at(&permits, &victim),
+            holds: vec![at(&permits, &hold), at(&mutex, &other)],
+            waits: vec![at(&mutex, &wait), at(&permits, &victim)],
+            owners: owners.iter().map(Lineage::owner).collect(),
+            words: how.into(),
+        };
+        if how == "expired" {
+            world.pass(world.lease() / 4 * 3);
+        } else {
+            raw.release(world, &hold);
+        }
+        assert_eq!(verdict(world, &raw, &case), VictimVerdict::Changed, "{how}");
+        raw.waits(world, &victim);
     }
 }
 

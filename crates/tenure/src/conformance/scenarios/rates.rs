@@ -22,6 +22,7 @@ list! { Rates:
     a_reservation_names_its_instant_and_is_not_overtaken cites [2] needs [Rates];
     a_caller_that_waits_is_served_at_its_instant cites [2] needs [Rates];
     more_than_was_taken_is_a_debt_and_less_is_given_back cites [10] needs [Rates];
+    a_flow_gives_back_no_more_than_is_still_to_come cites [10] needs [Rates];
     a_reset_forgets_all_and_late_corrections_find_nothing cites [9] needs [Rates];
     other_windows_are_refused_while_the_rate_is_in_use cites [10] needs [Rates];
     rates_and_locks_of_odd_names_never_meet cites [9] needs [Rates];
@@ -29,6 +30,7 @@ list! { Rates:
     a_lost_reply_is_not_repeated_and_a_lost_call_is cites [5] needs [Rates];
     random_programs_get_the_replies_of_the_rule cites [1, 2] needs [Rates];
     programs_of_many_entries_get_the_replies_of_the_rule cites [1, 10] needs [Rates];
+    programs_of_few_and_then_many_entries_get_the_replies_of_the_rule cites [1] needs [Rates];
     bad_limits_are_refused_before_anything_is_sent cites [10] needs [Rates];
     an_engine_without_rates_says_why_and_where cites [10] needs [NoRates];
 }
@@ -173,6 +175,21 @@ fn more_than_was_taken_is_a_debt_and_less_is_given_back(world: &World) {
     assert_eq!(client.settle(&take("a", &limits, 1), second.stamp, 9), Settled::Counted, "again");
     world.pass(secs(8));
     assert_eq!(client.settle(&take("a", &limits, 4), first.stamp, 0), Settled::Past);
+}
+
+fn a_flow_gives_back_no_more_than_is_still_to_come(world: &World) {
+    let client = RateClient::new(world);
+    let pace = RatePace { permits: 1, per: secs(1), burst: 10 };
+    let flow = |cost| Take { shape: RateShape::Pace(pace), ..take("a", &[], cost) };
+    let first = client.take(&flow(5));
+    assert_eq!(client.take(&flow(3)).levels[0].clear_after, secs(8));
+    world.pass(secs(2));
+    // Two seconds of the first five have flowed, three have not.
+    assert_eq!(client.settle(&flow(5), first.stamp, 0), Settled::Counted);
+    let probe = client.take(&Take { probe: true, ..flow(1) });
+    assert_eq!(probe.levels[0].clear_after, secs(3));
+    world.pass(secs(3));
+    assert_eq!(client.settle(&flow(5), first.stamp, 0), Settled::Past);
 }
 
 fn a_reset_forgets_all_and_late_corrections_find_nothing(world: &World) {
@@ -385,8 +402,29 @@ fn programs_of_many_entries_get_the_replies_of_the_rule(world: &World) {
         }
     }
     assert!(twins.takes.len() > 1_100, "{}", twins.takes.len());
+    // Entries that were merged leave the short window together, at the instant of the last.
+    twins.pass(990_000);
+    for step in 0..40 {
+        twins.pass(1 + chance.below(300));
+        twins.take(take("a", &limits, 1), &format!("step {step}, while merged entries end"));
+    }
     twins.pass(1_300_000);
     twins.take(take("a", &limits, 1), "when the short window is empty");
+}
+
+/// Old entries leave, new ones come, and then more of them than there were before: where entries
+/// are in a ring, it has turned when it grows.
+fn programs_of_few_and_then_many_entries_get_the_replies_of_the_rule(world: &World) {
+    let client = RateClient::new(world);
+    let mut twins = Twins { client, rule: None, now: 1 << 40, offset: None, takes: Vec::new() };
+    let limits = [limit(100, Duration::from_millis(10))];
+    for (steps, micros) in [(6, 1_000), (1, 6_500), (24, 50), (30, 400)] {
+        for step in 0..steps {
+            twins.pass(micros);
+            let context = format!("step {step}, {micros} microseconds apart");
+            twins.take(take("a", &limits, 1 + step % 3), &context);
+        }
+    }
 }
 
 fn bad_limits_are_refused_before_anything_is_sent(world: &World) {

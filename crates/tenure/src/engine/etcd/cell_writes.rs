@@ -38,6 +38,7 @@ use crate::contract::{
     Batch, BatchVerdict, Cell, CellAction, CellPart, Conflict, ConflictCause, Expect, Fence,
     Version, write_forgotten,
 };
+use crate::engine::common::paths;
 use crate::ledger::cells::{CellState, Judgement, LogEntry, WriteLog, judge};
 use crate::limits;
 
@@ -131,6 +132,10 @@ impl Inner {
                 let txn = self.batch_transaction(batch, leases, known.as_deref());
                 let reply = self.connection.txn(txn.compares, txn.writes, reads.clone()).await?;
                 if reply.succeeded {
+                    paths::take(match known {
+                        None => "etcd write: without a read",
+                        Some(_) => "etcd write: after a read",
+                    });
                     let version = self.written_version(batch, &reply).await?;
                     let verdict = BatchVerdict::Done(Version(version));
                     return Ok(WriteOutcome { verdict, is_new: true });
@@ -139,6 +144,10 @@ impl Inner {
             };
             let found = Self::found_cells(batch, reply)?;
             if let Some(verdict) = self.judge_cells(batch, &found).await? {
+                paths::take(match verdict {
+                    BatchVerdict::Done(_) => "etcd write: a repeat",
+                    BatchVerdict::Refused(_) => "etcd write: refused",
+                });
                 return Ok(WriteOutcome { verdict, is_new: false });
             }
             known = Some(found);
@@ -309,6 +318,7 @@ impl Inner {
         if !writes || reply.replies.iter().any(ResponseOp::is_change) {
             return Ok(self.version_of(as_i64(reply.revision)));
         }
+        paths::take("etcd write: a version is drawn");
         let draw = RequestOp::put(self.keys.versions(), Vec::new(), 0);
         let drawn = self.connection.txn(Vec::new(), vec![draw], Vec::new()).await?;
         Ok(self.version_of(as_i64(drawn.revision)))

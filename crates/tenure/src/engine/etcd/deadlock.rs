@@ -20,6 +20,7 @@ use super::keys::KeyKind;
 use super::leases::{LeaseOwner, LeaseSpec};
 use super::transaction::{LedgerDiff, OPERATIONS, Transaction};
 use crate::contract::{Claim, DeadlockCase, Error, Loss, Name, Verb, VictimVerdict};
+use crate::engine::common::paths;
 use crate::time::Tick;
 
 /// How often the facts are read and compared before the verdict is left to the next look.
@@ -56,6 +57,7 @@ impl Inner {
             let mut ledger = found.ledger(now, 0);
             let diff = LedgerDiff::new(&self.keys, &found, &mut ledger);
             if ledger.refuse_victim(case, now) == VictimVerdict::Changed {
+                paths::take("etcd verdict: a fact does not stand");
                 return Ok(VictimVerdict::Changed);
             }
             let mut txn = diff.transaction(&mut ledger, None, now.wall_micros)?;
@@ -76,6 +78,7 @@ impl Inner {
             self.put_reason(&mut txn, &claim, &case.words, since).await?;
             let reply = self.connection.txn(txn.compares, txn.writes, Vec::new()).await?;
             if reply.succeeded {
+                paths::take("etcd verdict: refused");
                 return Ok(VictimVerdict::Refused);
             }
             self.back_off(attempt).await;

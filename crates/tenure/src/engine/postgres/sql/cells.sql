@@ -52,6 +52,7 @@ BEGIN
       FROM unnest(p_names, p_writes) WITH ORDINALITY u (name, writes, nth)
       JOIN @S.cell_log l ON l.ns = p_ns AND l.name = u.name AND l.id = p_id
       WHERE u.writes ORDER BY u.nth LIMIT 1;
+    --#path postgres write: a repeat if FOUND
     IF FOUND THEN
       RETURN NEXT;
       RETURN;
@@ -83,6 +84,7 @@ BEGIN
         WHEN 'version' THEN (c.version = u.given AND @S.lives(c.value, c.expires, v_now)) IS NOT TRUE
         WHEN 'fence' THEN c.fence > u.given END
       ORDER BY u.nth;
+    --#path postgres write: refused if FOUND
     IF FOUND THEN RETURN; END IF;
   END IF;
   kind := 'd';
@@ -103,10 +105,12 @@ DECLARE
   v_locked text;
 BEGIN
   IF cardinality(p_names) = 1 AND p_writes[1] THEN
+    --#path postgres write: locks one cell
     -- The usual case. An expression rather than a statement, which costs several times as much.
     v_locked := pg_advisory_xact_lock('@S.cells'::regclass::oid::int, @S.cell_key(p_ns, p_names[1]));
     RETURN @S.clock();
   END IF;
+  --#path postgres write: locks in order
   FOR v_key, v_writes IN SELECT @S.cell_key(p_ns, u.name), bool_or(u.writes)
       FROM unnest(p_names, p_writes) u (name, writes) GROUP BY 1 ORDER BY 1 LOOP
     IF v_writes THEN
@@ -149,6 +153,7 @@ BEGIN
       fence = EXCLUDED.fence, expires = EXCLUDED.expires, logged = EXCLUDED.logged,
       logged_at = EXCLUDED.logged_at, dropped = EXCLUDED.dropped, ends = EXCLUDED.ends;
   IF p_id IS NOT NULL THEN
+    --#path postgres write: recorded
     INSERT INTO @S.cell_log AS x (ns, name, place, id, version, at)
       SELECT p_ns, c.name, (c.logged - 1) % 128, p_id, v_version, p_now
       FROM unnest(p_names, p_writes) u (name, writes)
@@ -157,6 +162,7 @@ BEGIN
       ON CONFLICT (ns, name, place) DO UPDATE SET id = EXCLUDED.id, version = EXCLUDED.version,
         at = EXCLUDED.at;
   ELSIF array_position(p_values, NULL) IS NOT NULL THEN
+    --#path postgres remove: without an id
     -- Rows without the new version are those of removed cells that the insert above has left out.
     WITH gone AS (
       DELETE FROM @S.cells c USING unnest(p_names, p_writes) u (name, writes)

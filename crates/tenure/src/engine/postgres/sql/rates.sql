@@ -67,6 +67,7 @@ BEGIN
     SELECT e.at, e.cost INTO v_at, v_cost FROM @S.rate_entries e
       WHERE e.ns = r.ns AND e.name = r.name AND e.nth = p_nth AND e.place = r.low[p_nth] % r.size[p_nth];
     IF v_at + r.windows[p_nth] > p_at THEN RETURN r; END IF;
+    --#path postgres take: entries that are past
     r.low[p_nth] := r.low[p_nth] + 1;
     r.count[p_nth] := r.count[p_nth] - 1;
     r.used[p_nth] := r.used[p_nth] - v_cost;
@@ -106,6 +107,8 @@ DECLARE
   v_size bigint := r.size[p_nth];
   v_low bigint := r.low[p_nth] % v_size;
 BEGIN
+  --#path postgres take: a ring that grows
+  --#path postgres take: a ring that has turned grows if v_low > 0
   UPDATE @S.rate_entries e SET place = e.place + v_size
     WHERE e.ns = r.ns AND e.name = r.name AND e.nth = p_nth AND e.place < v_low;
   r.low[p_nth] := v_low;
@@ -121,15 +124,19 @@ BEGIN
   r := @S.drop_past(r, p_nth, p_at);
   IF r.count[p_nth] > 0 AND (p_at = r.at[p_nth]
       OR (r.count[p_nth] >= 1024 AND p_at - r.first[p_nth] <= r.windows[p_nth] / 1024)) THEN
+    --#path postgres take: at the instant of the newest entry if p_at = r.at[p_nth]
+    --#path postgres take: merged into the newest entry if p_at <> r.at[p_nth]
     r.cost[p_nth] := r.cost[p_nth] + p_cost;
   ELSE
     IF r.count[p_nth] > 0 THEN
       IF r.next[p_nth] - r.low[p_nth] >= r.size[p_nth] THEN r := @S.grow_ring(r, p_nth); END IF;
+      --#path postgres take: into the ring
       INSERT INTO @S.rate_entries (ns, name, nth, place, at, cost)
         VALUES (r.ns, r.name, p_nth, r.next[p_nth] % r.size[p_nth], r.at[p_nth], r.cost[p_nth])
         ON CONFLICT (ns, name, nth, place) DO UPDATE SET at = EXCLUDED.at, cost = EXCLUDED.cost;
       r.next[p_nth] := r.next[p_nth] + 1;
     ELSE
+      --#path postgres take: the first entry
       r.born[p_nth] := p_at;
     END IF;
     r.first[p_nth] := p_at;
@@ -186,6 +193,7 @@ BEGIN
   SELECT x.* INTO r FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name;
   v_new := NOT FOUND;
   IF v_new OR @S.rate_ends(r) <= v_now THEN
+    --#path postgres take: of a rate that is past if NOT v_new
     IF r.windows <> p_windows THEN
       -- Rings of other windows. Where nothing is to be taken, they do no harm.
       IF NOT p_probe THEN
@@ -205,11 +213,13 @@ BEGIN
     r.next := r.used;
   ELSIF r.windows <> p_windows THEN
     stands := r.windows;
+    --#path postgres take: other windows
     RETURN NEXT;
     RETURN;
   END IF;
   v_now := greatest(v_now, r.seen);
   IF v_limits = 0 THEN
+    --#path postgres take: an even flow
     stamp := greatest(v_now, r.at[1] + p_permits[1] - p_permits[2]);
     wait := stamp - v_now;
     taken := NOT p_probe AND wait <= p_wait;
@@ -269,6 +279,7 @@ BEGIN
   v_now := greatest(v_now, r.seen);
   IF cardinality(p_windows) = 0 THEN
     IF p_stamp <= v_now OR p_stamp > r.at[1] THEN RETURN false; END IF;
+    --#path postgres settle: an even flow
     r.at[1] := r.at[1] - least(greatest(0, p_lasts[1] - p_lasts[2]), p_stamp - v_now)
       + greatest(0, p_lasts[2] - p_lasts[1]);
     PERFORM @S.keep_rate(r, v_now, false);
@@ -289,8 +300,10 @@ BEGIN
     v_cost := greatest(0, v_old - greatest(0, p_taken - p_actual)) + greatest(0, p_actual - p_taken);
     r.used[i] := r.used[i] - v_old + v_cost;
     IF v_place IS NULL THEN
+      --#path postgres settle: the newest entry
       r.cost[i] := v_cost;
     ELSE
+      --#path postgres settle: an entry of the ring
       UPDATE @S.rate_entries e SET cost = v_cost
         WHERE e.ns = p_ns AND e.name = p_name AND e.nth = i AND e.place = v_place;
     END IF;

@@ -20,14 +20,17 @@ BEGIN
   IF EXISTS (SELECT FROM unnest(p_hold_names, p_holds) f (name, id)
       WHERE NOT EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND c.name = f.name
         AND c.id = f.id AND c.held IS NOT DISTINCT FROM true)) THEN
+    --#path postgres verdict: a hold is gone
     RETURN false;
   END IF;
   IF EXISTS (SELECT FROM unnest(p_wait_names, p_waits) f (name, id)
       WHERE NOT EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND c.name = f.name
         AND c.id = f.id AND c.held IS NOT DISTINCT FROM false)) THEN
+    --#path postgres verdict: a wait is gone
     RETURN false;
   END IF;
   IF EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (p_markers) AND c.held) THEN
+    --#path postgres verdict: a marker is held
     RETURN false;
   END IF;
   IF EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held
@@ -59,6 +62,7 @@ BEGIN
   a.kind := 'n';
   IF FOUND AND @S.facts_stand(p_ns, p_hold_names, p_holds, p_wait_names, p_waits, p_owners, v_markers,
       v_now) THEN
+    --#path postgres verdict: refused
     a.kind := 'd';
     PERFORM @S.bury(p_ns, p_id, v_now + c.lease, p_reason);
     PERFORM @S.remove(p_ns, p_id, coalesce(c.parts, ARRAY[c.name]), v_now);

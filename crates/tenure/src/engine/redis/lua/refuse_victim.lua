@@ -14,9 +14,11 @@ local slots, answer = tonumber(ARGV[2]), 0
 -- their owners to `waiting`.
 function F.facts_stand(named, waiting)
   for at, id in gmatch(ARGV[5], '(%d+) (%x+);') do
+    --#path redis verdict: a hold is gone if not F.hold_of(F.open(KEYS[tonumber(at)]), id)
     if not F.hold_of(F.open(KEYS[tonumber(at)]), id) then return false end
   end
   for at, id in gmatch(ARGV[6], '(%d+) (%x+);') do
+    --#path redis verdict: a wait is gone if not F.ticket_of(F.open(KEYS[tonumber(at)]), id)
     local ticket = F.ticket_of(F.open(KEYS[tonumber(at)]), id)
     if not ticket then return false end
     named[id], waiting[ticket.claim.owner] = true, true
@@ -28,6 +30,7 @@ end
 -- waits is another that does.
 function F.owners_are_stuck(named, waiting)
   for i = slots + 2, #KEYS do
+    --#path redis verdict: a marker is held if F.open(KEYS[i]).holders > 0
     if F.open(KEYS[i]).holders > 0 then return false end
   end
   for owner in gmatch(ARGV[7], '(%x+);') do
@@ -36,6 +39,7 @@ function F.owners_are_stuck(named, waiting)
       if S then F.touch(S) end
       for _, ticket in ipairs(S and F.kin_of(S, owner) or {}) do
         local counts = ticket.claim.owner == owner or waiting[owner]
+        --#path redis verdict: another wait if counts and not named[ticket.claim.id]
         if counts and not named[ticket.claim.id] then return false end
       end
     end
@@ -50,6 +54,7 @@ function F.refuse_victim()
   local at, id = match(ARGV[3], '^(%d+) (%x+)$')
   local ticket = F.ticket_of(F.open(KEYS[tonumber(at)]), id)
   if not ticket then return end
+  --#path redis verdict: refused
   local claim = ticket.claim
   F.bury(id, claim.parts, claim.lease, ARGV[4])
   F.remove(id, claim.parts)

@@ -17,6 +17,7 @@ if not main then
   busy, seen = tonumber(busy), tonumber(seen)
   now = math.max(now, seen)
   if windows ~= 'p' or stamp <= now or stamp > busy then return 0 end
+  --#path redis settle: an even flow
   local long, short = tonumber(ARGV[6]), tonumber(ARGV[7])
   busy = busy - math.min(math.max(0, long - short), stamp - now) + math.max(0, short - long)
   call('LSET', near .. 0, 0, fmt('p %.0f %.0f', busy, seen))
@@ -39,10 +40,13 @@ local function settle(log, window)
   log.used = log.used - permits + changed
   local element = fmt('%.0f', -changed - 1)
   if instant == log.at then
+    --#path redis settle: the newest entry
     log.cost = changed
   elseif paired then
+    --#path redis settle: an entry of several permits
     call('LSET', log.key, 1 - place, element)
   else
+    --#path redis settle: an entry of one permit
     -- An entry of one permit is its instant alone.
     call('LINSERT', log.key, 'AFTER', fmt('%.0f', instant), element)
   end

@@ -24,9 +24,11 @@ if main and not longest then return corrupt(near .. 0, text) end
 local old = text ~= nil and (busy or main.at + longest) <= now
 if old then main, busy, seen = nil, nil, 0 end
 local stands = busy and 'p' or main and main.windows or windows
+--#path redis take: other windows if stands ~= windows
 if stands ~= windows then return { 'o', stands } end
 
 if windows == 'p' then
+  --#path redis take: an even flow
   local lasts, burst = tonumber(ARGV[6]), tonumber(ARGV[7])
   now, busy = math.max(now, seen), busy or 0
   local at = math.max(now, busy + lasts - burst)
@@ -89,6 +91,7 @@ local taken = not probe and stamp - now <= wait
 -- Removes what does not count at the instant of the new entry.
 local function drop_past(log)
   if stamp > from then
+    --#path redis take: a reserved instant
     log.past, log.gone, log.used_now = 0, 0, log.used
     visit(log, function(entry, permits, elements)
       if entry + log.window > stamp then return false end
@@ -97,6 +100,7 @@ local function drop_past(log)
     end)
   end
   log.count, log.used = log.count - log.past, log.used_now
+  --#path redis take: entries that are past if log.gone > 0
   if log.gone > 0 then call('LTRIM', log.key, 0, -log.gone - 1) end
 end
 
@@ -105,18 +109,23 @@ local function add(log)
   local element
   if log.count > 0 and (stamp == log.at
     or (log.count >= MANY and stamp - log.first <= math.floor(log.window / MANY))) then
+    --#path redis take: at the instant of the newest entry if stamp == log.at
+    --#path redis take: merged into the newest entry if stamp ~= log.at
     log.at, log.cost = stamp, log.cost + cost
   else
     if log.count > 0 then
       -- The newest entry so far takes the place of the head, and the head comes before it.
       element = fmt('%.0f', log.at)
       if log.cost ~= 1 then
+        --#path redis take: behind an entry of several permits
         call('LSET', log.key, 0, fmt('%.0f', -log.cost - 1))
         call('LPUSH', log.key, element)
       else
+        --#path redis take: behind an entry of one permit
         call('LSET', log.key, 0, element)
       end
     else
+      --#path redis take: the first entry
       log.born = stamp
     end
     log.first, log.at, log.cost, log.count = stamp, stamp, cost, log.count + 1
@@ -132,6 +141,7 @@ local function add(log)
 end
 
 if taken and old then
+  --#path redis take: of a rate that is past
   for i = 0, 7 do call('DEL', near .. i) end
 end
 local reply = { taken and 1 or 0, stamp - now, last, stamp }

@@ -80,6 +80,7 @@ if id ~= '' then
   local first, told
   for _, cell in ipairs(cells) do
     local version = cell.writes and recorded(cell.log)
+    --#path redis write: a repeat if version
     if version then return { 'd', version } end
   end
   for _, cell in ipairs(cells) do
@@ -113,6 +114,7 @@ for _, cell in ipairs(cells) do
     conflicts[#conflicts + 1] = conflict
   end
 end
+--#path redis write: refused if #conflicts > 1
 if #conflicts > 1 then return conflicts end
 
 top = math.max(top + 1, clock)
@@ -123,6 +125,7 @@ local version = fmt('%.0f', top)
 
 -- Records the id in the log of a cell.
 local function record(cell)
+  --#path redis write: recorded
   local log, key, number = cell.log, cell.key .. ':w', '%016.0f'
   local count, dropped, last = digits(log, 1), digits(log, 17), digits(log, 33)
   local at = 48 + count % RING * 48
@@ -166,21 +169,26 @@ local function put(cell)
   call('HSET', cell.key, 'v', cell.bytes, 'n', version, 'f', fmt('%.0f', cell.fence), 'x',
     fmt('%.0f', left and now + cell.ttl or 0))
   if left then
+    --#path redis write: a value that expires
     local needed = cell.fence >= 0 and math.max(left, remember) or left
     call('PEXPIRE', cell.key, fmt('%.0f', needed))
   elseif not cell.stays then
+    --#path redis write: a value that stays
     call('PERSIST', cell.key)
   end
+  --#path redis write: over a value that stays if alone and cell.listed and cell.stays and not left
   -- The index has the name of a cell that stays already, and stays itself.
   if alone and not (cell.listed and cell.stays and not left) then list(cell, left) end
 end
 
 local function remove(cell)
   if cell.fence >= 0 then
+    --#path redis remove: the fence stays
     call('HSET', cell.key, 'n', version, 'f', fmt('%.0f', cell.fence))
     call('HDEL', cell.key, 'v', 'x')
     call('PEXPIRE', cell.key, fmt('%.0f', remember))
   else
+    --#path redis remove: nothing stays
     call('DEL', cell.key)
   end
   if cell.listed then call('ZREM', index, cell.name) end
@@ -194,6 +202,7 @@ for _, cell in ipairs(cells) do
     changed[#changed + 1] = cell.name
   end
 end
+--#path redis write: checks alone if #changed == 0
 -- Tells watchers, last of all. The change stands, whether or not this is allowed.
 if #changed > 0 then
   local names = table.concat(changed, '\n')
