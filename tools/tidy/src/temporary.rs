@@ -5,13 +5,15 @@
 //! A path counts as spelled out if it is below `/tmp`, or joined to the system's directory for
 //! temporary files, and nothing in it is computed. Paths in prose are no concern of this check.
 
+use std::path::Path;
+
 /// How a path in the common directory begins.
 const BEGINNINGS: [&str; 4] = ["\"/tmp/", "://tmp/", ":///tmp/", "temp_dir().join(\""];
 
 /// Complains about lines of code that name a fixed path below the directory for temporary files.
 #[must_use]
 pub fn fixed_paths(path: &str, text: &str) -> Vec<String> {
-    let is_page = !path.ends_with(".rs");
+    let is_page = Path::new(path).extension().is_none_or(|end| end != "rs");
     let (mut code, mut complaints) = (!is_page, Vec::new());
     for (index, line) in text.lines().enumerate() {
         if is_page && line.trim_start().starts_with("```") {

@@ -123,7 +123,7 @@ impl RandomStore {
         for (name, shape) in shapes {
             let whole = match shape {
                 Shape::Semaphore(permits) => Part::permits(name.clone(), permits, permits).unwrap(),
-                _ => Part::write(name.clone()),
+                Shape::Lock => Part::write(name.clone()),
             };
             alone.claim(&stranger, vec![whole], How::default());
         }

@@ -167,8 +167,8 @@ mod tests {
             assert_eq!(size_and_time(&file).map(|id| id.len()), Some(16));
         }
         let mut damaged = exe[..4096.min(exe.len())].to_vec();
-        for at in 32..damaged.len() {
-            damaged[at] ^= 0xff;
+        for byte in &mut damaged[32..] {
+            *byte ^= 0xff;
         }
         std::fs::write(&file, damaged).unwrap();
         assert_eq!(elf_build_id(&file), None);

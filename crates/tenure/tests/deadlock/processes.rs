@@ -1,6 +1,7 @@
 //! Dining philosophers, each a process of its own, with the shipped settings of the detector. All
 //! take their left fork first and wait until all have it, so that the deadlock is certain; then
-//! each waits for its right fork. One is refused, releases, and all eat. With sets no deadlock forms.
+//! each waits for its right fork. One is refused, releases, and all eat. With sets no deadlock
+//! forms.
 //!
 //! The test starts its own binary once for each guest, with an order in the environment. Guest and
 //! test exchange lines: "left" when the guest has its left fork, an empty line back when all have,

@@ -1,7 +1,8 @@
 //! Random schedules on real stores. Some flows at a time, each an owner of its own, take a few
-//! locks of all kinds in any order and hold them while they wait for the next. Some waits have a timeout;
-//! some flows wait for two locks at once; some guards leave their flow, or are released by another
-//! task while the flow waits; some sessions are cut off as if their process had been killed.
+//! locks of all kinds in any order and hold them while they wait for the next. Some waits have a
+//! timeout; some flows wait for two locks at once; some guards leave their flow, or are released
+//! by another task while the flow waits; some sessions are cut off as if their process had been
+//! killed.
 //!
 //! Two things are checked. *No deadlock is missed*: every flow ends, though most waits have no
 //! limit. *No victim is false*: every verdict is compared with the history (`history.rs`).

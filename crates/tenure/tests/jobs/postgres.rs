@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::{Place, history};
 
 fn place(server: &Postgres) -> Place {
-    Place { url: server.patient_url(), _directory: None }
+    Place { url: server.patient_url(), _directory: None, _server: None }
 }
 
 #[test]
@@ -52,8 +52,9 @@ async fn a_sleeping_worker_is_woken_by_each_push() {
     tokio::join!(work, push).0.unwrap();
 }
 
-/// A job that is pushed by plain SQL is there with its transaction, and wakes a sleeping worker when
-/// that commits. An attempt that is completed in a transaction ends with it, exactly once (J6).
+/// A job that is pushed by plain SQL is there with its transaction, and wakes a sleeping worker
+/// when that commits. An attempt that is completed in a transaction ends with it, exactly once
+/// (J6).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_are_pushed_and_completed_in_a_transaction_of_the_caller() {
     let server = Postgres::start();
@@ -239,10 +240,7 @@ fn keys_and_lanes_hold_among_many_clients_at_once() {
         }
         watch.join().unwrap();
     });
-    assert_eq!(
-        server.done("SELECT count(*) FROM tenure.lanes").trim(),
-        "0",
-        "limits are forgotten"
-    );
+    let limits = server.done("SELECT count(*) FROM tenure.lanes");
+    assert_eq!(limits.trim(), "0", "limits are forgotten");
     block_on(tenure.close());
 }

@@ -47,6 +47,18 @@ const CLAIM: &[Type] = &[
     Type::TEXT_ARRAY,
     Type::INT4_ARRAY,
 ];
+const REFUSE_VICTIM: &[Type] = &[
+    Type::INT4,
+    Type::BOOL,
+    Type::TEXT,
+    Type::UUID,
+    Type::TEXT_ARRAY,
+    Type::UUID_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::UUID_ARRAY,
+    Type::UUID_ARRAY,
+    Type::TEXT,
+];
 const WRITE: &[Type] = &[
     Type::INT4,
     Type::INT8,
@@ -274,18 +286,7 @@ impl Function {
                 Type::BOOL_ARRAY,
             ],
             Self::Evict => &[Type::INT4, Type::BOOL, Type::TEXT, Type::INT8, Type::TEXT],
-            Self::RefuseVictim => &[
-                Type::INT4,
-                Type::BOOL,
-                Type::TEXT,
-                Type::UUID,
-                Type::TEXT_ARRAY,
-                Type::UUID_ARRAY,
-                Type::TEXT_ARRAY,
-                Type::UUID_ARRAY,
-                Type::UUID_ARRAY,
-                Type::TEXT,
-            ],
+            Self::RefuseVictim => REFUSE_VICTIM,
             Self::RaiseFences => &[Type::INT8],
             Self::Inspect => &[Type::INT4, Type::BOOL, Type::TEXT_ARRAY],
             Self::Reach => &[Type::INT4, Type::BOOL, Type::UUID, Type::INT4],
@@ -328,7 +329,8 @@ impl Function {
             Self::Reset => "reset",
             Self::PushJobs => "kind, id, instead_of",
             Self::Turn => {
-                "kind, item, id, fence, number, most, crashes, payload, progress, class, place, wait"
+                "kind, item, id, fence, number, most, crashes, payload, progress, class, place, \
+                 wait, key"
             }
             Self::ChangeJob => "kind, state",
             Self::Job | Self::JobsAfter => JOB_VIEW,

@@ -73,6 +73,7 @@ impl TurnRows {
             max_attempts: row.small(5)?,
             crashes: row.small(6)?,
             progress: row.get::<Option<Vec<u8>>>(8)?.unwrap_or_default(),
+            key: row.name(12)?,
         });
         let class = usize::try_from(row.get::<i32>(9)?).map_err(|_| unexpected_reply())?;
         self.keys.push((class, row.get(10)?, row.get(2)?));

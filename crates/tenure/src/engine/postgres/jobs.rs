@@ -31,7 +31,7 @@ use crate::contract::{
     TurnReply, Verb, worker_slot,
 };
 use crate::engine::common::job_limits;
-use crate::ledger::jobs::shortened;
+use crate::ledger::jobs::settle::shortened;
 use crate::limits;
 use crate::time::{Clock, SystemClock, Tick};
 

@@ -23,7 +23,8 @@ use crate::contract::{
     Verb, worker_slot,
 };
 use crate::engine::common::job_limits;
-use crate::ledger::jobs::{micros, shortened};
+use crate::ledger::jobs::row::micros;
+use crate::ledger::jobs::settle::shortened;
 use crate::limits;
 
 /// The arguments of a script.

@@ -33,15 +33,14 @@ mod beside;
 mod heap;
 pub(crate) mod row;
 mod rules;
-mod settle;
+pub(crate) mod settle;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 
 pub(crate) use self::heap::JobHeap;
-pub(crate) use self::row::{JobRow, QueueRow, micros};
-pub(crate) use self::settle::shortened;
+pub(crate) use self::row::{JobRow, QueueRow};
 use super::shelf::Shelf;
 use super::{Ledger, Now};
 use crate::contract::{ClaimId, Fence, Name, Query, SessionId};

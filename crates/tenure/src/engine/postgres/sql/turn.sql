@@ -3,7 +3,8 @@
 --
 -- d a x c s  what became of report `item`: done, again after `wait`, dead, cancelled, stale
 -- k          an attempt of the worker whose job was cancelled: id, fence
--- j          a job that was claimed: id, fence, number, most, crashes, payload, progress, class, place
+-- j          a job that was claimed: id, fence, number, most, crashes, payload, progress, class, place,
+--            key
 -- l          stale, or not: the job of report `item` is locked by a transaction that completes it (complete_job)
 -- e          the end: wait = until the next job is due, if any; number 1 = paused; most 1 = the session sleeps
 --            since this turn; crashes = jobs to be given back that were locked; place = the cost of a claim
@@ -20,7 +21,8 @@ CREATE TYPE @S.job_reply AS (
   progress bytea,
   class int,
   place bigint,
-  wait bigint
+  wait bigint,
+  key text
 );
 
 -- Reports are parallel arrays: p_outcomes has c (complete), f (fail), g (give back), l (later), p (progress).
@@ -100,7 +102,8 @@ BEGIN
   END IF;
   FOR r.id, r.fence IN SELECT j.id, j.fence FROM @S.jobs j WHERE j.queue = q.queue AND j.state = 'w'
       AND j.cancelled AND j.worker = p_worker ORDER BY j.id LIMIT 256 LOOP
-    RETURN NEXT ROW('k', NULL, r.id, r.fence, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::@S.job_reply;
+    RETURN NEXT ROW('k', NULL, r.id, r.fence, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+      NULL)::@S.job_reply;
   END LOOP;
   e.kind := 'e';
   e.wait := CASE WHEN v_due IS NOT NULL THEN greatest(0, v_due - v_now) END;
@@ -388,6 +391,7 @@ BEGIN
       FROM n WHERE j.queue = p_queue AND j.id = n.id RETURNING j.*)
     SELECT 'j', NULL::int, u.id, u.fence, (u.attempts + u.crashes)::int, u.max_attempts::int, u.crashes::int,
       coalesce(u.load, (SELECT l.payload FROM @S.loads l WHERE l.id = u.id)),
-      (SELECT t.progress FROM @S.job_notes t WHERE t.id = u.id), u.class::int, u.place, NULL::bigint
+      (SELECT t.progress FROM @S.job_notes t WHERE t.id = u.id), u.class::int, u.place, NULL::bigint,
+      u.key
     FROM u ORDER BY u.fence;
 END $$;
