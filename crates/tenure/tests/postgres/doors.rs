@@ -49,7 +49,11 @@ fn the_printed_statements_make_the_schema() {
     server.done(&tenure::engine::postgres::statements(&url).unwrap());
     let tenure = session(&url);
     block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
-    assert_eq!(server.done("SELECT count(*) FROM \"my locks\".migrations"), "1\n");
+    assert_eq!(
+        server.done("SELECT count(*) FROM \"my locks\".migrations"),
+        "2\n",
+        "a row for each version"
+    );
 }
 
 #[test]

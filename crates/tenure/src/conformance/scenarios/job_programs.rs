@@ -69,7 +69,9 @@ impl<'a> JobTwins<'a> {
                 4..=7 => self.turn(&at),
                 8..=9 => self.change(&at),
                 10 => {
-                    let keep_done = Duration::from_secs(self.roll(2) * 60);
+                    // The same in a whole program: where jobs are kept for a shorter time from
+                    // now on, an engine may remove what is kept no longer behind the step.
+                    let keep_done = Duration::from_secs(self.seed % 2 * 60);
                     let aging = Duration::from_secs(self.roll(2) * 5);
                     let settings = QueueSettings { keep_done, aging, ..QueueSettings::default() };
                     self.change_both(JobChange::Configure(settings), &at);

@@ -24,7 +24,7 @@ use crate::limits;
 pub(super) const COLUMNS: &str = "item, kind, arrival, place, first, fences, name, shape, texts";
 
 /// The number of texts that describe a holder or a waiter: `view_of` in `sql/claim.sql`.
-const FIELDS: usize = 12;
+const FIELDS: usize = 13;
 
 /// One row of a reply.
 pub(super) struct ReplyRow {

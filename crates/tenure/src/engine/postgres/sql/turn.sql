@@ -124,20 +124,22 @@ BEGIN
   RETURN NEXT e;
 END $$;
 
--- Returns whether this turn looks for lost workers: if it is asked to, or no turn has for a second.
+-- Returns whether this turn looks for lost workers: if it is asked to, or no turn has for a second. Each look is
+-- noted: a worker that falls asleep takes a second turn at once, which must not give back what the first claimed.
 CREATE FUNCTION @S.begins_look(p_queue int, p_look bool, p_now bigint) RETURNS bool
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF p_look THEN RETURN true; END IF;
-  PERFORM FROM @S.queue_looks l WHERE l.queue = p_queue AND abs(p_now - l.looked) < 1000000;
-  IF FOUND THEN RETURN false; END IF;
+  IF NOT p_look THEN
+    PERFORM FROM @S.queue_looks l WHERE l.queue = p_queue AND abs(p_now - l.looked) < 1000000;
+    IF FOUND THEN RETURN false; END IF;
+  END IF;
   PERFORM FROM @S.queue_looks l WHERE l.queue = p_queue FOR UPDATE SKIP LOCKED;
   IF FOUND THEN
     UPDATE @S.queue_looks SET looked = p_now WHERE queue = p_queue;
     RETURN true;
   END IF;
   INSERT INTO @S.queue_looks (queue, looked) VALUES (p_queue, p_now) ON CONFLICT DO NOTHING;
-  RETURN FOUND;
+  RETURN p_look OR FOUND;
 END $$;
 
 -- Locks the slot of the workers, and returns those that have jobs and whose claims do not live. A claim that is
@@ -206,6 +208,8 @@ BEGIN
         USING unnest(p_ids, p_fences, p_outcomes) WITH ORDINALITY u (id, fence, outcome, nth)
         WHERE u.outcome = 'c' AND x.queue = q.queue AND x.id = u.id AND x.state = 'w'
           AND x.fence = u.fence AND x.lane IS NULL
+          -- Several reports of one attempt count in their order: progress, then completion.
+          AND cardinality(array_positions(p_ids, u.id)) = 1
         RETURNING u.nth::int AS nth, x.id, x.load IS NULL AS big)
       SELECT coalesce(array_agg(g.nth), '{}'), coalesce(array_agg(g.id) FILTER (WHERE g.big), '{}'),
         array_agg(g.id) INTO v_done, v_big, v_noted FROM gone g;
