@@ -110,11 +110,11 @@ embedded  strict  yes  yes  yes  yes  yes  broken  yes  push  client-crash  no  
 etcd  strict  yes  yes  yes  yes  no  broken  no  push  \
 client-crash store-restart power-loss node-loss  no  10%
 memory  clock-bounded  yes  yes  yes  yes  yes  broken  yes  push  -  no  0%
-postgres  clock-bounded  yes  yes  yes  yes  no  broken  yes  push  \
+postgres  clock-bounded  yes  yes  yes  yes  yes  broken  yes  push  \
 client-crash store-restart power-loss  no  10%
-redis  clock-bounded  yes  yes  yes  yes  no  broken  yes  push  client-crash  yes  10%
-redis+sentinel  clock-bounded  yes  yes  yes  yes  no  broken  yes  push  client-crash  yes  10%
-redis+cluster  clock-bounded  yes  yes  yes  no  no  reported  yes  push  client-crash  yes  10%
+redis  clock-bounded  yes  yes  yes  yes  yes  broken  yes  push  client-crash  yes  10%
+redis+sentinel  clock-bounded  yes  yes  yes  yes  yes  broken  yes  push  client-crash  yes  10%
+redis+cluster  clock-bounded  yes  yes  yes  no  yes  reported  yes  push  client-crash  yes  10%
 redlock  clock-bounded  no  no  no  no  no  unseen  no  poll  client-crash node-loss  no  10%",
     );
     assert_eq!(table.lines().map(cells).collect::<Vec<_>>(), rows);

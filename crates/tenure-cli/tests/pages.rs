@@ -95,9 +95,13 @@ fn check(command: &str) -> Result<(), String> {
 /// Whether there is such a command, with such options.
 fn known(args: &[&str]) -> Result<(), String> {
     let name = args.first().ok_or("no command")?;
-    // A command of a family, such as `cells put`, has a help of its own.
-    let family = ["cells", "jobs", "order"].contains(name);
-    let words = args.iter().take(1 + usize::from(family)).chain(&["--help"]);
+    // A command of a family, such as `cells put` or `jobs cron add`, has a help of its own.
+    let depth = match args {
+        ["jobs", "cron", ..] => 3,
+        ["cells" | "jobs" | "order", ..] => 2,
+        _ => 1,
+    };
+    let words = args.iter().take(depth).chain(&["--help"]);
     let help = Command::new(env!("CARGO_BIN_EXE_tenure")).args(words).output();
     let help = help.map_err(|error| error.to_string())?;
     if !help.status.success() {

@@ -117,6 +117,6 @@ fn the_schema_is_made_once_and_printed_without_a_server() {
     place.postgres_server().done(&printed);
     place.says(&["migrate"]);
     assert_eq!(place.code(&["run", "x", "--", "true"]), 0);
-    assert_eq!(place.postgres_server().done("SELECT count(*) FROM tenure.migrations"), "1\n");
+    assert_eq!(place.postgres_server().done("SELECT count(*) FROM tenure.migrations"), "2\n");
     assert_eq!(Place::memory().code(&["migrate"]), 2);
 }
