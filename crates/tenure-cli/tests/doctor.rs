@@ -3,7 +3,7 @@
 mod common;
 
 use common::Place;
-use serde_json::Value;
+use common::report::Report;
 use servers::{Cluster, Etcd, Fsync, Redis, RedisBuilder, Sentinels};
 
 /// A user with as little as locks need.
@@ -13,32 +13,6 @@ const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha
                      +sadd +srem +smembers +zadd +zrem +zcard +zscore +zrank +zrange \
                      +zrangebyscore +zrangebylex +zlexcount +zrandmember +setrange +lindex \
                      +linsert +lpush +lrange +lset +ltrim +rpush";
-
-/// What it found: each check with its state and its words, and the exit code.
-struct Report {
-    findings: Value,
-    code: i32,
-}
-
-impl Report {
-    fn of(place: &Place) -> Self {
-        let output = place.run(&["doctor", "--json"]);
-        let findings = serde_json::from_slice(&output.stdout).expect("JSON");
-        Self { findings, code: output.status.code().expect("an exit code") }
-    }
-
-    /// Whether a check has this state, if one is given, in these words.
-    #[track_caller]
-    fn has(&self, check: &str, state: &str, words: &str) {
-        let all = self.findings["findings"].as_array().expect("a list");
-        let found = all.iter().filter(|finding| finding["check"] == check);
-        let fits = |finding: &Value| {
-            (state.is_empty() || finding["state"] == state)
-                && finding["what"].as_str().is_some_and(|w| w.contains(words))
-        };
-        assert!(found.into_iter().any(fits), "{check} {state} {words:?}: {:#}", self.findings);
-    }
-}
 
 fn on(builder: RedisBuilder) -> Report {
     Report::of(&Place::on(builder.start()))

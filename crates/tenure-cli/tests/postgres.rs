@@ -3,38 +3,12 @@
 
 mod common;
 
+use common::report::Report;
 use common::{Place, stderr, stdout};
-use serde_json::Value;
 use servers::{Direction, PgBouncer, Postgres};
 
 /// Never to be seen, except where the user put it.
 const CANARY: &str = "c4n4ry";
-
-/// What the doctor found, and its exit code.
-struct Report {
-    findings: Value,
-    code: i32,
-}
-
-impl Report {
-    fn of(place: &Place) -> Self {
-        let output = place.run(&["doctor", "--json"]);
-        let findings = serde_json::from_slice(&output.stdout).expect("JSON");
-        Self { findings, code: output.status.code().expect("an exit code") }
-    }
-
-    /// Whether a check has this state, in these words.
-    #[track_caller]
-    fn has(&self, check: &str, state: &str, words: &str) {
-        let all = self.findings["findings"].as_array().expect("a list");
-        let fits = |finding: &&Value| {
-            finding["check"] == check
-                && finding["state"] == state
-                && finding["what"].as_str().is_some_and(|what| what.contains(words))
-        };
-        assert!(all.iter().any(|one| fits(&one)), "{check} {state} {words:?}: {:#}", self.findings);
-    }
-}
 
 #[test]
 fn a_durable_server_is_fine() {

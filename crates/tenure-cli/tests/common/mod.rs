@@ -1,6 +1,7 @@
 //! What all tests of the command share: the real binary, a store of their own, patience.
 #![allow(dead_code, unused_imports, unused_macros, reason = "every file of tests uses its part")]
 
+pub(crate) mod report;
 pub(crate) mod terminal;
 
 use std::ffi::OsStr;

@@ -5,6 +5,8 @@
 mod cells;
 #[path = "../common/traffic.rs"]
 mod clients;
+#[path = "../common/clock_steps.rs"]
+mod clock_steps;
 mod clocks;
 mod contended;
 mod crashes;
@@ -12,6 +14,8 @@ mod crowds;
 mod disk;
 mod doors;
 mod faults;
+#[path = "../common/flow.rs"]
+mod flow;
 mod host;
 mod page;
 mod pooler;

@@ -5,47 +5,27 @@ use std::time::Duration;
 
 use servers::{Direction, Proxy, Redis, SetWhenDropped};
 use tenure::block_on;
-use tenure::{Loss, TakeOutcome, Tenure};
+use tenure::{Loss, Tenure};
 
+use crate::clock_steps::{
+    HOUR, STEPS, assert_windows_outlast_a_step_back, fence, fence_of_set_above,
+};
 use crate::host::{Book, PATIENCE, done};
 
-const HOUR: Duration = Duration::from_secs(3_600);
 const LEASE: Duration = Duration::from_secs(3);
-
-/// Takes a lock, gives it back, and tells its fence.
-fn fence(tenure: &Tenure, name: &str) -> u64 {
-    let guard = block_on(tenure.mutex(name).unwrap().lock()).unwrap();
-    let fence = guard.fence().unwrap().get();
-    block_on(guard.release()).unwrap();
-    fence
-}
 
 #[test]
 fn fences_never_go_back_whatever_the_clock_does() {
     let redis = Redis::builder().clock().start();
     let tenure = block_on(Tenure::connect(&redis.url())).unwrap();
     let mut last = fence(&tenure, "a");
-    let steps = [
-        (HOUR, Direction::Forward),
-        (HOUR * 2, Direction::Back),
-        (HOUR / 2, Direction::Forward),
-        (HOUR, Direction::Back),
-        (HOUR * 3, Direction::Forward),
-    ];
-    for (by, direction) in steps {
+    for (by, direction) in STEPS {
         // Names that were released and that the store has forgotten, and a set of both.
         let before = [fence(&tenure, "a"), fence(&tenure, "b")];
         assert!(before.iter().all(|fence| *fence > last), "{before:?} after {last}");
         assert_eq!(done(&redis, &["EXISTS", &crate::host::key("a")]).int(), Some(0));
         redis.step_clock(by, direction);
-        let parts = ["a", "b"].map(|name| tenure.mutex(name).unwrap().part());
-        let set = block_on(tenure.lock_set(parts).unwrap().lock()).unwrap();
-        for name in ["a", "b"] {
-            let now = set.fence_of(name).unwrap().get();
-            assert!(now > before[1], "{name}: {now} after {before:?}, {direction:?}");
-            last = last.max(now);
-        }
-        block_on(set.release()).unwrap();
+        last = fence_of_set_above(&tenure, before[1]);
     }
 }
 
@@ -55,18 +35,7 @@ fn fences_never_go_back_whatever_the_clock_does() {
 fn a_rate_does_not_go_back_with_the_clock() {
     let server = Redis::builder().clock().start();
     let tenure = block_on(Tenure::connect(&server.url())).unwrap();
-    let limited = tenure.rate("limited").unwrap().limit(1, HOUR);
-    let paced = tenure.rate("paced").unwrap().pace(1, HOUR, 1);
-    for rate in [&limited, &paced] {
-        assert!(block_on(rate.take(1)).unwrap().is_allowed());
-    }
-    server.step_clock(HOUR * 2, Direction::Back);
-    for rate in [&limited, &paced] {
-        let TakeOutcome::Refused(refusal) = block_on(rate.take(1)).unwrap() else {
-            panic!("a permit was taken in this hour")
-        };
-        assert!(refusal.retry_after() <= HOUR, "{:?}", refusal.retry_after());
-    }
+    assert_windows_outlast_a_step_back(&tenure, || server.step_clock(HOUR * 2, Direction::Back));
 }
 
 #[test]

@@ -4,10 +4,14 @@
 
 mod access;
 mod cells;
+#[path = "../common/clock_steps.rs"]
+mod clock_steps;
 mod clocks;
 mod contended;
 mod damage;
 mod doors;
+#[path = "../common/flow.rs"]
+mod flow;
 mod forgetting;
 mod full;
 mod gaps;
