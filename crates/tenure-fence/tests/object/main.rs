@@ -11,6 +11,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use tenure::{Effect, Error, ErrorKind, Fence, Tenure};
 use tenure_fence::object::{FencedObject, HEADER_BYTES};
 use tenure_fence::{Refusal, Resource};
+use tokio::task::JoinHandle;
 
 use crate::s3::S3;
 
@@ -81,18 +82,22 @@ async fn a_paused_holder_wakes_late_and_is_refused() {
     }
 }
 
+/// Starts a write with fence 1 that has compared its fence and whose put the server holds back, as
+/// if it were somewhere in the network.
+async fn held_put(server: &S3, report: &FencedObject) -> JoinHandle<Result<(), Error>> {
+    server.hold_next_put();
+    let report = report.clone();
+    let late = tokio::spawn(async move { report.write("late", fence(1)).await });
+    server.put_is_held().await;
+    late
+}
+
 #[tokio::test]
 async fn a_put_that_was_on_its_way_when_the_next_holder_wrote_is_refused() {
     let server = S3::start().await;
     let report = object(server.client());
     report.write("old", fence(1)).await.unwrap();
-    server.hold_next_put();
-    let late = tokio::spawn({
-        let report = report.clone();
-        // It has compared its fence by now, and its put is somewhere in the network.
-        async move { report.write("late", fence(1)).await }
-    });
-    server.put_is_held().await;
+    let late = held_put(&server, &report).await;
     report.write("new", fence(2)).await.unwrap();
     server.let_put_go();
     assert_eq!(refused(late.await.unwrap()), (1, 2));
@@ -104,12 +109,7 @@ async fn a_late_put_does_not_pass_because_the_contents_are_again_what_they_were(
     let server = S3::start().await;
     let report = object(server.client());
     report.write("idle", fence(1)).await.unwrap();
-    server.hold_next_put();
-    let late = tokio::spawn({
-        let report = report.clone();
-        async move { report.write("late", fence(1)).await }
-    });
-    server.put_is_held().await;
+    let late = held_put(&server, &report).await;
     // With the fence in the metadata, the hash would now be that which the late put names.
     report.write("busy", fence(2)).await.unwrap();
     report.write("idle", fence(3)).await.unwrap();
@@ -122,12 +122,7 @@ async fn a_late_put_does_not_pass_because_the_contents_are_again_what_they_were(
 async fn two_first_writes_at_once_leave_the_larger_fence() {
     let server = S3::start().await;
     let report = object(server.client());
-    server.hold_next_put();
-    let late = tokio::spawn({
-        let report = report.clone();
-        async move { report.write("late", fence(1)).await }
-    });
-    server.put_is_held().await;
+    let late = held_put(&server, &report).await;
     report.write("new", fence(2)).await.unwrap();
     server.let_put_go();
     assert_eq!(refused(late.await.unwrap()), (1, 2));

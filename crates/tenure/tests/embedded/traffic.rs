@@ -276,6 +276,27 @@ fn sixteen_processes_share_a_semaphore() {
     hand_offs("semaphore", 16, scaled(100));
 }
 
+/// Waits until every worker has gone through two more rounds.
+fn advance(workers: &mut [Worker]) {
+    for worker in &mut *workers {
+        worker.say("rounds 2");
+    }
+    for worker in workers {
+        worker.hear("advanced");
+    }
+}
+
+/// Lets the workers end.
+fn finish(mut workers: Vec<Worker>) {
+    for worker in &mut workers {
+        worker.say("enough");
+    }
+    for worker in &workers {
+        worker.hear("done");
+    }
+    workers.into_iter().for_each(Worker::dismiss);
+}
+
 /// Kills processes wherever they happen to be, and starts others in their place.
 fn killing(shape: &str, seed: u64, deaths: u64) {
     let (host, mut dice) = (Host::new(), Dice(seed));
@@ -290,21 +311,10 @@ fn killing(shape: &str, seed: u64, deaths: u64) {
         workers[victim] = start(&host, shape, seed + 100 + nth);
         // Every process goes on, long before a lease is over.
         if nth % 8 == 7 {
-            for worker in &mut workers {
-                worker.say("rounds 2");
-            }
-            for worker in &workers {
-                worker.hear("advanced");
-            }
+            advance(&mut workers);
         }
     }
-    for worker in &mut workers {
-        worker.say("enough");
-    }
-    for worker in &workers {
-        worker.hear("done");
-    }
-    workers.into_iter().for_each(Worker::dismiss);
+    finish(workers);
     let verdicts = judge_all(host.scratch(), &killed);
     println!("{shape}, seed {seed}, {deaths} killed: {verdicts}");
     assert!(verdicts.violations.is_empty(), "seed {seed}: {verdicts}");
@@ -349,20 +359,9 @@ fn sixteen_processes_are_stopped_at_random_and_keep_all_promises() {
         for nth in &some {
             workers[*nth].go_on();
         }
-        for worker in &mut workers {
-            worker.say("rounds 2");
-        }
-        for worker in &workers {
-            worker.hear("advanced");
-        }
+        advance(&mut workers);
     }
-    for worker in &mut workers {
-        worker.say("enough");
-    }
-    for worker in &workers {
-        worker.hear("done");
-    }
-    workers.into_iter().for_each(Worker::dismiss);
+    finish(workers);
     let verdicts = judge_all(host.scratch(), &Deaths::default());
     println!("stopped, seed {seed}: {verdicts}");
     assert!(verdicts.violations.is_empty(), "seed {seed}: {verdicts}");

@@ -13,7 +13,7 @@ use tenure::contract::SessionId;
 use tenure::{Error, Mutex, Tenure};
 
 use super::lane::{Lane, figure};
-use super::redis::takers::{COMPARE_AND_DELETE, LEASE, failed};
+use super::redis::takers::{COMPARE_AND_DELETE, LEASE, failed, set_if_free};
 use super::redis::{asked, number};
 use super::taker::Taker;
 use crate::figure::{Aim, Figure};
@@ -104,10 +104,7 @@ impl Taker for ByHand {
     async fn take(&mut self) -> Result<String, Error> {
         self.taken += 1;
         let value = format!("{}-{}", self.value, self.taken);
-        let millis = u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX);
-        let mut set = redis::cmd("SET");
-        set.arg("by-hand").arg(&value).arg("NX").arg("PX").arg(millis);
-        let (needed, set) = (self.nodes.len() / 2 + 1, &set);
+        let (needed, set) = (self.nodes.len() / 2 + 1, &set_if_free("by-hand", &value));
         let calls = self.nodes.iter_mut().map(|node| set.query_async::<Value>(node)).collect();
         let answers = all(calls).await;
         let granted = answers.into_iter().filter(|answer| matches!(answer, Ok(Value::Okay)));

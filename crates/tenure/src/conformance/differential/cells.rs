@@ -12,6 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::play::Difference;
+use super::play_seeds;
 use super::program::Dice;
 use crate::conformance::harness::Harness;
 use crate::conformance::memory::MemoryHarness;
@@ -38,17 +39,12 @@ pub fn run_cells(
     seeds: impl IntoIterator<Item = u64>,
     steps: usize,
 ) -> Result<usize, String> {
-    let mut ran = 0;
-    for seed in seeds {
+    play_seeds(seeds, |seed| {
         let program = CellProgram::from_seed(seed, steps, harness.promises().atomic_sets);
-        if let Err(difference) = program.play(harness) {
-            let shown: Vec<String> =
-                program.0[..=difference.step].iter().map(ToString::to_string).collect();
-            return Err(format!("seed {seed}, {difference}\n{}", shown.join("\n")));
-        }
-        ran += program.0.len();
-    }
-    Ok(ran)
+        let shown = |step: usize| program.0[..=step].iter().map(ToString::to_string).collect();
+        program.play(harness).map_err(|found| (shown(found.step), found))?;
+        Ok(program.0.len())
+    })
 }
 
 /// The steps of a program.

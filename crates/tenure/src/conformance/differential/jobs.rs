@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::play::Difference;
+use super::play_seeds;
 use super::program::Dice;
 use crate::conformance::harness::Harness;
 use crate::conformance::memory::MemoryHarness;
@@ -38,18 +39,13 @@ pub fn run_jobs(
     seeds: impl IntoIterator<Item = u64>,
     steps: usize,
 ) -> Result<usize, String> {
-    let mut ran = 0;
-    for seed in seeds {
+    play_seeds(seeds, |seed| {
         let mut dice = Dice(seed);
         let program: Vec<JobStep> = (0..steps).map(|_| JobStep::from_dice(&mut dice)).collect();
-        if let Err(difference) = play(&program, harness) {
-            let shown: Vec<String> =
-                program[..=difference.step].iter().map(|step| format!("{step:?}")).collect();
-            return Err(format!("seed {seed}, {difference}\n{}", shown.join("\n")));
-        }
-        ran += program.len();
-    }
-    Ok(ran)
+        let shown = |step: usize| program[..=step].iter().map(|one| format!("{one:?}")).collect();
+        play(&program, harness).map_err(|found| (shown(found.step), found))?;
+        Ok(program.len())
+    })
 }
 
 fn play(program: &[JobStep], harness: &dyn Harness) -> Result<(), Difference> {

@@ -62,6 +62,18 @@ pub fn run(
     Ok(ran)
 }
 
+/// Plays the programs of these seeds with `play`, which returns how many steps it took, or the
+/// difference behind the steps that led to it. Returns the number of all steps.
+fn play_seeds(
+    seeds: impl IntoIterator<Item = u64>,
+    play: impl Fn(u64) -> Result<usize, (Vec<String>, Difference)>,
+) -> Result<usize, String> {
+    seeds.into_iter().try_fold(0, |ran, seed| match play(seed) {
+        Ok(steps) => Ok(ran + steps),
+        Err((shown, found)) => Err(format!("seed {seed}, {found}\n{}", shown.join("\n"))),
+    })
+}
+
 /// Runs a program that was printed before.
 ///
 /// # Errors

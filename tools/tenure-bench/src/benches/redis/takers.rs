@@ -20,6 +20,14 @@ pub(in crate::benches) const LEASE: Duration = tenure::limits::DEFAULT_LEASE;
 pub(in crate::benches) const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
+/// The command that takes a lock written by hand.
+pub(in crate::benches) fn set_if_free(key: &str, value: &str) -> redis::Cmd {
+    let millis = u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX);
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg(value).arg("NX").arg("PX").arg(millis);
+    set
+}
+
 /// `SET NX PX`, and a script that compares and deletes: no fence, no queue, no renewal.
 pub(super) struct ByHand {
     connection: MultiplexedConnection,
@@ -53,10 +61,11 @@ impl Taker for ByHand {
     async fn take(&mut self) -> Result<String, Error> {
         self.taken += 1;
         let value = format!("{}-{}", self.value, self.taken);
-        let millis = u64::try_from(LEASE.as_millis()).unwrap_or(u64::MAX);
-        let mut set = redis::cmd("SET");
-        set.arg(&self.key).arg(&value).arg("NX").arg("PX").arg(millis);
-        match set.query_async(&mut self.connection).await.map_err(failed)? {
+        match set_if_free(&self.key, &value)
+            .query_async(&mut self.connection)
+            .await
+            .map_err(failed)?
+        {
             Value::Okay => Ok(value),
             other => Err(failed(format!("a free key was not set: {other:?}"))),
         }
