@@ -135,7 +135,10 @@ fn check(
             writeln!(out, "{word}: {}", report.to_string().replace("; ", "\n  "))?;
         }
         if !failed {
-            writeln!(out, "no cycle in {} edges", graph.edges().len())?;
+            match graph.edges().len() {
+                1 => writeln!(out, "no cycle in 1 edge")?,
+                count => writeln!(out, "no cycle in {count} edges")?,
+            }
         }
     }
     Ok(if failed { failure::NO } else { 0 })
