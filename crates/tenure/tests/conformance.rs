@@ -168,7 +168,7 @@ const JUDGES: &[(Bug, &str)] = &[
     (Bug::PromotionRenews, "memory::expiry::being_granted_does_not_put_off_the_expiry"),
     (Bug::RenewAfterReleaseIsLoss, "memory::loss::a_release_that_gets_no_answer_is_no_loss"),
     (Bug::DeadHeadServed, "memory::expiry::a_waiter_that_expired_is_skipped"),
-    (Bug::LostPushNeverRead, "memory::waiting::a_lost_push_costs_a_heartbeat_and_no_more"),
+    (Bug::LostPushNeverRead, "memory::waiting::a_lost_push_costs_a_renewal_and_no_more"),
     (Bug::SetTakenPiecemeal, "memory::sets::a_try_takes_all_or_nothing"),
     (Bug::UpgradeKeepsFence, "memory::upgrade::a_lone_reader_becomes_the_writer_at_once"),
     (Bug::VictimUnchecked, "memory::deadlocks::a_verdict_falls_if_a_wait_was_withdrawn"),

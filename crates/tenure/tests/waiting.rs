@@ -92,7 +92,7 @@ fn a_dead_waiter_costs_the_others_nothing() {
 }
 
 #[test]
-fn a_lost_push_costs_at_most_one_heartbeat() {
+fn a_lost_push_costs_at_most_one_renewal() {
     // Promise 8: the session hears nothing, and asks at a third of its lease.
     let world = World::new();
     world.engine.deaf.store(true, Ordering::SeqCst);
@@ -131,7 +131,7 @@ fn the_head_of_the_line_does_not_ask_again_and_again_before_a_holder_expires() {
     let mut next = waiting(&world.tenure());
     world.advance(millis(59_999));
     let renews = world.engine.renews.load(Ordering::SeqCst);
-    assert!(renews <= 8, "{renews} calls for six heartbeats");
+    assert!(renews <= 8, "{renews} calls for six thirds of a lease");
     world.advance(millis(3));
     assert!(poll_once(next.as_mut()).is_some());
 }

@@ -199,7 +199,7 @@ pub(crate) fn directory(kind: &str) -> Result<PathBuf, String> {
 /// Removes a directory, unless it belongs to the process of which we are a forked copy.
 pub(crate) fn remove(dir: &Path) {
     if home().is_ok_and(|home| dir.starts_with(home)) {
-        // What is left, the janitor finds.
+        // What cannot be removed now, the janitor process removes (see the head of this file).
         let _ = std::fs::remove_dir_all(dir);
     }
 }

@@ -1,4 +1,5 @@
-//! `tenure renew` and `tenure release`: what a handle is for. Knows handles and single calls.
+//! `tenure renew` and `tenure release`: one call for the claim that a handle names, which no keeper
+//! renews.
 
 use std::io::Write;
 

@@ -150,7 +150,7 @@ async fn more_waits_than_connections_all_come_to_an_end() {
     }
     let waiters = guards.map(|lock| tokio::spawn(async move { lock.lock().await }));
     assert_locks(&server, 5, 2);
-    let text = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tenure'";
+    let text = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'tenure %'";
     assert_eq!(server.done(text).trim(), "3");
     let limit = Duration::from_millis(120);
     let error = soon(one.exclusive(5).timeout(limit).lock()).await.unwrap_err();

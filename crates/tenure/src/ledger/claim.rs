@@ -107,7 +107,7 @@ impl<S: Shelf> Ledger<S> {
     fn is_free(&mut self, claim: &Claim, part: &Part, now: Now) -> bool {
         match self.shelf.peek(part.name()) {
             None => true,
-            // A vacant slot has no shape, but a lock delay may keep it closed.
+            // A vacant slot may take any shape, so only a lock delay can keep it closed.
             Some(slot) if slot.vacant() => slot.closed_until <= now.tick,
             Some(slot) => slot.admits(&claim.lineage, part.weight(), now.tick),
         }

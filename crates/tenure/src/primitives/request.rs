@@ -50,7 +50,7 @@ impl Request {
             (ask.lineage, ask.scoped) = (Lineage::root(OwnerId::new()), false);
             ask.about.conduct = Conduct::default();
         }
-        // What this owner holds concerns no other lock of the flow that asks.
+        // The order checker compares locks of one flow, and this owner is not the caller's flow.
         self.order = None;
         self
     }

@@ -345,7 +345,8 @@ impl Core {
                     tracing::info!(deadlock = %case.words, "deadlock broken");
                     return LookOutcome::Nothing;
                 }
-                // Found again each time and never broken: it stands, and is reported.
+                // A fact changed before the verdict: look again. If every look finds a deadlock and
+                // none is broken, the last one is reported.
                 Ok(VictimVerdict::Changed) => standing = LookOutcome::Found(Suspicion::new(&found)),
                 Err(error) => {
                     tracing::debug!(%error, "cannot break a deadlock");

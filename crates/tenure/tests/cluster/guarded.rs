@@ -1,4 +1,4 @@
-//! A cluster that speaks TLS and asks who is there.
+//! A cluster with TLS and passwords: every node is reached, wrong logins are refused.
 
 use servers::{Cluster, Redis};
 use tenure::{ErrorKind, Tenure};

@@ -1,5 +1,5 @@
 //! One flow of control that takes locks of every kind over a link that may fail, and threads that
-//! play such flows while somebody breaks the links. Every choice comes from a seed; how threads
+//! play such flows while the test breaks the links. Every choice comes from a seed; how threads
 //! interleave does not.
 
 use std::sync::Arc;

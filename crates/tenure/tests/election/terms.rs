@@ -67,7 +67,7 @@ fn observe(url: &str, done: &Arc<AtomicUsize>) -> JoinHandle<Vec<Seen>> {
                 }
             });
         }
-        // The last leader, who stood between them, is not part of the story.
+        // LAST is left out above, which leaves the two vacancies around it side by side.
         seen.dedup();
         seen
     })
@@ -163,7 +163,8 @@ fn terms_of_competing_sessions_never_overlap_in_memory() {
             let tenure = Tenure::builder().lease(lease).blocking_connect(url).unwrap();
             let election = tenure.election(NAME).unwrap();
             let diary = Diary::new(directory.path(), &format!("thread-{seed}"));
-            // The values of threads differ by how they count.
+            // Each thread counts from a number of its own, so that no two campaign with the same
+            // value.
             let count = seed << 32;
             let campaigner = Campaigner { election, lease, diary, dice: Dice(seed), count };
             let enough = Arc::clone(&enough);

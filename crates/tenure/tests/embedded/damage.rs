@@ -126,7 +126,7 @@ fn damage_in_the_synced_environment_is_set_aside() {
         let (host, fence) = used();
         damage(&host.path().join("durable/data.mdb"));
         let mut worker = host.worker();
-        // Locks do not need it before the reserve of fences runs low.
+        // Locks need the synced environment only when the reserve of fences runs low.
         assert!(worker.take("a") > fence);
         let error = worker.ask("get c", "error");
         worker.dismiss();

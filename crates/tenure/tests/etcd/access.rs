@@ -75,7 +75,7 @@ fn a_claim_at_a_cluster_that_refuses_connections_has_had_no_effect() {
 #[test]
 fn waiters_are_woken_by_push_after_the_token_of_their_watches_has_ended() {
     let etcd = Etcd::builder().root_password("s3cret").arg("--auth-token-ttl=2").start();
-    // A heartbeat comes only every twenty minutes: who is woken sooner, was woken by an event.
+    // Renewals come only every twenty minutes: a waiter that wakes sooner was woken by an event.
     let hour = Duration::from_secs(3_600);
     let session = || {
         let builder = Tenure::builder().max_lease(hour).lease(hour).namespace("tokens");

@@ -10,9 +10,9 @@ use tenure::{ErrorKind, Evicted, Loss};
 use crate::host::{Book, LONG, keys};
 
 #[test]
-fn a_released_lock_goes_to_the_next_in_line_without_a_heartbeat() {
+fn a_released_lock_goes_to_the_next_waiter_without_a_renewal() {
     let book = Book::new(&Etcd::shared().url());
-    // A heartbeat would come after 20 s; the line is served by events.
+    // A renewal would come after 20 s; the queue is served by events.
     let sessions: Vec<_> = (0..4).map(|_| book.session("line", LONG)).collect();
     let mut guard = block_on(sessions[0].mutex("a").unwrap().lock()).unwrap();
     let waiters: Vec<_> = sessions[1..].iter().map(|one| book.waiter(one, "a")).collect();

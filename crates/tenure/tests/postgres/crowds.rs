@@ -94,6 +94,28 @@ fn programs_that_live_for_a_moment_leave_no_heap_of_tombstones() {
     assert!(left <= 2 * CLAIMS, "{left} tombstones of {PROGRAMS} programs are left");
 }
 
+/// What a crash left once stayed for ever where only programs came that live for a moment and never
+/// abandon a claim, such as those that cron runs.
+#[test]
+fn programs_that_only_lock_and_release_delete_what_a_crash_has_left() {
+    const LEFT: usize = 3_000;
+    let server = Postgres::start();
+    block_on(session(&server.url()).close());
+    server.done(&format!(
+        "INSERT INTO tenure.tombs SELECT 1, gen_random_uuid(), n, NULL FROM generate_series(1, {LEFT}) n"
+    ));
+    let (mut left, mut programs) = (LEFT, 0);
+    while left > 0 {
+        let tenure = session(&server.url());
+        block_on(block_on(tenure.mutex("job").unwrap().lock()).unwrap().release()).unwrap();
+        block_on(tenure.close());
+        let now = tombstones(&server, "true");
+        assert!(now < left, "{now} of {left} are left after one more program");
+        (left, programs) = (now, programs + 1);
+    }
+    assert!(programs > 1, "each deletes a part, so that no handshake takes long");
+}
+
 #[test]
 fn a_lock_that_was_not_contended_deletes_nothing() {
     let server = Postgres::start();

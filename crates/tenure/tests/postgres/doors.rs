@@ -63,6 +63,8 @@ fn a_newer_schema_and_other_terms_are_refused() {
     let other = Tenure::builder().max_lease(Duration::from_secs(90));
     let error = block_on(other.connect(&server.url())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    let process = format!(":{} is connected", std::process::id());
+    assert!(error.to_string().contains(&process), "names who is there: {error}");
     let error =
         block_on(Tenure::connect(&format!("{}?durability=grace", server.url()))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
@@ -84,7 +86,7 @@ fn tls_is_spoken_and_the_certificate_is_checked() {
     block_on(block_on(tenure.mutex("a").unwrap().lock()).unwrap().release()).unwrap();
     let spoken = server.done(
         "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity \
-                              USING (pid) WHERE application_name = 'tenure'",
+                              USING (pid) WHERE application_name LIKE 'tenure %'",
     );
     assert_eq!(spoken, "t\n");
 }

@@ -49,7 +49,7 @@ fn a_step_past_the_lease_ends_it_and_the_next_fence_is_larger() {
     let next = waiter.served();
     assert!(next.fence().unwrap() > old);
     assert_eq!(block_on(guard.lost()), Loss::Forgotten, "told by the renewal");
-    // Back to where it was, with a waiter in the queue.
+    // The clock goes back to where it was. A waiter that queues now still gets a larger fence.
     redis.step_clock(HOUR, Direction::Back);
     let last = next.fence().unwrap();
     let again = book.waiter(&holder, "a");

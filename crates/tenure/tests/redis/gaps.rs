@@ -82,7 +82,7 @@ fn a_push_that_is_lost_in_the_gap_costs_no_more_than_a_look() {
     block_on(guard.release()).unwrap();
     assert!(waits.still_waits());
     proxy.refuse(false);
-    // Its next heartbeat would come later than our patience ends.
+    // The next renewal would come later than this test waits.
     block_on(waits.served().release()).unwrap();
     for tenure in [holder, waiter] {
         block_on(tenure.close());
@@ -91,7 +91,7 @@ fn a_push_that_is_lost_in_the_gap_costs_no_more_than_a_look() {
 }
 
 #[test]
-fn pushes_that_get_lost_cost_a_heartbeat() {
+fn pushes_that_get_lost_cost_a_renewal() {
     let (redis, book) = (Redis::start(), Book::new());
     let proxy = Proxy::to(("127.0.0.1", redis.port()));
     let lease = Duration::from_secs(2);

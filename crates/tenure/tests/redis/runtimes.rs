@@ -90,7 +90,7 @@ fn a_thread_that_waits_is_told_at_once_though_nobody_polls_the_runtime() {
         let guard = block_on(other.mutex("a").unwrap().lock()).unwrap();
         let waiter = book.waiter(&tenure, "a");
         block_on(guard.release()).unwrap();
-        // A heartbeat of so long a lease would come later than our patience ends.
+        // A renewal of so long a lease would come later than this test waits.
         block_on(waiter.served().release()).unwrap();
     }
     // The runtime is there all the time, and can be used again.

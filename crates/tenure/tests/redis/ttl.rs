@@ -70,9 +70,9 @@ fn whatever_a_client_leaves_behind_has_a_time_to_live() {
 }
 
 /// More readers wait than one call lets in: the rest comes in at once all the same, and not at the
-/// next heartbeat of its session, which is later than this test waits.
+/// next renewal of its session, which is later than this test waits.
 #[test]
-fn a_crowd_of_readers_comes_in_without_a_heartbeat() {
+fn a_crowd_of_readers_comes_in_without_a_renewal() {
     let redis = Redis::start();
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {

@@ -27,7 +27,7 @@ fn with_two_of_five_nodes_gone_locks_are_granted_and_with_three_gone_it_is_an_er
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("of 5 nodes answered, 3 must"), "{error}");
     nodes.servers[1].cont();
-    // Three are back, and none of them has forgotten anything.
+    // Nodes 1, 3 and 4 are a majority, and none of them was restarted.
     eventually("locks are granted again", || {
         block_on(mutex.try_lock()).is_ok_and(|got| got.is_some())
     });

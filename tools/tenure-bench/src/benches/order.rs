@@ -79,7 +79,7 @@ fn allocations(run: &Run) -> Result<Vec<Figure>, Error> {
         run.here(async {
             let outer = tenure.mutex("account:1")?.lock().await?;
             let inner = tenure.mutex("ledger")?;
-            // The edge is learned, and buffers have their size.
+            // Learns the edge and lets buffers reach their size before allocations are counted.
             block(&inner, pairs).await?;
             let before = heap::start_counting();
             let done = block(&inner, pairs).await;

@@ -104,7 +104,8 @@ fn layers(picture: &Picture) -> Vec<Vec<&str>> {
                     if from == id { Some(places[to]) } else { (to == id).then(|| places[from]) }
                 });
                 let near: Vec<usize> = near.collect();
-                // In thousandths, so that equal nodes keep their order.
+                // The mean place of the neighbours, in thousandths: rounded to whole numbers,
+                // different means would be equal.
                 near.iter().sum::<usize>() * 1000 / near.len().max(1)
             });
         }

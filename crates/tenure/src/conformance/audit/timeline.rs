@@ -111,11 +111,12 @@ fn live(life: &mut ClaimLife, entry: &HistoryEntry) {
             life.granted = Some((entry.at, fences.clone()));
             life.believed_until = *until;
         }
-        // A renewal counts only for what was still believed.
+        // A renewal extends the trust in a grant only while safe-until has not passed.
         What::Renewed(until) if !life.ended() && entry.at <= life.believed_until => {
             life.believed_until = life.believed_until.max(*until);
         }
-        // A grant heard of too late was never believed: it is renewed before it is handed out.
+        // A grant that was heard of after its safe-until was never trusted: it is renewed before
+        // it is handed out.
         What::Renewed(until) if !life.ended() && life.never_believed() => {
             life.granted = life.granted.take().map(|(_, fences)| (entry.at, fences));
             life.believed_until = *until;

@@ -82,7 +82,7 @@ fn the_head_of_the_line_takes_over_from_a_dead_holder(world: &World) {
 fn the_head_of_the_line_asks_when_the_holders_time_is_up(world: &World) {
     let (dead, next) = (world.raw(), world.actor());
     dead.granted(world, Ask::mutex(world, "a"));
-    // Its own heartbeat would come much too late.
+    // With a long lease, the waiter's own renewal comes long after the holder's expiry.
     let patient = next.tenure.mutex("a").unwrap().lease(world.long_lease());
     let waiting = world.waits(patient.lock());
     world.pass(world.lease() * 2);

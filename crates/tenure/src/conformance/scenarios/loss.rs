@@ -41,7 +41,7 @@ fn a_severed_holder_knows_before_the_next_one_holds(world: &World) {
             assert!(guard.check().is_err(), "two hold");
             break;
         }
-        // Small steps where it matters.
+        // Small steps near the end of the lease, where the guard must know before the store grants.
         let left = guard.remaining();
         let near = left < world.lease() / 15;
         world.pass(if near { world.lease() / 3_000 } else { world.lease() / 30 });

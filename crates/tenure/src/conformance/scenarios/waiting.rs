@@ -9,7 +9,7 @@ use crate::primitives::{MutexGuard, Owner};
 
 list! { Waiting:
     a_waiter_is_told_without_any_time_passing cites [2] needs [Queue, Push];
-    a_lost_push_costs_a_heartbeat_and_no_more cites [8] needs [Queue, Push];
+    a_lost_push_costs_a_renewal_and_no_more cites [8] needs [Queue, Push];
     a_repeated_push_is_harmless cites [5] needs [Queue, Push];
     a_delayed_push_of_an_earlier_arrival_never_becomes_a_grant cites [5] needs [Queue, Push];
     a_forged_push_never_becomes_a_grant cites [5] needs [Queue];
@@ -45,7 +45,7 @@ fn a_waiter_is_told_without_any_time_passing(world: &World) {
     guard.check().unwrap();
 }
 
-fn a_lost_push_costs_a_heartbeat_and_no_more(world: &World) {
+fn a_lost_push_costs_a_renewal_and_no_more(world: &World) {
     let (one, two) = (world.actor(), world.actor());
     two.link.trouble_push(0, Fault::LosePush);
     let guard = world.now(one.tenure.mutex("a").unwrap().lock()).unwrap();

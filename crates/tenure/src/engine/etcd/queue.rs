@@ -354,7 +354,8 @@ impl Inner {
             return read_ops(&self.keys, names, &[id]);
         };
         let tickets = self.keys.kind(name, KeyKind::Wait);
-        // Some may be tickets of holders, but never behind a ticket that waits.
+        // A grant keeps its ticket, so the range may include tickets of holders; those are older
+        // than every ticket that waits.
         let older = RangeRequest {
             key: tickets.from,
             range_end: tickets.to,

@@ -258,7 +258,8 @@ impl<'a> LedgerDiff<'a> {
             match self.snapshot.key_of(name, KeyKind::Hold, seen.id) {
                 None => {
                     txn.if_unwritten(seen.key.clone(), seen.written);
-                    // It may be granted at the same time, which does not write its ticket.
+                    // The claim may be granted meanwhile, which writes its hold and not its ticket:
+                    // so there must be no hold.
                     txn.if_absent(self.keys.claim(name, KeyKind::Hold, seen.tag));
                 }
                 Some(hold) if hold.key == seen.key => {

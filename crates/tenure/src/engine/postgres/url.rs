@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode, TargetSessionAttrs};
 
-use crate::contract::{Error, ErrorKind};
+use crate::contract::{Error, ErrorKind, host_name};
 use crate::engine::common::jitter;
 use crate::engine::common::url::{
     PASSWORD_FILE, Password, Problem, TlsFiles, decode, file, is_loopback, options,
@@ -208,10 +208,23 @@ fn furnish(config: &mut Config) {
         config.keepalives_idle(KEEPALIVE).keepalives_interval(PROBE);
     }
     if config.get_application_name().is_none() {
-        config.application_name("tenure");
+        config.application_name(application_name(&host_name(), std::process::id()));
     }
     // A server that only reads is of no use, whatever the URL says.
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+}
+
+/// What `pg_stat_activity`, and an error about terms that differ, show of a connection: the server knows
+/// only its own backend, and an operator looks for the process.
+fn application_name(host: &str, pid: u32) -> String {
+    let tail = format!(":{pid}");
+    let mut host = host.to_owned();
+    while !host.is_ascii() || "tenure ".len() + host.len() + tail.len() > IDENTIFIER {
+        if host.pop().is_none() {
+            break;
+        }
+    }
+    format!("tenure {host}{tail}")
 }
 
 fn is_near(host: &Host) -> bool {

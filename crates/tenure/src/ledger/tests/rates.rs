@@ -112,7 +112,7 @@ fn random_programs_are_never_over_a_limit_and_never_later_than_they_must_be() {
         let mut brute = BruteForce::new(&limits);
         let (mut state, mut now): (State, u64) = (None, 1_000_000);
         for step in 0..60 {
-            // Sometimes the clock goes back.
+            // One step in nine sets the clock back: the time of a rate must not follow.
             now = if chance.below(9) == 0 {
                 now - chance.below(2_000)
             } else {

@@ -9,8 +9,8 @@
 -- Locks, in this order, so that no two transactions deadlock:
 --   1. the row of the workers' slot, only while jobs of lost workers are looked for: a renewal has it too, so
 --      that a worker which is seen as gone cannot be renewed in the same moment (J4);
---   2. the locks of lanes and keys (lock_names), sorted. Whoever counts the places of a lane, or gives a key
---      to a job, has its lock. A claim changes no place of a lane, and takes none of these;
+--   2. the locks of lanes and keys (lock_names), sorted. A transaction that counts the places of a
+--      lane, or gives a key to a job, has its lock. A claim changes no place of a lane, and takes none of these;
 --   3. rows of jobs. A blocked row is locked under the lock of its lane alone. Claims, rescue and promotion
 --      skip rows that are locked;
 --   4. rows of `sleepers`.

@@ -3,11 +3,12 @@
 -- n  new: id                e  a job with its key exists: id               r  replaced: id, instead_of
 --
 -- p_within says that this is a part of a caller's transaction, which may be long and of any isolation level:
--- then a job with a lane enters as scheduled and due, because whoever counts the places of a lane has to hold
--- its lock; the next turn promotes it. Sleeping workers are woken when the transaction ends (wake_at_end). A
--- push of the engine's own wakes them by the statement behind it (wake_later), which sees who sleeps after the
--- commit: a worker that went to sleep while this transaction was under way has not seen its jobs. A job that is
--- due within a second counts as ready here: a sleeper would look too late for it.
+-- then a job with a lane enters as scheduled and due, because a transaction that counts the places of a lane
+-- must hold the lane's lock, and this one may be long; the next turn promotes it. Sleeping workers are woken
+-- when the transaction ends (wake_at_end). A push of the engine's own wakes them by the statement behind it
+-- (wake_later), which sees who sleeps after the commit: a worker that went to sleep while this transaction
+-- was under way has not seen its jobs. A job that is due within a second counts as ready here: a sleeper
+-- would look too late for it.
 CREATE FUNCTION @S.push_jobs(p_ns int, p_name text, p_within bool, p_later bool, p_payloads bytea[],
   p_priorities int[], p_delays bigint[], p_dues bigint[], p_attempts int[], p_firsts bigint[],
   p_mosts bigint[], p_keys text[], p_modes int[], p_lanes text[], p_limits int[])

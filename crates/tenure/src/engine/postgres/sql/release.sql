@@ -20,9 +20,9 @@ BEGIN
     ON CONFLICT (ns, id) DO UPDATE SET until = EXCLUDED.until, reason = EXCLUDED.reason;
 END $$;
 
--- Deletes a few expired tombstones, about twice as many as this call has written, so that they do not pile
--- up where no client lives long enough to sweep. Skips rows that another client has locked, so it never
--- waits.
+-- Deletes a few expired tombstones, about twice as many as this call has written (a handshake: some 500), so
+-- that they do not pile up where no client lives long enough to sweep. Skips rows that another client has
+-- locked, so it never waits.
 CREATE FUNCTION @S.clear_tombs(p_ns int, p_now bigint, p_written int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

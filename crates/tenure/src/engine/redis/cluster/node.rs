@@ -121,7 +121,8 @@ impl ConnectionHandler for NodeHandler {
         into_result(subscribed).map_err(channels)?;
         for (at, reply) in replies.enumerate() {
             match into_result(reply) {
-                // Refused because of the slot, so that the access list allows channels.
+                // The cluster refused the hash slot of the probe, not the user: the access list
+                // allows channels.
                 Err(RequestError::Server { code, .. })
                     if at == 0
                         && matches!(&*code, "MOVED" | "ASK" | "CLUSTERDOWN" | "TRYAGAIN") => {}

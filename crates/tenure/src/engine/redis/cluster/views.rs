@@ -75,7 +75,8 @@ impl Membership {
     /// Returns what is wrong with the nodes that replied, and what to do. `uncovered` slots have no
     /// keeper.
     ///
-    /// `redis-cli --cluster fix` on a node that is apart would give it the slots of all others.
+    /// `redis-cli --cluster fix` is not advised: on a node that is apart it would give that node the slots
+    /// of all others, and an operator may run it there.
     pub(super) fn problem(&self, uncovered: usize) -> Option<(String, String)> {
         let (members, apart) = (names(&self.members), names(&self.apart));
         let first = self.members.first().map(std::slice::from_ref).map(names).unwrap_or_default();
@@ -84,13 +85,16 @@ impl Membership {
                 "{apart} answers, but is not in the cluster as {members} see it: it was removed \
                  (CLUSTER FORGET) or is cut off from the cluster bus, and its map is not used"
             );
-            let fix = match uncovered {
+            let slots = match uncovered {
                 0 => String::new(),
-                _ => format!(" and give its slots to others: redis-cli --cluster fix {first}"),
+                _ => format!(
+                    " and assign the {uncovered} slots without a keeper to other masters (CLUSTER \
+                     ADDSLOTS there): what it kept is lost to the cluster"
+                ),
             };
             let next = format!(
                 "if it belongs to the cluster, check the bus ports and join it again (CLUSTER MEET \
-                 at {first}); if not, take it out of the URL{fix}"
+                 at {first}); if not, take it out of the URL{slots}"
             );
             return Some((what, next));
         }
@@ -379,7 +383,8 @@ mod tests {
         let error = choice.membership.without_keeper(7, choice.map.uncovered());
         let (text, next) = (error.to_string(), error.help());
         assert!(text.contains("h:1 answers, but is not in the cluster as h:2, h:3"), "{error}");
-        assert!(next.contains("--cluster fix h:2"), "{next}");
+        assert!(next.contains("slots without a keeper to other masters"), "{next}");
+        assert!(!next.contains("--cluster fix"), "{next}");
     }
 
     #[test]

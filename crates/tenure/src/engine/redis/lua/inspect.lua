@@ -60,7 +60,8 @@ function F.view(S)
 end
 
 -- Returns the slots that can be reached from an owner: those it and its descendants wait for, those that
--- their holders and waiters wait for, and so on; and the markers of all these owners that are held.
+-- their holders and waiters wait for, and so on; and the marker slots of these owners that are held
+-- (concurrency_marker in contract/deadlock.rs).
 function F.reach(owner, most)
   local found, seen, owners, at = {}, {}, { owner }, 1
   local known = { [owner] = true }
