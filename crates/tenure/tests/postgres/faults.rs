@@ -16,8 +16,8 @@ fn a_crash_of_one_backend_restarts_the_server_and_costs_nobody_a_lock() {
     let guard = block_on(one.mutex("a").unwrap().lock()).unwrap();
     let fence = guard.fence().unwrap();
     let waiter = Waiter::behind(&two, "a", 0);
-    let backends =
-        server.done("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tenure %' LIMIT 1");
+    let backends = server
+        .done("SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'tenure %' LIMIT 1");
     // By -9 from outside, as the kernel does when memory is short: the server ends all others.
     let pid = rustix::process::Pid::from_raw(backends.trim().parse().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

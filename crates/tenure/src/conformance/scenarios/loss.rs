@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Fault, Waiting, World, list, name};
-use crate::contract::{ErrorKind, Evicted, Expect, Loss, Pattern, Put, Query, Signal};
+use crate::contract::{Batch, ErrorKind, Evicted, Expect, Loss, Pattern, Put, Query, Signal};
 use crate::primitives::LockStatus;
 use crate::session::Closed;
 
@@ -243,10 +243,12 @@ fn a_closed_session_makes_no_call_for_anything(world: &World) {
             cells.get(&put.name).await.err(),
             cells.remove(&put.name, Expect::Anything).await.err(),
             cells.list(&Pattern::all(), None, 1).await.err(),
+            cells.write(&Batch::new().put(put.clone())).await.err(),
+            tenure.semaphore("s", 2).unwrap().available_permits().await.err(),
         ]
     });
     let kinds = refused.map(|error| error.expect("closed").kind());
-    assert_eq!(kinds, [ErrorKind::Closed; 11]);
+    assert_eq!(kinds, [ErrorKind::Closed; 13]);
     assert_eq!(two.link.calls(), made);
     guard.check().unwrap();
 }

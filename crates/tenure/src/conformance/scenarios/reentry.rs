@@ -1,8 +1,8 @@
 //! Re-entry and nesting: an owner and its descendants enter what it holds; siblings and strangers
 //! do not. Stores without a line know re-entry inside a process only, so these need one.
 
-use super::{Ask, World, child_of, fence, list, owner};
-use crate::contract::Evicted;
+use super::{Ask, Waiting, World, child_of, fence, list, owner};
+use crate::contract::{Evicted, Loss};
 use crate::primitives::{Owner, scope};
 
 list! { Reentry:
@@ -19,6 +19,7 @@ list! { Reentry:
     after_a_nested_expiry_the_survivors_have_a_new_fence cites [3] needs [Queue];
     evicting_a_fence_ends_everybody_who_shares_it cites [9] needs [Queue];
     a_session_enters_again_without_a_call cites [1] needs [];
+    an_inner_lock_keeps_its_shorter_lease cites [1, 4] needs [Queue];
     a_scope_of_another_process_enters_by_its_parent cites [1, 2] needs [Queue];
 }
 
@@ -220,6 +221,24 @@ fn a_session_enters_again_without_a_call(world: &World) {
         drop(guard);
     }
     world.served(waiting).unwrap().check().unwrap();
+}
+
+/// The lease of an inner lock was once ignored: its guard went on by the longer one of the outer.
+fn an_inner_lock_keeps_its_shorter_lease(world: &World) {
+    let (actor, other) = (world.actor(), world.actor());
+    let (tenure, long, short) = (actor.tenure.clone(), world.long_lease(), world.lease());
+    let (outer, inner) = world.now(scope(async move {
+        let outer = tenure.mutex("a").unwrap().lease(long).lock().await.unwrap();
+        let inner = tenure.mutex("a").unwrap().lease(short).lock().await.unwrap();
+        (outer, inner)
+    }));
+    assert_eq!(outer.fence().unwrap(), inner.fence().unwrap());
+    world.now(outer.release()).unwrap();
+    inner.check().unwrap();
+    actor.link.cut(true);
+    world.pass(short * 2);
+    assert_eq!(inner.check().unwrap_err().loss(), Some(&Loss::Expired));
+    world.served(Waiting::start(other.tenure.mutex("a").unwrap().lock())).unwrap().check().unwrap();
 }
 
 fn a_scope_of_another_process_enters_by_its_parent(world: &World) {

@@ -53,6 +53,8 @@ impl<'e> Txn<'e> {
         what: &'static str,
         read: impl FnOnce(&[u8]) -> Result<T, Damaged>,
     ) -> Option<T> {
+        #[cfg(test)]
+        rows::count();
         if self.has_failed() {
             return None;
         }
@@ -111,6 +113,8 @@ impl<'e> Txn<'e> {
     }
 
     pub(super) fn put(&self, key: &[u8], value: &[u8]) {
+        #[cfg(test)]
+        rows::count();
         let put = self.table.put(&mut self.rows.borrow_mut(), key, value);
         if let Err(error) = put {
             self.failed::<()>(error);
@@ -129,6 +133,8 @@ impl<'e> Txn<'e> {
     }
 
     pub(super) fn delete(&self, key: &[u8]) {
+        #[cfg(test)]
+        rows::count();
         let deleted = self.table.delete(&mut self.rows.borrow_mut(), key);
         if let Err(error) = deleted {
             self.failed::<()>(error);
@@ -157,6 +163,8 @@ impl<'e> Txn<'e> {
         prefix: &[u8],
         read: impl FnOnce(&[u8], &[u8]) -> T,
     ) -> Option<T> {
+        #[cfg(test)]
+        rows::count();
         match found {
             _ if self.has_failed() => None,
             Ok(Some((key, value))) if key.starts_with(prefix) => Some(read(key, value)),
@@ -174,5 +182,25 @@ impl<'e> Txn<'e> {
     fn record(&self, error: TxnError) {
         let first = self.error.take();
         self.error.set(Some(first.unwrap_or(error)));
+    }
+}
+
+/// How many rows this thread has read, written or deleted, for tests of what a step costs.
+#[cfg(test)]
+pub(crate) mod rows {
+    use std::cell::Cell;
+
+    thread_local! {
+        static TOUCHED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        TOUCHED.set(TOUCHED.get() + 1);
+    }
+
+    /// The rows so far.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn touched() -> u64 {
+        TOUCHED.get()
     }
 }

@@ -320,4 +320,25 @@ mod tests {
             txn.commit().unwrap();
         }
     }
+
+    /// Each reader once read and wrote all others: 0.7 ms beside 1,000.
+    #[cfg(feature = "conformance")]
+    #[test]
+    fn a_reader_touches_as_many_rows_beside_a_thousand_as_beside_forty() {
+        use super::super::txn::rows;
+        use crate::conformance::{Ask, EmbeddedHarness, Harness, World};
+        let cost = |others: usize| {
+            let world = World::new(EmbeddedHarness.open().unwrap());
+            let raw = world.raw();
+            for _ in 0..others {
+                raw.granted(&world, Ask::read(&world, "a"));
+            }
+            let before = rows::touched();
+            let (claim, _) = raw.granted(&world, Ask::read(&world, "a"));
+            raw.release(&world, &claim);
+            rows::touched() - before
+        };
+        let (few, many) = (cost(40), cost(1_000));
+        assert!(few > 0 && many <= few + 4, "{few} rows beside 40, {many} beside 1,000");
+    }
 }
