@@ -2,6 +2,7 @@
 //! and a mechanism is no person.
 
 use std::fmt;
+use std::path::Path;
 
 use crate::source::code_only;
 
@@ -98,14 +99,22 @@ impl fmt::Display for Count {
     }
 }
 
-/// Complains about persons in the comments of the library.
+/// Complains about persons in the comments of the library, in Rust, Lua and SQL.
 #[must_use]
 pub fn persons(path: &str, text: &str) -> Vec<String> {
     if !path.starts_with("crates/tenure/src/") {
         return Vec::new();
     }
     let mut complaints = Vec::new();
-    for (number, line) in comments(text) {
+    let comments: Vec<(usize, &str)> = match Path::new(path).extension() {
+        Some(it) if it == "rs" => comments(text).collect(),
+        // Lua and SQL: comments are lines of their own, or stand behind code that has no `--`.
+        _ => {
+            let lines = text.lines().enumerate();
+            lines.filter_map(|(at, line)| Some((at + 1, line.split_once("--")?.1))).collect()
+        }
+    };
+    for (number, line) in comments {
         for word in words(line).filter(|word| PERSONS.contains(&&**word)) {
             complaints.push(format!(
                 "{path}:{number}: \"{word}\" in a comment; which thread, session, process or \
@@ -161,5 +170,9 @@ mod tests {
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("crates/tenure/src/a.rs:2: \"whoever\""), "{found:?}");
         assert!(persons("crates/tenure/tests/a.rs", text).is_empty());
+        let text = "-- Adds a row.\nSELECT somebody; -- Everybody waits.\n";
+        let found = persons("crates/tenure/src/a.sql", text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("a.sql:2: \"everybody\""), "{found:?}");
     }
 }

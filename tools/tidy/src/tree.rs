@@ -21,6 +21,12 @@ impl File {
             && Path::new(&self.path).extension().is_some_and(|it| it == "rs")
     }
 
+    /// Whether it is code of an engine that a server runs.
+    #[must_use]
+    pub fn is_script(&self) -> bool {
+        Path::new(&self.path).extension().is_some_and(|it| it == "lua" || it == "sql")
+    }
+
     /// Whether it is a Cargo manifest.
     #[must_use]
     pub fn is_manifest(&self) -> bool {

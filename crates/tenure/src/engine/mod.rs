@@ -1,5 +1,5 @@
-//! Engines: the code for each kind of store. Each has the same files, one for each concern (the list
-//! and its exceptions: `tools/tidy/src/rooms.rs`); what several need is in `common/`.
+//! Engines: the code for each kind of store. Each has the same files, one for each concern (the
+//! list and its exceptions: `tools/tidy/src/rooms.rs`); what several need is in `common/`.
 
 mod common;
 #[cfg(all(feature = "embedded", target_os = "linux"))]

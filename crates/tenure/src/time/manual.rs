@@ -190,8 +190,8 @@ impl Alarm for ManualAlarm {
                 return;
             }
             if !alarm.waiting {
-                // Notified once: otherwise two threads that wait on this clock would wake each other
-                // for ever.
+                // Notified once: otherwise two threads that wait on this clock would wake each
+                // other for ever.
                 alarm.waiting = true;
                 inner.changed.notify_all();
             }

@@ -102,7 +102,8 @@ fn programs_that_only_lock_and_release_delete_what_a_crash_has_left() {
     let server = Postgres::start();
     block_on(session(&server.url()).close());
     server.done(&format!(
-        "INSERT INTO tenure.tombs SELECT 1, gen_random_uuid(), n, NULL FROM generate_series(1, {LEFT}) n"
+        "INSERT INTO tenure.tombs
+             SELECT 1, gen_random_uuid(), n, NULL FROM generate_series(1, {LEFT}) n"
     ));
     let (mut left, mut programs) = (LEFT, 0);
     while left > 0 {

@@ -1,7 +1,7 @@
 //! From a holder's release to the next holder's first step, with many in line.
 //!
-//! One task holds, N wait; each task that has released queues again, so that N keep waiting. A round
-//! measures every N once, so that a slow moment of the machine meets all of them.
+//! One task holds, N wait; each task that has released queues again, so that N keep waiting. A
+//! round measures every N once, so that a slow moment of the machine meets all of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};

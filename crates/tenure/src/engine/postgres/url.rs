@@ -214,8 +214,8 @@ fn furnish(config: &mut Config) {
     config.target_session_attrs(TargetSessionAttrs::ReadWrite);
 }
 
-/// What `pg_stat_activity`, and an error about terms that differ, show of a connection: the server knows
-/// only its own backend, and an operator looks for the process.
+/// What `pg_stat_activity`, and an error about terms that differ, show of a connection: the server
+/// knows only its own backend, and an operator looks for the process.
 fn application_name(host: &str, pid: u32) -> String {
     let tail = format!(":{pid}");
     let mut host = host.to_owned();
