@@ -75,8 +75,8 @@ impl Membership {
     /// Returns what is wrong with the nodes that replied, and what to do. `uncovered` slots have no
     /// keeper.
     ///
-    /// `redis-cli --cluster fix` is not advised: on a node that is apart it would give that node the
-    /// slots of all others, and an operator may run it there.
+    /// `redis-cli --cluster fix` is not advised: on a node that is apart it would give that node
+    /// the slots of all others, and an operator may run it there.
     pub(super) fn problem(&self, uncovered: usize) -> Option<(String, String)> {
         let (members, apart) = (names(&self.members), names(&self.apart));
         let first = self.members.first().map(std::slice::from_ref).map(names).unwrap_or_default();
