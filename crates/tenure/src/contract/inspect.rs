@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::claim::{About, Lineage, Shape};
-use super::ids::{ClaimId, OwnerId, SessionId};
+use super::ids::{Arrival, ClaimId, OwnerId, SessionId};
 use super::name::Name;
 use super::verdict::Fence;
 use crate::limits;
@@ -266,6 +266,9 @@ pub struct WaiterView {
     pub weight: u32,
     /// It stands ahead of the queue, because its owner or an ancestor holds the slot.
     pub ahead: bool,
+    /// The number of its arrival: of the tickets that stand ahead, and of all others, the lower
+    /// number is served first.
+    pub arrival: Arrival,
     /// How long it has waited.
     pub waited_for: Duration,
     /// How long until it expires if it is not renewed.

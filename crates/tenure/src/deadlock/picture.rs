@@ -73,6 +73,17 @@ pub(super) struct InTheWay {
     pub(super) weight: u32,
 }
 
+/// Until when one ticket is before another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Precedence {
+    /// As long as both wait.
+    Stays,
+    /// As long as this hold of a stuck actor stands, by its place among the holders.
+    WhileHeld(usize),
+    /// Until actors that can run release what they hold.
+    MayEnd,
+}
+
 /// What is taken as given when the facts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Assume {
@@ -287,7 +298,8 @@ impl<'a> Picture<'a> {
         for (place, actor) in facts.queue.iter().enumerate() {
             let stuck = !self.actors[*actor].can_run;
             let granted = !stuck
-                || self.obstacle(slot, place, &found).is_none() && self.fits(slot, place, &found);
+                || self.obstacles(slot, place, &found).next().is_none()
+                    && self.fits(slot, place, &found);
             found.granted.push(granted);
             match (stuck, granted) {
                 (true, true) => found.reserved.push(place),
@@ -346,17 +358,56 @@ impl<'a> Picture<'a> {
         holds.chain(reserved)
     }
 
-    /// The place of the last stuck ticket before this one that it has to wait behind.
-    pub(super) fn obstacle(&self, slot: usize, place: usize, before: &Evaluation) -> Option<usize> {
+    /// The places of the stuck tickets before this one that it has to wait behind, the last first.
+    pub(super) fn obstacles<'b>(
+        &'b self,
+        slot: usize,
+        place: usize,
+        before: &'b Evaluation,
+    ) -> impl Iterator<Item = usize> + 'b {
         let facts = &self.slots[slot];
         let waiter = &facts.view.queue[place];
         let kin = facts.view.shape.reentrant()
             && waiter.lineage.all().any(|owner| facts.heaviest.contains_key(&owner));
-        before.blocked.iter().rev().copied().filter(|at| *at < place).find(|at| {
+        before.blocked.iter().rev().copied().filter(move |at| {
             let other = &facts.view.queue[*at];
             let same = other.lineage.owner() == waiter.lineage.owner();
-            !(same || kin && facts.blocks(&waiter.lineage, other))
+            *at < place && !(same || kin && facts.blocks(&waiter.lineage, other))
         })
+    }
+
+    /// What keeps a ticket before another one of its slot that has to wait for it.
+    ///
+    /// A ticket is ahead of the queue by holds of its owner and its ancestors, and goes back to the
+    /// place of its arrival when the last of these ends. The other ticket goes back too when the
+    /// last of its own ends, which may be later; one that is not ahead does not get there, because
+    /// its ancestors would have to be granted the slot past it.
+    pub(super) fn precedence(&self, slot: usize, before: usize, after: usize) -> Precedence {
+        let facts = &self.slots[slot];
+        let [first, second] = [before, after].map(|at| &facts.view.queue[at]);
+        if !first.ahead {
+            return Precedence::Stays;
+        }
+        let holders = || facts.view.holders.iter().zip(&facts.holders).enumerate();
+        let is_kin = |ticket: &WaiterView, owner| ticket.lineage.includes(owner);
+        let kin = holders().filter(|(_, (view, _))| is_kin(first, view.lineage.owner()));
+        let Some((hold, (_, actor))) =
+            kin.min_by_key(|(_, (_, actor))| self.actors[**actor].can_run)
+        else {
+            return Precedence::Stays;
+        };
+        if !self.actors[*actor].can_run {
+            return Precedence::WhileHeld(hold);
+        }
+        // Whatever keeps the second one ahead keeps the first one ahead, too.
+        let shared = holders().map(|(_, (view, _))| view.lineage.owner());
+        let shared =
+            shared.filter(|owner| is_kin(second, *owner)).all(|owner| is_kin(first, owner));
+        if shared && first.arrival < second.arrival {
+            Precedence::Stays
+        } else {
+            Precedence::MayEnd
+        }
     }
 
     fn waiters(&self) -> impl Iterator<Item = &'a WaiterView> + '_ {

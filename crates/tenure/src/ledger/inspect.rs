@@ -150,6 +150,7 @@ fn waiter_view(ticket: &Ticket, now: Now) -> WaiterView {
         lineage: ticket.claim.lineage.clone(),
         weight: ticket.weight,
         ahead: ticket.ahead(),
+        arrival: ticket.arrival,
         waited_for: now.tick.since(ticket.since),
         expires_in: ticket.expires.since(now.tick),
         about: ticket.claim.about.clone(),

@@ -200,7 +200,8 @@ pub(super) fn snapshot(replies: Vec<ReplyRow>) -> Result<Snapshot, Error> {
             }
             'W' => {
                 let slot = snapshot.slots.last_mut().ok_or_else(unexpected_reply)?;
-                slot.queue.push(waiter(&reply.texts).ok_or_else(unexpected_reply)?);
+                let arrival = reply.arrival;
+                slot.queue.push(waiter(&reply.texts, arrival).ok_or_else(unexpected_reply)?);
             }
             'm' => snapshot.truncated = true,
             _ => return Err(unexpected_reply()),
@@ -237,7 +238,7 @@ fn holder(texts: Texts<'_>) -> Option<HolderView> {
     })
 }
 
-fn waiter(texts: Texts<'_>) -> Option<WaiterView> {
+fn waiter(texts: Texts<'_>, arrival: Option<i64>) -> Option<WaiterView> {
     // The same fields, of which the sixth means `ahead`.
     let view = holder(texts)?;
     Some(WaiterView {
@@ -246,6 +247,7 @@ fn waiter(texts: Texts<'_>) -> Option<WaiterView> {
         lineage: view.lineage,
         weight: view.weight,
         ahead: view.reserved,
+        arrival: Arrival(number(arrival?)?),
         waited_for: view.held_for,
         expires_in: view.expires_in,
         about: view.about,

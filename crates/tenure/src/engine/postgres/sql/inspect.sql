@@ -1,7 +1,8 @@
 -- inspect: reads slots. Changes only what the passing of time has ended already. Rows, by kind:
 --
 -- S  a slot: name, shape, first = remaining time of a lock delay or grace
--- H  a holder of the slot before it: texts (see view_of)     W  a waiter, the same, in the order of the queue
+-- H  a holder of the slot before it: texts (see view_of)
+-- W  a waiter, the same, in the order of the queue, and its arrival
 -- m  truncated: more slots can be reached
 -- t  not a reply but a signal to deliver: name = session, texts = its text
 
@@ -25,7 +26,7 @@ END $$;
 -- Reads these slots in one snapshot: that of the calling query, because the function is STABLE.
 CREATE FUNCTION @S.view(p_ns int, p_names text[], p_now bigint) RETURNS SETOF @S.answer
 LANGUAGE sql STABLE AS $$
-  SELECT NULL::int, v.kind, NULL::bigint, NULL::bigint, v.closed, NULL::bigint[], v.name, v.shape,
+  SELECT NULL::int, v.kind, v.nth, NULL::bigint, v.closed, NULL::bigint[], v.name, v.shape,
     v.texts
   FROM (
     SELECT s.name, 'S' AS kind, s.shape, greatest(s.closed - p_now, 0) AS closed,
