@@ -1,6 +1,7 @@
 //! What an inspection returns: slots, holders, queues, sessions. Plain data; engines fill it in.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::{About, Lineage, Shape};
@@ -159,6 +160,20 @@ pub struct Snapshot {
     pub more_after: Option<Name>,
     /// The picture was too large to be complete.
     pub truncated: bool,
+    /// Waits of owners for each other that the store sees beside these slots; only of what can be
+    /// reached from an owner.
+    pub outside: Vec<OutsideWait>,
+}
+
+/// An owner that waits for another one by a lock of the store that is none of Tenure's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutsideWait {
+    /// Who waits.
+    pub waiter: OwnerId,
+    /// Who has to go on before it can.
+    pub holder: OwnerId,
+    /// What it waits for, to be read after "waits for".
+    pub what: Arc<str>,
 }
 
 impl Snapshot {

@@ -5,13 +5,15 @@
 //! ends, and a strongly connected component that no reason leaves (a *sink*) exists. Its facts are
 //! closed: as long as they stand, none of its members can be the first to be granted.
 
+use std::sync::Arc;
+
 use super::picture::{Evaluation, FlowId, InTheWay, Picture, Precedence};
 use super::{Deadlock, DeadlockMember, MemberHold, MemberWait};
 use crate::contract::ClaimAt;
 
 /// Why an actor is stuck.
 #[derive(Default)]
-struct Reason {
+struct Reason<'a> {
     /// The ticket that cannot be granted; none for an actor that waits for its child process.
     ticket: Option<(usize, usize)>,
     /// Holds that keep it out, as slot and place among the holders.
@@ -24,17 +26,19 @@ struct Reason {
     may_end: bool,
     /// That it waits for a nested owner is assumed.
     assumed: bool,
+    /// What it waits for outside the slots.
+    outside: Option<&'a str>,
 }
 
-impl Picture<'_> {
+impl<'a> Picture<'a> {
     /// The deadlocks of the picture, in the order of their first member.
     pub(super) fn deadlocks(&self) -> Vec<Deadlock> {
-        let mut reasons: Vec<Option<Reason>> = Vec::with_capacity(self.actors.len());
+        let mut reasons: Vec<Option<Reason<'a>>> = Vec::with_capacity(self.actors.len());
         for (at, actor) in self.actors.iter().enumerate() {
             reasons.push((!actor.can_run).then(|| self.reason(at)));
         }
         // A reason that may end closes no component: its actor counts as if it had none.
-        let lasts = |reason: &&Reason| !reason.may_end;
+        let lasts = |reason: &&Reason<'_>| !reason.may_end;
         let edges: Vec<&[FlowId]> = reasons
             .iter()
             .map(|reason| reason.as_ref().filter(lasts).map_or(&[][..], |one| &one.leads_to))
@@ -45,7 +49,7 @@ impl Picture<'_> {
 
     /// The reason of a stuck actor. Of several, one that nothing ends but the actors it leads to;
     /// of these, weights before places in a queue.
-    fn reason(&self, actor: FlowId) -> Reason {
+    fn reason(&self, actor: FlowId) -> Reason<'a> {
         let tickets = &self.actors[actor].tickets;
         let mut reasons = Vec::new();
         for (slot, place) in tickets.iter().copied() {
@@ -69,14 +73,15 @@ impl Picture<'_> {
     }
 
     /// The reason of an actor that waits for the end of a nested one.
-    fn reason_of_parent(&self, actor: FlowId) -> Reason {
+    fn reason_of_parent(&self, actor: FlowId) -> Reason<'a> {
         let children = self.actors[actor].children.iter();
         let stuck = children.filter(|link| !self.actors[link.child].can_run);
         // What is known before what is assumed.
         let link = stuck.min_by_key(|link| !link.known);
         Reason {
             leads_to: link.iter().map(|link| link.child).collect(),
-            assumed: link.is_some_and(|link| !link.known),
+            assumed: link.is_some_and(|link| !link.known && link.outside.is_none()),
+            outside: link.and_then(|link| link.outside),
             ..Reason::default()
         }
     }
@@ -88,7 +93,7 @@ impl Picture<'_> {
         slot: usize,
         place: usize,
         here: &Evaluation,
-        reason: &mut Reason,
+        reason: &mut Reason<'_>,
     ) -> bool {
         let facts = &self.slots[slot];
         let mut in_the_way: Vec<InTheWay> = self.in_the_way(slot, place, here).collect();
@@ -119,7 +124,7 @@ impl Picture<'_> {
     }
 
     /// Adds a ticket that is before another one, and what keeps it there.
-    fn add_ticket(&self, slot: usize, before: usize, after: usize, reason: &mut Reason) {
+    fn add_ticket(&self, slot: usize, before: usize, after: usize, reason: &mut Reason<'_>) {
         let facts = &self.slots[slot];
         reason.behind.push((slot, before));
         reason.leads_to.push(facts.queue[before]);
@@ -142,7 +147,7 @@ impl Picture<'_> {
         slot: usize,
         place: usize,
         here: &Evaluation,
-        reason: &mut Reason,
+        reason: &mut Reason<'_>,
     ) -> bool {
         let mut place = place;
         let mut found = false;
@@ -162,9 +167,9 @@ impl Picture<'_> {
         found
     }
 
-    fn deadlock(&self, actors: &[FlowId], reasons: &[Option<Reason>]) -> Deadlock {
+    fn deadlock(&self, actors: &[FlowId], reasons: &[Option<Reason<'_>>]) -> Deadlock {
         let (mut holds, mut waits) = (Vec::new(), Vec::new());
-        let (mut by_task, mut by_nesting) = (false, false);
+        let (mut by_task, mut by_nesting, mut by_database) = (false, false, false);
         let mut members: Vec<DeadlockMember> = Vec::with_capacity(actors.len());
         for at in actors {
             let Some(reason) = &reasons[*at] else { continue };
@@ -178,23 +183,28 @@ impl Picture<'_> {
             }
             by_task |= self.actors[*at].by_task;
             by_nesting |= reason.assumed;
+            by_database |= reason.outside.is_some();
             members.extend(self.member(*at, reason, actors, reasons));
         }
         for facts in [&mut holds, &mut waits] {
             facts.sort_unstable();
             facts.dedup();
         }
-        let victim = Deadlock::choose_victim(&members).filter(|_| !by_task && !by_nesting);
-        Deadlock { members, victim, by_task, by_nesting, holds, waits }
+        let mut found =
+            Deadlock { members, victim: None, by_task, by_nesting, by_database, holds, waits };
+        if !found.is_suspected() {
+            found.victim = Deadlock::choose_victim(&found.members);
+        }
+        found
     }
 
     /// Describes a member, with those of its holds that other members wait for.
     fn member(
         &self,
         at: FlowId,
-        reason: &Reason,
+        reason: &Reason<'_>,
         actors: &[FlowId],
-        reasons: &[Option<Reason>],
+        reasons: &[Option<Reason<'_>>],
     ) -> Option<DeadlockMember> {
         let actor = &self.actors[at];
         let wanted = actors.iter().filter_map(|other| reasons[*other].as_ref());
@@ -219,6 +229,7 @@ impl Picture<'_> {
             owner: ticket.map_or(*actor.owners.first()?, |ticket| ticket.lineage.owner()),
             about: ticket.map_or(actor.shown?, |ticket| &ticket.about).clone(),
             wait,
+            outside: reason.outside.map(Arc::from),
             holds: holds.iter().map(hold).collect(),
         })
     }

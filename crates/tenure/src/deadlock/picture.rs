@@ -13,8 +13,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::contract::{
-    ClaimId, HolderView, Lineage, MARKER_KIND, OwnerId, SessionId, Shape, SlotView, Snapshot,
-    WaiterView, concurrency_marker,
+    ClaimId, HolderView, Lineage, MARKER_KIND, OutsideWait, OwnerId, SessionId, Shape, SlotView,
+    Snapshot, WaiterView, concurrency_marker,
 };
 
 /// An actor by its place in [`Picture::actors`].
@@ -44,7 +44,7 @@ pub(super) struct FlowFacts<'a> {
     /// Its holds: slot, and place among the holders.
     pub(super) holds: Vec<(usize, usize)>,
     /// The waiting actors whose end this one waits for, if it has no ticket.
-    pub(super) children: Vec<ChildWait>,
+    pub(super) children: Vec<ChildWait<'a>>,
     pub(super) owners: Vec<OwnerId>,
     /// It stands for a task with more than one owner.
     pub(super) by_task: bool,
@@ -94,12 +94,15 @@ pub(super) enum Assume {
     Likely,
 }
 
-/// A waiting actor for whose end an ancestor waits.
+/// A waiting actor for which another one waits that has no ticket: an ancestor waits for its end,
+/// or a connection of an owner for one of its.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ChildWait {
+pub(super) struct ChildWait<'a> {
     pub(super) child: FlowId,
     /// The ancestor runs it as its own child process; otherwise it is assumed.
     pub(super) known: bool,
+    /// What is waited for outside the slots.
+    pub(super) outside: Option<&'a str>,
 }
 
 /// What identifies an actor.
@@ -118,6 +121,9 @@ impl<'a> Picture<'a> {
             picture.add_slot(view, assume, &mut known);
         }
         picture.link_children(assume, &known);
+        if assume == Assume::Likely {
+            picture.link_outside(&snapshot.outside, &known);
+        }
         let marked: HashSet<&str> = snapshot
             .slots
             .iter()
@@ -189,13 +195,29 @@ impl<'a> Picture<'a> {
             for (waiter, actor) in slot.view.queue.iter().zip(&slot.queue) {
                 let held_up = usize::from(waiter.about.conduct.held_up);
                 for (at, ancestor) in waiter.lineage.ancestors().iter().enumerate() {
-                    let link = ChildWait { child: *actor, known: at < held_up };
+                    let known_to_wait = at < held_up;
+                    let link = ChildWait { child: *actor, known: known_to_wait, outside: None };
                     let counts = link.known || assume == Assume::Likely;
                     let parent = known.get(&FlowKey::Owner(*ancestor));
                     links.extend(parent.filter(|_| counts).map(|parent| (*parent, link)));
                 }
             }
         }
+        self.add_links(links);
+    }
+
+    /// Links owners that wait for each other outside the slots. Read beside these, so only reports
+    /// rest on it.
+    fn link_outside(&mut self, waits: &'a [OutsideWait], known: &HashMap<FlowKey, FlowId>) {
+        let actor = |owner: OwnerId| known.get(&FlowKey::Owner(owner)).copied();
+        let link = |wait: &'a OutsideWait| {
+            let (waiter, child) = (actor(wait.waiter)?, actor(wait.holder)?);
+            Some((waiter, ChildWait { child, known: false, outside: Some(&wait.what) }))
+        };
+        self.add_links(waits.iter().filter_map(link).collect());
+    }
+
+    fn add_links(&mut self, links: Vec<(FlowId, ChildWait<'a>)>) {
         for (parent, link) in links {
             if parent != link.child && !self.actors[parent].children.contains(&link) {
                 self.actors[parent].children.push(link);

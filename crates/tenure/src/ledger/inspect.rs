@@ -98,7 +98,7 @@ impl<S: Shelf> Ledger<S> {
 
     fn picture(&mut self, names: BTreeSet<Name>, truncated: bool, now: Now) -> Snapshot {
         let slots = names.into_iter().filter_map(|name| self.view(&name, now)).collect();
-        Snapshot { slots, more_after: None, truncated }
+        Snapshot { slots, truncated, ..Snapshot::default() }
     }
 
     /// The slots that each owner and its descendants wait for, those included where time has ended
