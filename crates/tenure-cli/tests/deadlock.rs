@@ -9,7 +9,7 @@ common::on_stores!(
     [embedded, redis, postgres, etcd],
     [
         of_two_nested_runs_in_opposite_order_one_is_refused_and_names_the_other,
-        philosophers_that_run_commands_all_eat,
+        three_and_five_philosophers_that_run_commands_all_eat,
         a_deadlock_that_is_not_broken_is_shown,
     ]
 );
@@ -42,20 +42,74 @@ fn of_two_nested_runs_in_opposite_order_one_is_refused_and_names_the_other(place
     assert_eq!(place.code(&["deadlocks"]), 0, "nothing is left of it");
 }
 
-fn philosophers_that_run_commands_all_eat(place: &Place) {
-    let guests = 3;
-    let dinner = |seat: usize| {
-        let right = (seat + 1) % guests;
-        // The pause makes it likely that all have their left fork when they ask for the right.
+fn three_and_five_philosophers_that_run_commands_all_eat(place: &Place) {
+    for guests in [3, 5] {
+        let refused = dinner(place, guests);
+        assert!(refused >= 1, "the deadlock of {guests} was not broken by a refusal");
+        let sets = |seat: usize, right: usize| {
+            format!("tenure run {guests}:{seat} --also {guests}:{right} -q -- true")
+        };
+        let refused = eaten(&mut place.shell(&table(guests, sets)), guests);
+        assert_eq!(refused, 0, "sets waited in a circle");
+    }
+}
+
+#[test]
+fn fifty_philosophers_that_run_commands_all_eat() {
+    let refused = dinner(&Place::embedded(), 50);
+    assert!(refused >= 1, "the deadlock of fifty was not broken by a refusal");
+}
+
+/// Lets so many take their left fork, and, when all have it, their right one. Returns how often one
+/// was refused; all must have eaten.
+fn dinner(place: &Place, guests: usize) -> usize {
+    let go = place.file(&format!("go-{guests}"));
+    assert!(std::process::Command::new("mkfifo").arg(&go).status().unwrap().success());
+    // Opened to be read, a pipe blocks until it is opened to be written.
+    let forks = |seat: usize, right: usize| {
         format!(
-            "(until tenure run fork:{seat} -q \
-             -c 'sleep 0.3; exec tenure run fork:{right} -q -- true'; \
-             do sleep 0.$(( $$ % 7 )); done; echo ate) &"
+            "tenure run {guests}:{seat} -q -c 'touch left-{guests}-{seat}; : < go-{guests}; \
+             exec tenure run {guests}:{right} -q -- true'"
         )
     };
-    let dinner: Vec<String> = (0..guests).map(dinner).collect();
-    let output = output(&mut place.shell(&format!("{} wait", dinner.join(" "))));
-    assert_eq!(stdout(&output), "ate\n".repeat(guests), "{output:?}");
+    let mut shell = place.shell(&table(guests, forks));
+    let (sender, done) = std::sync::mpsc::channel();
+    let eating = std::thread::spawn(move || {
+        let eaten = eaten(&mut shell, guests);
+        let _ = sender.send(());
+        eaten
+    });
+    let left = |seat: usize| place.file(&format!("left-{guests}-{seat}")).exists();
+    eventually("all have their left fork", || (0..guests).all(left) || done.try_recv().is_ok());
+    // Stays open, for those that come later.
+    let open = std::fs::File::options().read(true).write(true).open(go).unwrap();
+    let refused = eating.join().unwrap();
+    drop(open);
+    refused
+}
+
+/// A script in which each guest runs its command again until it is not refused.
+fn table(guests: usize, command: impl Fn(usize, usize) -> String) -> String {
+    let guest = |seat: usize| {
+        let command = command(seat, (seat + 1) % guests);
+        format!(
+            "(until {command}; do test $? = 75 || {{ echo failed; exit; }}; \
+             echo refused; sleep 0.{}; done; echo ate) &",
+            seat % 7
+        )
+    };
+    let guests: Vec<String> = (0..guests).map(guest).collect();
+    format!("{} wait", guests.join(" "))
+}
+
+/// Waits until all guests of a table have left it, and all have eaten. Returns how often one was
+/// refused.
+fn eaten(shell: &mut std::process::Command, guests: usize) -> usize {
+    let output = output(shell);
+    let said = stdout(&output);
+    let count = |word: &str| said.lines().filter(|line| *line == word).count();
+    assert_eq!(count("ate"), guests, "{output:?}");
+    count("refused")
 }
 
 fn a_deadlock_that_is_not_broken_is_shown(place: &Place) {

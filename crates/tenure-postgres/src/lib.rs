@@ -7,12 +7,14 @@
 //! | rows that refuse a holder who wakes too late | [`FencedTable`], [`fence_trigger_sql`] |
 //! | several rows locked without a deadlock | [`lock_rows`] |
 //! | rows written only over what was read, without a lock | [`VersionedTable`] |
+//! | deadlocks reported that go through rows and Tenure's locks | [`name_backend`] |
 //! | transactions repeated after a serialization failure or a deadlock | [`retrying`] |
 //!
 //! Clients and transactions are those of `tokio-postgres` 0.7, which is part of this crate's API.
 //! `docs/postgres-locks.md` explains the rest.
 
 pub mod advisory;
+mod backend;
 mod fenced;
 mod names;
 mod own;
@@ -21,6 +23,7 @@ mod rows;
 mod step;
 mod versioned;
 
+pub use self::backend::{NamedBackend, name_backend};
 pub use self::fenced::fence_trigger_sql;
 pub use self::fenced::{FencedTable, Stale, state_fence};
 pub use self::names::Table;

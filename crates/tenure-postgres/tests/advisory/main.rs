@@ -2,6 +2,7 @@
 //! and faults.
 
 mod alone;
+mod backend;
 mod dropping;
 mod errors;
 mod fences;

@@ -1,10 +1,11 @@
 //! What an inspection returns: slots, holders, queues, sessions. Plain data; engines fill it in.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::{About, Lineage, Shape};
-use super::ids::{ClaimId, OwnerId, SessionId};
+use super::ids::{Arrival, ClaimId, OwnerId, SessionId};
 use super::name::Name;
 use super::verdict::Fence;
 use crate::limits;
@@ -159,6 +160,20 @@ pub struct Snapshot {
     pub more_after: Option<Name>,
     /// The picture was too large to be complete.
     pub truncated: bool,
+    /// Waits of owners for each other that the store sees beside these slots; only of what can be
+    /// reached from an owner.
+    pub outside: Vec<OutsideWait>,
+}
+
+/// An owner that waits for another one by a lock of the store that is none of Tenure's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutsideWait {
+    /// Who waits.
+    pub waiter: OwnerId,
+    /// Who has to go on before it can.
+    pub holder: OwnerId,
+    /// What it waits for, to be read after "waits for".
+    pub what: Arc<str>,
 }
 
 impl Snapshot {
@@ -266,6 +281,9 @@ pub struct WaiterView {
     pub weight: u32,
     /// It stands ahead of the queue, because its owner or an ancestor holds the slot.
     pub ahead: bool,
+    /// The number of its arrival: of the tickets that stand ahead, and of all others, the lower
+    /// number is served first.
+    pub arrival: Arrival,
     /// How long it has waited.
     pub waited_for: Duration,
     /// How long until it expires if it is not renewed.

@@ -51,7 +51,8 @@ pub use error::{Effect, Error, ErrorKind, Verb};
 pub use ids::{Arrival, ClaimId, OwnerId, SessionId};
 pub(crate) use ids::{IdHasher, IdMap};
 pub use inspect::{
-    HolderView, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView, short,
+    HolderView, OutsideWait, Page, Pattern, Query, SessionView, SlotView, Snapshot, WaiterView,
+    short,
 };
 pub use job_views::{AttemptError, JobFilter, JobView, QueueCounts};
 pub use jobs::{

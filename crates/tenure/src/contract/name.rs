@@ -62,6 +62,13 @@ impl Name {
         Self(format!("{RESERVED}{kind}:{}", owner.to_hex()).into())
     }
 
+    /// The name by which an owner says that it uses a connection to the database: the process of
+    /// the server and when it was started, in microseconds, because its number is used again.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn reserved_for_backend(pid: i32, started: i64) -> Self {
+        Self(format!("{RESERVED}backend:{pid}-{started}").into())
+    }
+
     /// The name as people see it: `@` stands for the first character of a reserved one.
     #[must_use]
     pub fn shown(&self) -> Cow<'_, str> {

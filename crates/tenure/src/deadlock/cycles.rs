@@ -5,13 +5,15 @@
 //! ends, and a strongly connected component that no reason leaves (a *sink*) exists. Its facts are
 //! closed: as long as they stand, none of its members can be the first to be granted.
 
-use super::picture::{Evaluation, FlowId, InTheWay, Picture};
+use std::sync::Arc;
+
+use super::picture::{Evaluation, FlowId, InTheWay, Picture, Precedence};
 use super::{Deadlock, DeadlockMember, MemberHold, MemberWait};
 use crate::contract::ClaimAt;
 
 /// Why an actor is stuck.
 #[derive(Default)]
-struct Reason {
+struct Reason<'a> {
     /// The ticket that cannot be granted; none for an actor that waits for its child process.
     ticket: Option<(usize, usize)>,
     /// Holds that keep it out, as slot and place among the holders.
@@ -20,49 +22,68 @@ struct Reason {
     behind: Vec<(usize, usize)>,
     /// The actors of these facts.
     leads_to: Vec<FlowId>,
+    /// An actor that can run may end it: the order of two tickets rests on what that one holds.
+    may_end: bool,
     /// That it waits for a nested owner is assumed.
     assumed: bool,
+    /// What it waits for outside the slots.
+    outside: Option<&'a str>,
 }
 
-impl Picture<'_> {
+impl<'a> Picture<'a> {
     /// The deadlocks of the picture, in the order of their first member.
     pub(super) fn deadlocks(&self) -> Vec<Deadlock> {
-        let mut reasons: Vec<Option<Reason>> = Vec::with_capacity(self.actors.len());
+        let mut reasons: Vec<Option<Reason<'a>>> = Vec::with_capacity(self.actors.len());
         for (at, actor) in self.actors.iter().enumerate() {
             reasons.push((!actor.can_run).then(|| self.reason(at)));
         }
+        // A reason that may end closes no component: its actor counts as if it had none.
+        let lasts = |reason: &&Reason<'_>| !reason.may_end;
         let edges: Vec<&[FlowId]> = reasons
             .iter()
-            .map(|reason| reason.as_ref().map_or(&[][..], |reason| &reason.leads_to))
+            .map(|reason| reason.as_ref().filter(lasts).map_or(&[][..], |one| &one.leads_to))
             .collect();
         let sinks = sink_components(&edges);
         sinks.into_iter().map(|members| self.deadlock(&members, &reasons)).collect()
     }
 
-    fn reason(&self, actor: FlowId) -> Reason {
+    /// The reason of a stuck actor. Of several, one that nothing ends but the actors it leads to;
+    /// of these, weights before places in a queue.
+    fn reason(&self, actor: FlowId) -> Reason<'a> {
         let tickets = &self.actors[actor].tickets;
-        let mut queued = None;
+        let mut reasons = Vec::new();
         for (slot, place) in tickets.iter().copied() {
             let here = self.evaluate(slot);
-            let mut reason = Reason { ticket: Some((slot, place)), ..Reason::default() };
-            if self.add_weights(slot, place, &here, &mut reason) {
-                return reason;
+            let ticket = Some((slot, place));
+            let mut weights = Reason { ticket, ..Reason::default() };
+            if self.add_weights(slot, place, &here, &mut weights) {
+                if !weights.may_end {
+                    return weights;
+                }
+                reasons.push(weights);
             }
-            if self.add_obstacles(slot, place, &here, &mut reason) {
-                queued = Some(reason);
+            let mut queued = Reason { ticket, ..Reason::default() };
+            if self.add_obstacles(slot, place, &here, &mut queued) {
+                reasons.push(queued);
             }
         }
-        queued.unwrap_or_else(|| {
-            let children = self.actors[actor].children.iter();
-            let stuck = children.filter(|link| !self.actors[link.child].can_run);
-            // What is known before what is assumed.
-            let link = stuck.min_by_key(|link| !link.known);
-            Reason {
-                leads_to: link.iter().map(|link| link.child).collect(),
-                assumed: link.is_some_and(|link| !link.known),
-                ..Reason::default()
-            }
-        })
+        // The last one, of those that are alike.
+        let best = reasons.into_iter().rev().min_by_key(|reason| reason.may_end);
+        best.unwrap_or_else(|| self.reason_of_parent(actor))
+    }
+
+    /// The reason of an actor that waits for the end of a nested one.
+    fn reason_of_parent(&self, actor: FlowId) -> Reason<'a> {
+        let children = self.actors[actor].children.iter();
+        let stuck = children.filter(|link| !self.actors[link.child].can_run);
+        // What is known before what is assumed.
+        let link = stuck.min_by_key(|link| !link.known);
+        Reason {
+            leads_to: link.iter().map(|link| link.child).collect(),
+            assumed: link.is_some_and(|link| !link.known && link.outside.is_none()),
+            outside: link.and_then(|link| link.outside),
+            ..Reason::default()
+        }
     }
 
     /// Adds the holds and reserved parts that leave too little room for a ticket, as few as needed.
@@ -72,12 +93,15 @@ impl Picture<'_> {
         slot: usize,
         place: usize,
         here: &Evaluation,
-        reason: &mut Reason,
+        reason: &mut Reason<'_>,
     ) -> bool {
         let facts = &self.slots[slot];
         let mut in_the_way: Vec<InTheWay> = self.in_the_way(slot, place, here).collect();
-        // The heaviest first; holds before tickets.
-        in_the_way.sort_by_key(|one| (std::cmp::Reverse(one.weight), !one.hold));
+        let may_end = |one: &InTheWay| {
+            !one.hold && self.precedence(slot, one.at, place) == Precedence::MayEnd
+        };
+        // What stays before what may end; the heaviest first; holds before tickets.
+        in_the_way.sort_by_key(|one| (may_end(one), std::cmp::Reverse(one.weight), !one.hold));
         let capacity = u64::from(facts.view.shape.capacity());
         let mut sum = u64::from(self.waiter((slot, place)).weight);
         let mut enough = 0;
@@ -89,35 +113,28 @@ impl Picture<'_> {
             return false;
         }
         for one in &in_the_way[..enough] {
-            let (list, actors) = if one.hold {
-                (&mut reason.holds, &facts.holders)
+            if one.hold {
+                reason.holds.push((slot, one.at));
+                reason.leads_to.push(facts.holders[one.at]);
             } else {
-                (&mut reason.behind, &facts.queue)
-            };
-            list.push((slot, one.at));
-            reason.leads_to.push(actors[one.at]);
-            if !one.hold {
-                self.add_place(slot, one.at, reason);
+                self.add_ticket(slot, one.at, place, reason);
             }
         }
         true
     }
 
-    /// A ticket is ahead of the queue by a hold of its owner or an ancestor, and goes back to its
-    /// place when that ends. Adds the hold to a reason that rests on the ticket.
-    fn add_place(&self, slot: usize, at: usize, reason: &mut Reason) {
+    /// Adds a ticket that is before another one, and what keeps it there.
+    fn add_ticket(&self, slot: usize, before: usize, after: usize, reason: &mut Reason<'_>) {
         let facts = &self.slots[slot];
-        let ticket = &facts.view.queue[at];
-        if !ticket.ahead {
-            return;
-        }
-        let holders = facts.view.holders.iter().zip(&facts.holders).enumerate();
-        let kin = holders.filter(|(_, (view, _))| ticket.lineage.includes(view.lineage.owner()));
-        // One that stays, if there is one; else the place depends on an actor that can run.
-        let hold = kin.min_by_key(|(_, (_, actor))| self.actors[**actor].can_run);
-        if let Some((place, (_, actor))) = hold {
-            reason.holds.push((slot, place));
-            reason.leads_to.push(*actor);
+        reason.behind.push((slot, before));
+        reason.leads_to.push(facts.queue[before]);
+        match self.precedence(slot, before, after) {
+            Precedence::Stays => {}
+            Precedence::WhileHeld(hold) => {
+                reason.holds.push((slot, hold));
+                reason.leads_to.push(facts.holders[hold]);
+            }
+            Precedence::MayEnd => reason.may_end = true,
         }
     }
 
@@ -130,18 +147,18 @@ impl Picture<'_> {
         slot: usize,
         place: usize,
         here: &Evaluation,
-        reason: &mut Reason,
+        reason: &mut Reason<'_>,
     ) -> bool {
-        let actors = &self.slots[slot].queue;
         let mut place = place;
         let mut found = false;
-        while let Some(before) = self.obstacle(slot, place, here) {
+        loop {
+            let may_end = |at: &usize| self.precedence(slot, *at, place) == Precedence::MayEnd;
+            // The last one that stays there; min_by_key returns the first of those that are alike.
+            let Some(before) = self.obstacles(slot, place, here).min_by_key(may_end) else { break };
             found = true;
-            reason.behind.push((slot, before));
-            reason.leads_to.push(actors[before]);
-            self.add_place(slot, before, reason);
+            self.add_ticket(slot, before, place, reason);
             // The reason of an actor with one ticket is at this slot.
-            let is_set = self.actors[actors[before]].tickets.len() > 1;
+            let is_set = self.actors[self.slots[slot].queue[before]].tickets.len() > 1;
             if !is_set || self.add_weights(slot, before, here, reason) {
                 break;
             }
@@ -150,9 +167,9 @@ impl Picture<'_> {
         found
     }
 
-    fn deadlock(&self, actors: &[FlowId], reasons: &[Option<Reason>]) -> Deadlock {
+    fn deadlock(&self, actors: &[FlowId], reasons: &[Option<Reason<'_>>]) -> Deadlock {
         let (mut holds, mut waits) = (Vec::new(), Vec::new());
-        let (mut by_task, mut by_nesting) = (false, false);
+        let (mut by_task, mut by_nesting, mut by_database) = (false, false, false);
         let mut members: Vec<DeadlockMember> = Vec::with_capacity(actors.len());
         for at in actors {
             let Some(reason) = &reasons[*at] else { continue };
@@ -166,23 +183,28 @@ impl Picture<'_> {
             }
             by_task |= self.actors[*at].by_task;
             by_nesting |= reason.assumed;
+            by_database |= reason.outside.is_some();
             members.extend(self.member(*at, reason, actors, reasons));
         }
         for facts in [&mut holds, &mut waits] {
             facts.sort_unstable();
             facts.dedup();
         }
-        let victim = Deadlock::choose_victim(&members).filter(|_| !by_task && !by_nesting);
-        Deadlock { members, victim, by_task, by_nesting, holds, waits }
+        let mut found =
+            Deadlock { members, victim: None, by_task, by_nesting, by_database, holds, waits };
+        if !found.is_suspected() {
+            found.victim = Deadlock::choose_victim(&found.members);
+        }
+        found
     }
 
     /// Describes a member, with those of its holds that other members wait for.
     fn member(
         &self,
         at: FlowId,
-        reason: &Reason,
+        reason: &Reason<'_>,
         actors: &[FlowId],
-        reasons: &[Option<Reason>],
+        reasons: &[Option<Reason<'_>>],
     ) -> Option<DeadlockMember> {
         let actor = &self.actors[at];
         let wanted = actors.iter().filter_map(|other| reasons[*other].as_ref());
@@ -207,6 +229,7 @@ impl Picture<'_> {
             owner: ticket.map_or(*actor.owners.first()?, |ticket| ticket.lineage.owner()),
             about: ticket.map_or(actor.shown?, |ticket| &ticket.about).clone(),
             wait,
+            outside: reason.outside.map(Arc::from),
             holds: holds.iter().map(hold).collect(),
         })
     }

@@ -19,7 +19,9 @@
 //! **Suspicions.** Two things that are likely but not known are assumed for reports only, by
 //! [`find_suspected`]: that the claims which one task made without a scope belong together, and
 //! that an owner does nothing until the owners nested in it have ended (a shell between two runs, a
-//! scope in a scope, a caller of another service). What is found only so is never refused.
+//! scope in a scope, a caller of another service). Waits for each other that the store sees beside
+//! the slots ([`OutsideWait`](crate::contract::OutsideWait)) count there, too. What is found only
+//! so is never refused.
 //!
 //! **Which facts decide.** Many may be stuck behind a deadlock without being part of it. So each
 //! stuck actor gets a *reason*: holders that keep it out, as few as suffice, or the ticket before
@@ -34,6 +36,7 @@ mod tests;
 mod words;
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::picture::{Assume, Picture};
@@ -55,6 +58,9 @@ pub struct Deadlock {
     /// It was found by assuming that an owner waits for one that is nested in it, which is not
     /// known: it is reported, and no wait is refused.
     pub by_nesting: bool,
+    /// It goes through a lock of the database that is none of Tenure's: it is reported, and no wait
+    /// is refused.
+    pub by_database: bool,
     holds: Vec<ClaimAt>,
     waits: Vec<ClaimAt>,
 }
@@ -69,6 +75,8 @@ pub struct DeadlockMember {
     /// What it waits for; `None` if it waits for the end of its child process or, where the
     /// deadlock was found [by nesting](Deadlock::by_nesting), of an owner nested in it.
     pub wait: Option<MemberWait>,
+    /// What it waits for that is no lock of Tenure's.
+    pub outside: Option<Arc<str>>,
     /// What it holds that other members wait for.
     pub holds: Vec<MemberHold>,
 }
@@ -151,7 +159,7 @@ impl Deadlock {
     /// Whether it rests on an assumption ([`find_suspected`]): then no wait is refused.
     #[must_use]
     pub fn is_suspected(&self) -> bool {
-        self.by_task || self.by_nesting
+        self.by_task || self.by_nesting || self.by_database
     }
 
     /// Whether an owner is a member.

@@ -13,8 +13,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::contract::{
-    ClaimId, HolderView, Lineage, MARKER_KIND, OwnerId, SessionId, Shape, SlotView, Snapshot,
-    WaiterView, concurrency_marker,
+    ClaimId, HolderView, Lineage, MARKER_KIND, OutsideWait, OwnerId, SessionId, Shape, SlotView,
+    Snapshot, WaiterView, concurrency_marker,
 };
 
 /// An actor by its place in [`Picture::actors`].
@@ -44,7 +44,7 @@ pub(super) struct FlowFacts<'a> {
     /// Its holds: slot, and place among the holders.
     pub(super) holds: Vec<(usize, usize)>,
     /// The waiting actors whose end this one waits for, if it has no ticket.
-    pub(super) children: Vec<ChildWait>,
+    pub(super) children: Vec<ChildWait<'a>>,
     pub(super) owners: Vec<OwnerId>,
     /// It stands for a task with more than one owner.
     pub(super) by_task: bool,
@@ -73,6 +73,17 @@ pub(super) struct InTheWay {
     pub(super) weight: u32,
 }
 
+/// Until when one ticket is before another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Precedence {
+    /// As long as both wait.
+    Stays,
+    /// As long as this hold of a stuck actor stands, by its place among the holders.
+    WhileHeld(usize),
+    /// Until actors that can run release what they hold.
+    MayEnd,
+}
+
 /// What is taken as given when the facts are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Assume {
@@ -83,12 +94,15 @@ pub(super) enum Assume {
     Likely,
 }
 
-/// A waiting actor for whose end an ancestor waits.
+/// A waiting actor for which another one waits that has no ticket: an ancestor waits for its end,
+/// or a connection of an owner for one of its.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ChildWait {
+pub(super) struct ChildWait<'a> {
     pub(super) child: FlowId,
     /// The ancestor runs it as its own child process; otherwise it is assumed.
     pub(super) known: bool,
+    /// What is waited for outside the slots.
+    pub(super) outside: Option<&'a str>,
 }
 
 /// What identifies an actor.
@@ -107,6 +121,9 @@ impl<'a> Picture<'a> {
             picture.add_slot(view, assume, &mut known);
         }
         picture.link_children(assume, &known);
+        if assume == Assume::Likely {
+            picture.link_outside(&snapshot.outside, &known);
+        }
         let marked: HashSet<&str> = snapshot
             .slots
             .iter()
@@ -178,13 +195,29 @@ impl<'a> Picture<'a> {
             for (waiter, actor) in slot.view.queue.iter().zip(&slot.queue) {
                 let held_up = usize::from(waiter.about.conduct.held_up);
                 for (at, ancestor) in waiter.lineage.ancestors().iter().enumerate() {
-                    let link = ChildWait { child: *actor, known: at < held_up };
+                    let known_to_wait = at < held_up;
+                    let link = ChildWait { child: *actor, known: known_to_wait, outside: None };
                     let counts = link.known || assume == Assume::Likely;
                     let parent = known.get(&FlowKey::Owner(*ancestor));
                     links.extend(parent.filter(|_| counts).map(|parent| (*parent, link)));
                 }
             }
         }
+        self.add_links(links);
+    }
+
+    /// Links owners that wait for each other outside the slots. Read beside these, so only reports
+    /// rest on it.
+    fn link_outside(&mut self, waits: &'a [OutsideWait], known: &HashMap<FlowKey, FlowId>) {
+        let actor = |owner: OwnerId| known.get(&FlowKey::Owner(owner)).copied();
+        let link = |wait: &'a OutsideWait| {
+            let (waiter, child) = (actor(wait.waiter)?, actor(wait.holder)?);
+            Some((waiter, ChildWait { child, known: false, outside: Some(&wait.what) }))
+        };
+        self.add_links(waits.iter().filter_map(link).collect());
+    }
+
+    fn add_links(&mut self, links: Vec<(FlowId, ChildWait<'a>)>) {
         for (parent, link) in links {
             if parent != link.child && !self.actors[parent].children.contains(&link) {
                 self.actors[parent].children.push(link);
@@ -287,7 +320,8 @@ impl<'a> Picture<'a> {
         for (place, actor) in facts.queue.iter().enumerate() {
             let stuck = !self.actors[*actor].can_run;
             let granted = !stuck
-                || self.obstacle(slot, place, &found).is_none() && self.fits(slot, place, &found);
+                || self.obstacles(slot, place, &found).next().is_none()
+                    && self.fits(slot, place, &found);
             found.granted.push(granted);
             match (stuck, granted) {
                 (true, true) => found.reserved.push(place),
@@ -346,17 +380,56 @@ impl<'a> Picture<'a> {
         holds.chain(reserved)
     }
 
-    /// The place of the last stuck ticket before this one that it has to wait behind.
-    pub(super) fn obstacle(&self, slot: usize, place: usize, before: &Evaluation) -> Option<usize> {
+    /// The places of the stuck tickets before this one that it has to wait behind, the last first.
+    pub(super) fn obstacles<'b>(
+        &'b self,
+        slot: usize,
+        place: usize,
+        before: &'b Evaluation,
+    ) -> impl Iterator<Item = usize> + 'b {
         let facts = &self.slots[slot];
         let waiter = &facts.view.queue[place];
         let kin = facts.view.shape.reentrant()
             && waiter.lineage.all().any(|owner| facts.heaviest.contains_key(&owner));
-        before.blocked.iter().rev().copied().filter(|at| *at < place).find(|at| {
+        before.blocked.iter().rev().copied().filter(move |at| {
             let other = &facts.view.queue[*at];
             let same = other.lineage.owner() == waiter.lineage.owner();
-            !(same || kin && facts.blocks(&waiter.lineage, other))
+            *at < place && !(same || kin && facts.blocks(&waiter.lineage, other))
         })
+    }
+
+    /// What keeps a ticket before another one of its slot that has to wait for it.
+    ///
+    /// A ticket is ahead of the queue by holds of its owner and its ancestors, and goes back to the
+    /// place of its arrival when the last of these ends. The other ticket goes back too when the
+    /// last of its own ends, which may be later; one that is not ahead does not get there, because
+    /// its ancestors would have to be granted the slot past it.
+    pub(super) fn precedence(&self, slot: usize, before: usize, after: usize) -> Precedence {
+        let facts = &self.slots[slot];
+        let [first, second] = [before, after].map(|at| &facts.view.queue[at]);
+        if !first.ahead {
+            return Precedence::Stays;
+        }
+        let holders = || facts.view.holders.iter().zip(&facts.holders).enumerate();
+        let is_kin = |ticket: &WaiterView, owner| ticket.lineage.includes(owner);
+        let kin = holders().filter(|(_, (view, _))| is_kin(first, view.lineage.owner()));
+        let Some((hold, (_, actor))) =
+            kin.min_by_key(|(_, (_, actor))| self.actors[**actor].can_run)
+        else {
+            return Precedence::Stays;
+        };
+        if !self.actors[*actor].can_run {
+            return Precedence::WhileHeld(hold);
+        }
+        // Whatever keeps the second one ahead keeps the first one ahead, too.
+        let shared = holders().map(|(_, (view, _))| view.lineage.owner());
+        let shared =
+            shared.filter(|owner| is_kin(second, *owner)).all(|owner| is_kin(first, owner));
+        if shared && first.arrival < second.arrival {
+            Precedence::Stays
+        } else {
+            Precedence::MayEnd
+        }
     }
 
     fn waiters(&self) -> impl Iterator<Item = &'a WaiterView> + '_ {

@@ -33,6 +33,12 @@ impl Deadlock {
     /// Why no wait is refused, and what to do so that one is. `None` if one is.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
+        if self.by_database {
+            return Some(
+                "it goes through a lock of the database, so no wait is refused: take Tenure's \
+                 locks before those of the database, or set a lock_timeout",
+            );
+        }
         match (self.by_task, self.by_nesting) {
             (true, _) => Some(
                 "run each flow in a scope, so that the deadlock can be broken, or take the locks \
@@ -63,6 +69,10 @@ impl Deadlock {
             Some(wait) => {
                 let waited = short(wait.waited_for);
                 let _ = write!(text, "{and} waits for \"{}\" for {waited}", wait.name.shown());
+            }
+            None if member.outside.is_some() => {
+                let what = member.outside.as_deref().unwrap_or_default();
+                let _ = write!(text, "{and} waits for {what}");
             }
             // Whether it does nothing meanwhile is not known: say only what is.
             None if self.by_nesting => {

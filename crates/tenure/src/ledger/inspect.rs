@@ -98,7 +98,7 @@ impl<S: Shelf> Ledger<S> {
 
     fn picture(&mut self, names: BTreeSet<Name>, truncated: bool, now: Now) -> Snapshot {
         let slots = names.into_iter().filter_map(|name| self.view(&name, now)).collect();
-        Snapshot { slots, more_after: None, truncated }
+        Snapshot { slots, truncated, ..Snapshot::default() }
     }
 
     /// The slots that each owner and its descendants wait for, those included where time has ended
@@ -150,6 +150,7 @@ fn waiter_view(ticket: &Ticket, now: Now) -> WaiterView {
         lineage: ticket.claim.lineage.clone(),
         weight: ticket.weight,
         ahead: ticket.ahead(),
+        arrival: ticket.arrival,
         waited_for: now.tick.since(ticket.since),
         expires_in: ticket.expires.since(now.tick),
         about: ticket.claim.about.clone(),

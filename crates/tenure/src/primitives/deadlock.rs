@@ -2,9 +2,15 @@
 
 use std::future::Future;
 
+#[cfg(feature = "postgres")]
+use super::guard::LockSetGuard;
+#[cfg(feature = "postgres")]
+use super::owner::Owner;
 use super::owner::scope;
 use super::tenure::Tenure;
 use crate::contract::{Error, ErrorKind};
+#[cfg(feature = "postgres")]
+use crate::contract::{Name, Part};
 use crate::deadlock::Deadlock;
 use crate::limits;
 use crate::session::{block_on, sleep_until};
@@ -42,6 +48,27 @@ impl Tenure {
     /// As [`deadlocks`](Self::deadlocks).
     pub fn blocking_deadlocks(&self) -> Result<Vec<Deadlock>, Error> {
         block_on(self.deadlocks())
+    }
+
+    /// Says that an owner uses a connection to the database of this session, by the process of the
+    /// server and its start in microseconds. For the crate `tenure-postgres`, which documents it.
+    ///
+    /// # Errors
+    /// As those of a lock that is free.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time.
+    #[cfg(feature = "postgres")]
+    #[doc(hidden)]
+    pub async fn name_backend(
+        &self,
+        owner: &Owner,
+        pid: i32,
+        started: i64,
+    ) -> Result<LockSetGuard, Error> {
+        // Readers of one name never exclude each other.
+        let part = Part::read(Name::reserved_for_backend(pid, started));
+        self.lock_set([part])?.owner(owner).lock().await
     }
 
     /// Runs work in a scope, and again from the beginning if one of its locks was refused to break

@@ -7,16 +7,17 @@ mod schedules;
 #[path = "../../examples/transfers.rs"]
 mod transfers;
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use servers::{Etcd, Postgres, Redis};
-use tenure::contract::SessionId;
-use tenure::{DeadlockMode, Error, ErrorKind, Owner, Tenure, scope};
-use tokio::sync::Barrier;
+use tenure::contract::{Claim, SessionId};
+use tenure::time::Tick;
+use tenure::{DeadlockMode, Error, ErrorKind, Event, Owner, Tenure, Witness, scope};
+use tokio::sync::{Barrier, Semaphore};
 use tokio::time::timeout;
 
 /// No test waits longer than this for anything.
@@ -66,10 +67,13 @@ struct Sessions {
 impl Sessions {
     /// A session of its own, as another process would have one.
     async fn open(&self, mode: DeadlockMode) -> Tenure {
+        self.builder(mode).connect(&self.url).await.unwrap()
+    }
+
+    fn builder(&self, mode: DeadlockMode) -> tenure::Builder {
         let builder = Tenure::builder().namespace(&self.namespace).deadlocks(mode);
         let builder = builder.deadlock_delay(Duration::from_millis(50));
-        let builder = builder.call_limit(Duration::from_secs(10));
-        builder.connect(&self.url).await.unwrap()
+        builder.call_limit(Duration::from_secs(10))
     }
 }
 
@@ -145,6 +149,73 @@ fn philosophers_without_an_order_all_eat() {
         futures(dinner).await;
         let refused = refused.into_inner();
         assert!(refused >= 1, "{}: nobody was refused", sessions.engine);
+    });
+}
+
+/// Waits in a ring of so many owners, each in a scope. If `gives_up`, one of them leaves when the
+/// deadlock is reported. Returns how many were refused.
+async fn ring(sessions: &Sessions, owners: usize, gives_up: bool) -> u32 {
+    let reports = Arc::new(Reports::default());
+    let tenure = sessions.builder(DeadlockMode::Break).witness(Arc::clone(&reports) as _);
+    // So many looks at once are work for a store.
+    let tenure = tenure.deadlock_delay(Duration::from_millis(500));
+    let tenure = tenure.connect(&sessions.url).await.unwrap();
+    let (met, refused) = (Barrier::new(owners), AtomicU32::new(0));
+    let flows = (0..owners).map(|seat| {
+        let (tenure, reports, met, refused) = (&tenure, &reports, &met, &refused);
+        scope(async move {
+            let fork = |at: usize| tenure.mutex(format!("{owners}:{}", at % owners)).unwrap();
+            let left = fork(seat).lock().await.unwrap();
+            met.wait().await;
+            let right = fork(seat + 1);
+            let reported = async {
+                if seat > 0 || !gives_up {
+                    pending::<()>().await;
+                }
+                reports.0.acquire().await.unwrap().forget();
+            };
+            tokio::select! {
+                lock = right.lock() => match lock {
+                    Ok(right) => right.release().await.unwrap(),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+                        refused.fetch_add(1, Ordering::SeqCst);
+                    }
+                },
+                () = reported => {}
+            }
+            left.release().await.unwrap();
+        })
+    });
+    futures(flows).await;
+    refused.into_inner()
+}
+
+/// One permit for each deadlock that is reported.
+#[derive(Debug)]
+struct Reports(Semaphore);
+
+impl Default for Reports {
+    fn default() -> Self {
+        Self(Semaphore::new(0))
+    }
+}
+
+impl Witness for Reports {
+    fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
+        if matches!(event, Event::Deadlock { .. }) {
+            self.0.add_permits(1);
+        }
+    }
+}
+
+#[test]
+fn a_ring_at_the_limit_is_broken_and_a_larger_one_is_reported() {
+    let most = tenure::limits::DEADLOCK_FACTS / 2;
+    on_each(|sessions| async move {
+        assert_eq!(ring(&sessions, most, false).await, 1, "{}", sessions.engine);
+        // It ends because one leaves to whom it was reported.
+        assert_eq!(ring(&sessions, most + 1, true).await, 0, "{}", sessions.engine);
     });
 }
 

@@ -63,7 +63,7 @@ impl EmbeddedEngine {
         let more = slots.len() > limit;
         slots.truncate(limit);
         let more_after = slots.last().filter(|_| more).map(|last| last.name.clone());
-        Ok(Snapshot { slots, more_after, truncated: false })
+        Ok(Snapshot { slots, more_after, ..Snapshot::default() })
     }
 
     /// Counts what the namespace holds: for leak checks in tests.

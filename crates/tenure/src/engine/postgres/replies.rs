@@ -15,8 +15,8 @@ use uuid::Uuid;
 use super::errors::unexpected_reply;
 use crate::contract::{
     About, Arrival, ClaimId, Conduct, Error, Evicted, Fence, Grant, HolderView, Label, Lineage,
-    Loss, Name, OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId, Shape,
-    SlotView, Snapshot, Verdict, VictimVerdict, WaiterView,
+    Loss, Name, OutsideWait, OwnerId, Place, Queued, Raised, Refusal, Released, Renewed, SessionId,
+    Shape, SlotView, Snapshot, Verdict, VictimVerdict, WaiterView,
 };
 use crate::limits;
 
@@ -200,8 +200,10 @@ pub(super) fn snapshot(replies: Vec<ReplyRow>) -> Result<Snapshot, Error> {
             }
             'W' => {
                 let slot = snapshot.slots.last_mut().ok_or_else(unexpected_reply)?;
-                slot.queue.push(waiter(&reply.texts).ok_or_else(unexpected_reply)?);
+                let arrival = reply.arrival;
+                slot.queue.push(waiter(&reply.texts, arrival).ok_or_else(unexpected_reply)?);
             }
+            'B' => snapshot.outside.push(outside(&reply.texts).ok_or_else(unexpected_reply)?),
             'm' => snapshot.truncated = true,
             _ => return Err(unexpected_reply()),
         }
@@ -237,7 +239,7 @@ fn holder(texts: Texts<'_>) -> Option<HolderView> {
     })
 }
 
-fn waiter(texts: Texts<'_>) -> Option<WaiterView> {
+fn waiter(texts: Texts<'_>, arrival: Option<i64>) -> Option<WaiterView> {
     // The same fields, of which the sixth means `ahead`.
     let view = holder(texts)?;
     Some(WaiterView {
@@ -246,9 +248,20 @@ fn waiter(texts: Texts<'_>) -> Option<WaiterView> {
         lineage: view.lineage,
         weight: view.weight,
         ahead: view.reserved,
+        arrival: Arrival(number(arrival?)?),
         waited_for: view.held_for,
         expires_in: view.expires_in,
         about: view.about,
+    })
+}
+
+/// Parses an owner that waits, one that it waits for, and the process of the server that holds.
+fn outside(texts: Texts<'_>) -> Option<OutsideWait> {
+    let text = |at: usize| texts.get(at)?.as_deref();
+    Some(OutsideWait {
+        waiter: OwnerId::from_u128(id(text(0)?)?),
+        holder: OwnerId::from_u128(id(text(1)?)?),
+        what: format!("a lock of the database that process {} holds", text(2)?).into(),
     })
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::keys::RedisKeys;
 use crate::contract::{
-    About, Claim, ClaimId, ClaimRef, Fence, HolderView, Lineage, OwnerId, Patience, SessionId,
-    Shape, WaiterView,
+    About, Arrival, Claim, ClaimId, ClaimRef, Fence, HolderView, Lineage, OwnerId, Patience,
+    SessionId, Shape, WaiterView,
 };
 use crate::engine::common::redis::codec::{
     parse_about_words, push_about, push_number, push_option,
@@ -197,7 +197,8 @@ pub(super) fn waiter(
     now: u64,
 ) -> Option<WaiterView> {
     let mut words = text.splitn(3, ' ');
-    let since: u64 = words.nth(1)?.parse().ok()?;
+    let arrival = words.next()?.parse().ok()?;
+    let since: u64 = words.next()?.parse().ok()?;
     let parsed = parse_claim(words.next()?, key)?;
     Some(WaiterView {
         claim: parsed.claim,
@@ -205,6 +206,7 @@ pub(super) fn waiter(
         lineage: parsed.lineage,
         weight: parsed.weight,
         ahead,
+        arrival: Arrival(arrival),
         waited_for: micros(now.saturating_sub(since)),
         expires_in: micros(expires.saturating_sub(now)),
         about: parsed.about,

@@ -154,7 +154,7 @@ pub(super) fn snapshot(value: &Value, keys: &RedisKeys) -> Result<(Snapshot, Vec
             }
         }
         slots.sort_by(|a, b| a.name.cmp(&b.name));
-        Some((Snapshot { slots, more_after: None, truncated }, bad))
+        Some((Snapshot { slots, truncated, ..Snapshot::default() }, bad))
     };
     read().ok_or_else(|| strange(value))
 }

@@ -1,7 +1,9 @@
 -- inspect: reads slots. Changes only what the passing of time has ended already. Rows, by kind:
 --
 -- S  a slot: name, shape, first = remaining time of a lock delay or grace
--- H  a holder of the slot before it: texts (see view_of)     W  a waiter, the same, in the order of the queue
+-- H  a holder of the slot before it: texts (see view_of)
+-- W  a waiter, the same, in the order of the queue, and its arrival
+-- B  texts = an owner that waits for a lock of the database, one that holds it, the process that holds it
 -- m  truncated: more slots can be reached
 -- t  not a reply but a signal to deliver: name = session, texts = its text
 
@@ -25,7 +27,7 @@ END $$;
 -- Reads these slots in one snapshot: that of the calling query, because the function is STABLE.
 CREATE FUNCTION @S.view(p_ns int, p_names text[], p_now bigint) RETURNS SETOF @S.answer
 LANGUAGE sql STABLE AS $$
-  SELECT NULL::int, v.kind, NULL::bigint, NULL::bigint, v.closed, NULL::bigint[], v.name, v.shape,
+  SELECT NULL::int, v.kind, v.nth, NULL::bigint, v.closed, NULL::bigint[], v.name, v.shape,
     v.texts
   FROM (
     SELECT s.name, 'S' AS kind, s.shape, greatest(s.closed - p_now, 0) AS closed,
@@ -50,20 +52,48 @@ BEGIN
   RETURN QUERY SELECT * FROM @S.view(p_ns, p_names, @S.clock());
 END $$;
 
+-- Returns which owners wait for each other by locks of the database that are none of ours, as far as they
+-- named their connections: each holds a lock on the name of the process of the server and when it was
+-- started, because the number of a process is used again.
+CREATE FUNCTION @S.outside_waits(p_ns int, p_now bigint)
+RETURNS TABLE (waiter uuid, holder uuid, name text, pid int) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM @S.claims c WHERE c.ns = p_ns AND c.name >= chr(1) || 'backend:'
+      AND c.name < chr(1) || 'backend;') THEN RETURN; END IF;
+  RETURN QUERY
+  WITH named AS MATERIALIZED (
+    SELECT c.owner, c.name, s.pid, s.wait_event_type
+    FROM pg_stat_activity s JOIN @S.claims c ON c.ns = p_ns AND c.held AND c.expires > p_now
+      AND c.name = chr(1) || 'backend:' || s.pid || '-'
+        || (extract(epoch FROM s.backend_start) * 1000000)::bigint)
+  SELECT w.owner, h.owner, h.name, h.pid FROM named w
+  CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b (pid)
+  JOIN named h ON h.pid = b.pid
+  WHERE w.wait_event_type = 'Lock' AND h.owner <> w.owner;
+END $$;
+
 -- Inspects the slots that can be reached from an owner: those it waits for, those that the holders and
 -- waiters of these wait for, and so on; and the markers of all owners there. For deadlock detection.
 CREATE FUNCTION @S.reach(p_ns int, p_async bool, p_owner uuid, p_most int) RETURNS SETOF @S.answer
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now bigint := 0;
+  v_waiters uuid[];
+  v_holders uuid[];
+  v_names text[];
+  v_pids int[];
   a @S.answer;
 BEGIN
+  SELECT coalesce(array_agg(w.waiter), '{}'), coalesce(array_agg(w.holder), '{}'),
+    coalesce(array_agg(w.name), '{}'), coalesce(array_agg(w.pid), '{}')
+    INTO v_waiters, v_holders, v_names, v_pids FROM @S.outside_waits(p_ns, @S.clock()) w;
   -- With 0 as the time, expired waits are followed too: their slots need touch_expired most.
-  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async,
-    (SELECT array_agg(r) FROM @S.reached(p_ns, p_owner, 0) r));
+  RETURN QUERY SELECT * FROM @S.touch_expired(p_ns, p_async, (SELECT array_agg(r)
+    FROM @S.reached(p_ns, p_owner, 0, v_waiters, v_holders, v_names) r));
   v_now := @S.clock();
   RETURN QUERY SELECT v.* FROM
-    (SELECT array_agg(r.n) AS names FROM (SELECT n FROM @S.reached(p_ns, p_owner, v_now) n
+    (SELECT array_agg(r.n) AS names FROM (
+      SELECT n FROM @S.reached(p_ns, p_owner, v_now, v_waiters, v_holders, v_names) n
       LIMIT p_most) r) found,
     LATERAL (SELECT array_agg(DISTINCT @S.marker(o.owner)) AS names FROM (
       SELECT c.owner FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (found.names) AND c.held
@@ -71,32 +101,43 @@ BEGIN
       SELECT c.owner FROM @S.claims c WHERE c.ns = p_ns AND c.name = ANY (found.names)
         AND NOT c.held) o) marked,
     LATERAL @S.view(p_ns, found.names || marked.names, v_now) v;
-  IF (SELECT count(*) FROM @S.reached(p_ns, p_owner, v_now)) > p_most THEN
+  IF (SELECT count(*) FROM @S.reached(p_ns, p_owner, v_now, v_waiters, v_holders, v_names))
+      > p_most THEN
     a.kind := 'm';
     RETURN NEXT a;
   END IF;
+  a.kind := 'B';
+  FOR i IN 1 .. cardinality(v_waiters) LOOP
+    a.texts := ARRAY[v_waiters[i]::text, v_holders[i]::text, v_pids[i]::text];
+    RETURN NEXT a;
+  END LOOP;
 END $$;
 
 -- Returns the names of the slots that can be reached from an owner, without claims that expired by p_now.
-CREATE FUNCTION @S.reached(p_ns int, p_owner uuid, p_now bigint) RETURNS SETOF text
-LANGUAGE sql STABLE AS $$
+-- The arrays are what outside_waits returned.
+CREATE FUNCTION @S.reached(p_ns int, p_owner uuid, p_now bigint, p_waiters uuid[], p_holders uuid[],
+  p_names text[]) RETURNS SETOF text LANGUAGE sql STABLE AS $$
   WITH RECURSIVE found (owner, name) AS (
     SELECT p_owner, NULL::text COLLATE "C"
     UNION
-    SELECT x.owner, x.name FROM found f
-    -- An ancestor may do nothing until its descendant has ended, so waits of descendants are followed too.
-    CROSS JOIN LATERAL (
-      SELECT c.name FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held AND c.owner = f.owner
-        AND c.expires > p_now
+    SELECT x.owner, x.name FROM found f CROSS JOIN LATERAL (
+      SELECT y.owner, y.name
+      -- An ancestor may do nothing until its descendant has ended, so its waits are followed too.
+      FROM (
+        SELECT c.name FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held AND c.owner = f.owner
+          AND c.expires > p_now
+        UNION ALL
+        SELECT c.name FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held
+          AND cardinality(c.lineage) > 1 AND f.owner = ANY (c.lineage) AND c.expires > p_now) w
+      CROSS JOIN LATERAL (
+        SELECT c.owner, c.name FROM @S.claims c WHERE c.ns = p_ns AND c.name = w.name AND c.held
+          AND c.expires > p_now
+        UNION ALL
+        SELECT c.owner, c.name FROM @S.claims c WHERE c.ns = p_ns AND c.name = w.name
+          AND NOT c.held AND c.expires > p_now) y
       UNION ALL
-      SELECT c.name FROM @S.claims c WHERE c.ns = p_ns AND NOT c.held AND cardinality(c.lineage) > 1
-        AND f.owner = ANY (c.lineage) AND c.expires > p_now) w
-    CROSS JOIN LATERAL (
-      SELECT c.owner, c.name FROM @S.claims c WHERE c.ns = p_ns AND c.name = w.name AND c.held
-        AND c.expires > p_now
-      UNION ALL
-      SELECT c.owner, c.name FROM @S.claims c WHERE c.ns = p_ns AND c.name = w.name AND NOT c.held
-        AND c.expires > p_now) x)
+      SELECT o.holder, o.name FROM unnest(p_waiters, p_holders, p_names) o (waiter, holder, name)
+      WHERE o.waiter = f.owner) x)
   SELECT DISTINCT f.name FROM found f WHERE f.name IS NOT NULL ORDER BY 1
 $$;
 

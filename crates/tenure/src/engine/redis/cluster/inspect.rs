@@ -78,7 +78,7 @@ fn reach(owner: OwnerId, contended: Vec<SlotView>) -> Snapshot {
     }
     let slots = contended.into_iter().enumerate().filter(|(at, _)| found.contains(at));
     let slots = slots.map(|(_, slot)| slot).collect();
-    Snapshot { slots, more_after: None, truncated }
+    Snapshot { slots, truncated, ..Snapshot::default() }
 }
 
 impl StoreAccess for ClusterEngine {
