@@ -20,7 +20,7 @@ list! { Jobs:
 
 fn random_programs_get_the_replies_of_the_rules(world: &World) {
     let nightly = std::env::var("TENURE_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
-    for seed in 0..if nightly { 300 } else { 8 } {
+    for seed in 0..if nightly { 300 } else { 40 } {
         JobTwins::new(world, seed).play(60);
     }
 }
