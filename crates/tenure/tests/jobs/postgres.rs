@@ -16,17 +16,10 @@ fn place(server: &Postgres) -> Place {
 #[test]
 fn no_job_is_lost_while_processes_are_killed_connections_cut_and_the_server_restarts() {
     let server = Postgres::start();
-    // Longer than the server needs to restart.
-    history::play(&place(&server), Duration::from_secs(4), |fault| match fault {
-        4 => {
-            server.restart();
-            true
-        }
-        2 | 7 | 10 => {
-            server.terminate_all();
-            true
-        }
-        _ => false,
+    history::play(&place(&server), history::SHORT_LEASE, |fault| match fault {
+        4 => server.restart(),
+        2 | 7 | 10 => drop(server.terminate_all()),
+        _ => {}
     });
 }
 
