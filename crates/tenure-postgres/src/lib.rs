@@ -7,6 +7,7 @@
 //! | rows that refuse a holder who wakes too late | [`FencedTable`], [`fence_trigger_sql`] |
 //! | several rows locked without a deadlock | [`lock_rows`] |
 //! | rows written only over what was read, without a lock | [`VersionedTable`] |
+//! | jobs pushed, or completed, with the transaction | `push_in`, `complete_in` (feature `jobs`) |
 //! | transactions repeated after a serialization failure or a deadlock | [`retrying`] |
 //!
 //! Clients and transactions are those of `tokio-postgres` 0.7, which is part of this crate's API.
@@ -14,6 +15,8 @@
 
 pub mod advisory;
 mod fenced;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod names;
 mod own;
 mod retrying;
@@ -23,6 +26,8 @@ mod versioned;
 
 pub use self::fenced::fence_trigger_sql;
 pub use self::fenced::{FencedTable, Stale, state_fence};
+#[cfg(feature = "jobs")]
+pub use self::jobs::{complete_in, push_in};
 pub use self::names::Table;
 pub use self::own::Canceller;
 pub use self::retrying::{RetryCause, retrying};

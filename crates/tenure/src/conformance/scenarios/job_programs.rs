@@ -172,7 +172,7 @@ impl<'a> JobTwins<'a> {
             of_worker.map(|(_, attempt)| *attempt).step_by(2).collect::<Vec<_>>()
         });
         let want = self.small(4) as usize;
-        let turn = Turn { worker, session, reports, held, want, look: true };
+        let turn = Turn { worker, session, reports, held, want, look: true, durable: false };
         let mut same = turn.clone();
         for report in &mut same.reports {
             report.attempt = self.attempt(report.attempt);

@@ -71,7 +71,7 @@ impl<'a> JobClient<'a> {
 
     fn ask(&self, want: usize) -> Turn {
         let (worker, session) = (self.worker.id, self.raw.session());
-        Turn { worker, session, reports: Vec::new(), held: None, want, look: true }
+        Turn { worker, session, reports: Vec::new(), held: None, want, look: true, durable: false }
     }
 
     #[track_caller]

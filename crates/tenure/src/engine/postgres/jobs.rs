@@ -18,7 +18,7 @@
 //!   then on a push notifies it. Where no session sleeps, nothing is notified.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::PostgresEngine;
@@ -27,8 +27,8 @@ use super::job_rows::{JobReplyRow, TurnRows, read_count, read_pushed, read_view}
 use super::statements::{Function, Parameters, micros, uuid};
 use crate::contract::{
     AttemptReport, ClaimId, Error, JobAttempt, JobChange, JobChanged, JobDue, JobFilter, JobId,
-    JobOutcome, JobState, JobView, Jobs, KeyMode, Name, NewJob, Pending, Pushed, QueueCounts, Turn,
-    TurnReply, Verb, worker_slot,
+    JobOutcome, JobState, JobView, Jobs, KeyMode, Name, NewJob, Pending, Pushed, QueueCounts,
+    SqlPlace, Turn, TurnReply, Verb, worker_slot,
 };
 use crate::engine::common::job_limits;
 use crate::ledger::jobs::settle::shortened;
@@ -228,6 +228,10 @@ impl Jobs for PostgresEngine {
             names.map_err(|error| error.during(Verb::Job))
         })
     }
+
+    fn sql_place(&self) -> Option<Arc<SqlPlace>> {
+        self.inner.context.sql_place()
+    }
 }
 
 impl PostgresEngine {
@@ -267,6 +271,7 @@ impl PostgresEngine {
                 Box::new(may_restart),
                 Box::new(sleeps),
                 Box::new(memory.asleep),
+                Box::new(turn.durable),
             ]);
             parameters
         });

@@ -63,12 +63,13 @@ pub struct JobQueue {
     slot: Name,
     options: Options,
     grace: Duration,
+    durably: bool,
 }
 
 impl JobQueue {
     pub(super) fn new(session: Session, name: Name, options: Options) -> Result<Self, Error> {
         let slot = worker_slot(&name)?;
-        Ok(Self { session, name, slot, options, grace: GRACE })
+        Ok(Self { session, name, slot, options, grace: GRACE, durably: false })
     }
 
     /// The lease of a worker: how long its jobs stay with it if its host is cut off from the store.
@@ -88,6 +89,25 @@ impl JobQueue {
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
+    }
+
+    /// Waits for the disk where a completion otherwise does not. On an embedded store, and on a
+    /// PostgreSQL with `durability=grace`, a job that was done in the last moments before a loss of
+    /// power may run once more. With this, the worker begins no job in the place of one that is done
+    /// before that is on the disk, and [`work_until`](Self::work_until) returns after all of it is.
+    /// It costs a sync for each turn of the worker that ends attempts. A PostgreSQL with its default
+    /// durability waits in any case; a Redis is as durable as its log, and memory as its process,
+    /// with this or without.
+    pub fn durably(mut self) -> Self {
+        self.durably = true;
+        self
+    }
+
+    /// Where the queue is in a database: for the crate `tenure-postgres`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sql_place(&self) -> Option<std::sync::Arc<crate::contract::SqlPlace>> {
+        self.core().sql_place()
     }
 
     /// The queue's name.
