@@ -1,11 +1,12 @@
-//! Jobs in a transaction of the caller's own: pushed with what the transaction writes, and completed
-//! with the effect of the attempt. Each call is one statement over the SQL functions `push_job` and
-//! `complete_job` of Tenure's schema, which `docs/jobs.md` describes for every language.
+//! Jobs in a transaction of the caller's own: pushed with what the transaction writes, and
+//! completed with the effect of the attempt. Each call is one statement over the SQL functions
+//! `push_job` and `complete_job` of Tenure's schema, which `docs/jobs.md` describes for every
+//! language.
 //!
-//! Schema, namespace and queue come from the queue or the job, so that they cannot be wrong. Nothing
-//! in a client says to which database it is connected; so each statement compares the database, and
-//! does nothing if it is another one than that of the queue: the jobs would be in a queue that no
-//! worker of this one sees.
+//! Schema, namespace and queue come from the queue or the job, so that they cannot be wrong.
+//! Nothing in a client says to which database it is connected; so each statement compares the
+//! database, and does nothing if it is another one than that of the queue: the jobs would be in a
+//! queue that no worker of this one sees.
 
 use std::sync::Arc;
 
@@ -29,9 +30,9 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 /// commits, and wakes a sleeping worker then; if it is rolled back, there is no job. Returns its
 /// number, or that of the job that has its [key](NewJob::key) and stands for it.
 ///
-/// The transaction may be of any isolation level; one that is above READ COMMITTED may be ended with
-/// `40001` for a job with a key, which [`retrying`](crate::retrying) repeats. Until it ends, other
-/// pushes of the same key wait for it.
+/// The transaction may be of any isolation level; one that is above READ COMMITTED may be ended
+/// with `40001` for a job with a key, which [`retrying`](crate::retrying) repeats. Until it ends,
+/// other pushes of the same key wait for it.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidOption`] if the job is outside the limits, or if the transaction is in
@@ -71,7 +72,8 @@ pub async fn push_in(
         "SELECT CASE WHEN d.same THEN {schema}.push_job($2, $3, $4, $5, \
          CASE WHEN $6 IS NOT NULL THEN clock_timestamp() + $6 * interval '1 microsecond' \
          ELSE timestamptz 'epoch' + $7 * interval '1 microsecond' END, \
-         $8, $9, $10, $11, $12, $13 * interval '1 microsecond', $14 * interval '1 microsecond') END, d.same \
+         $8, $9, $10, $11, $12, $13 * interval '1 microsecond', \
+         $14 * interval '1 microsecond') END, d.same \
          FROM (SELECT {expression} = $1 AS same OFFSET 0) d"
     );
     let (delay, at) = match job.due {

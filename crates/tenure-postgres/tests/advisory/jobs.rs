@@ -99,7 +99,7 @@ async fn a_sleeping_worker_is_woken_at_the_commit() {
         }
         stop.notify_one();
     };
-    soon(async { tokio::join!(work, push).0 }).await.unwrap();
+    soon(Box::pin(async { tokio::join!(work, push).0 })).await.unwrap();
 }
 
 /// Attempts that do not commit leave no effect and do not complete the job, even if the handler
@@ -209,7 +209,7 @@ async fn no_other_worker_gets_a_job_while_a_transaction_that_completes_it_is_ope
         }
         other.await
     };
-    soon(async { tokio::join!(lost, transaction, other).2 }).await.unwrap();
+    soon(Box::pin(async { tokio::join!(lost, transaction, other).2 })).await.unwrap();
     assert_eq!(attempts.load(Ordering::SeqCst), 0);
     assert_eq!(server.done("SELECT count(*) FROM sent").trim(), "1");
 }

@@ -12,8 +12,8 @@
 //!
 //! Nothing else explains a repeat: not a process that is stopped, because it goes on and then finds
 //! out that it was lost; not a store that was disturbed, because a worker keeps its claim through
-//! that or declares it lost; and not a reply that never came, because the handler of such an attempt
-//! never begins.
+//! that or declares it lost; and not a reply that never came, because the handler of such an
+//! attempt never begins.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -202,8 +202,8 @@ fn go_on_after_a_while(
     }
 }
 
-/// Judges a history. All jobs are done: what is still missing is written by processes that have just
-/// found out that they were lost.
+/// Judges a history. All jobs are done: what is still missing is written by processes that have
+/// just found out that they were lost.
 fn judge(history: &Path, jobs: u64) {
     let end = Instant::now() + Duration::from_secs(30);
     loop {

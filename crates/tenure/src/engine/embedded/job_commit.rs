@@ -140,8 +140,8 @@ impl JobStore {
         }
     }
 
-    /// Commits pushes and records that are behind, and takes the new jobs in. Returns the replies to
-    /// the pushes, and whether all records that were behind are written.
+    /// Commits pushes and records that are behind, and takes the new jobs in. Returns the replies
+    /// to the pushes, and whether all records that were behind are written.
     fn round(&self, pushes: &[PendingPush], behind: bool) -> Result<RoundReplies, Error> {
         let mut records = if behind { self.read_behind()? } else { Vec::new() };
         let ids = self.commit(pushes, &records)?;

@@ -148,8 +148,8 @@ impl Job {
         self.sql_place.clone()
     }
 
-    /// Notes that a transaction of the handler completes the attempt: the worker expects that it has
-    /// ended when the handler returns. For the crate `tenure-postgres`.
+    /// Notes that a transaction of the handler completes the attempt: the worker expects that it
+    /// has ended when the handler returns. For the crate `tenure-postgres`.
     #[doc(hidden)]
     pub fn completes_in_transaction(&self) {
         self.in_transaction.store(true, Ordering::SeqCst);

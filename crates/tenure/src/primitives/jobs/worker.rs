@@ -19,9 +19,9 @@
 //! the store refuses it as stale or it was not carried out before. Only a report that was refused
 //! when it was sent for the first time is logged: then another worker has the job.
 //!
-//! An attempt that a handler has completed in a transaction of its own is reported as failed: if the
-//! transaction was committed, the attempt has ended and the store refuses the report as stale, which
-//! is what is expected. If it was not, its effect is not there, and the job is tried again.
+//! An attempt that a handler has completed in a transaction of its own is reported as failed: if
+//! the transaction was committed, the attempt has ended and the store refuses the report as stale,
+//! which is what is expected. If it was not, its effect is not there, and the job is tried again.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
