@@ -8,6 +8,7 @@
 //! | several rows locked without a deadlock | [`lock_rows`] |
 //! | rows written only over what was read, without a lock | [`VersionedTable`] |
 //! | deadlocks reported that go through rows and Tenure's locks | [`name_backend`] |
+//! | jobs pushed, or completed, with the transaction | `push_in`, `complete_in` (feature `jobs`) |
 //! | transactions repeated after a serialization failure or a deadlock | [`retrying`] |
 //!
 //! Clients and transactions are those of `tokio-postgres` 0.7, which is part of this crate's API.
@@ -16,6 +17,8 @@
 pub mod advisory;
 mod backend;
 mod fenced;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod names;
 mod own;
 mod retrying;
@@ -26,6 +29,8 @@ mod versioned;
 pub use self::backend::{NamedBackend, name_backend};
 pub use self::fenced::fence_trigger_sql;
 pub use self::fenced::{FencedTable, Stale, state_fence};
+#[cfg(feature = "jobs")]
+pub use self::jobs::{complete_in, push_in};
 pub use self::names::Table;
 pub use self::own::Canceller;
 pub use self::retrying::{RetryCause, retrying};

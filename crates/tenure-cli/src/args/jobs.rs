@@ -97,6 +97,10 @@ pub(crate) struct WorkArgs {
     /// Exit when no job is ready or runs
     #[arg(long)]
     pub(crate) drain: bool,
+    /// Wait for the disk before a job begins in the place of one that is done: what is done never
+    /// runs again, not even after a loss of power
+    #[arg(long)]
+    pub(crate) durably: bool,
     /// A label shown in `ls`, `show` and error messages
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,

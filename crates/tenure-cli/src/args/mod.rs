@@ -272,7 +272,7 @@ Examples:
   tenure push mail --priority 9 --in 10m urgent
   tenure push report --key monthly --unique done ''   at most one until it is done
   tenure push sync --lane host-7 full                 one at a time in that lane
-  printf 'a\nb\n' | tenure push mail --lines          a job for each line",
+  printf 'a\\nb\\n' | tenure push mail --lines        a job for each line",
         after_help = "\
 When it exits, the job is as durable as the store. Exit codes: 0 added; 1 a job with the key is
 there already: its number is printed, and nothing was added; 69 the store cannot be reached."

@@ -55,6 +55,9 @@ pub(crate) fn run(shared: &Shared, args: &WorkArgs) -> Result<u8, Failure> {
     if let Some(label) = &args.label {
         queue = queue.label(label);
     }
+    if args.durably {
+        queue = queue.durably();
+    }
     let liveness = session.tenure().liveness_file();
     let done = work(&queue, args, liveness.as_deref(), &reactor).map_err(Failure::told);
     session.close(&mut Ending::new(&interrupts, settings.close_timeout));
@@ -110,7 +113,8 @@ async fn attempt(
 fn stop_when_drained(queue: JobQueue, stop: Arc<StopFlag>) {
     std::thread::spawn(move || {
         loop {
-            match queue.blocking_counts() {
+            // A job that is due counts as scheduled before the first turn of the worker.
+            match tenure::block_on(queue.counts_when_promoted()) {
                 Ok(counts) if counts.ready + counts.blocked + counts.running == 0 => break,
                 _ => std::thread::sleep(DRAIN_LOOK),
             }

@@ -7,6 +7,8 @@ mod dropping;
 mod errors;
 mod fences;
 mod host;
+#[cfg(feature = "jobs")]
+mod jobs;
 mod moving;
 mod page;
 mod pooler;

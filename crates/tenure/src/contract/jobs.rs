@@ -8,13 +8,14 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Pending;
 use super::error::{Error, ErrorKind};
 use super::ids::{ClaimId, SessionId};
 use super::job_views::{JobFilter, JobView, QueueCounts};
-use super::name::Name;
+use super::name::{Name, Namespace};
 use super::new_job::NewJob;
 use super::verdict::Fence;
 use crate::limits;
@@ -49,6 +50,12 @@ pub trait Jobs: Send + Sync {
 
     /// Returns the names of all queues of the namespace, in order.
     fn queues(&self) -> Pending<'_, Vec<Name>>;
+
+    /// Returns where the queues are in a database, if that has functions by which a transaction of
+    /// the caller's own pushes and completes jobs.
+    fn sql_place(&self) -> Option<Arc<SqlPlace>> {
+        None
+    }
 }
 
 /// The name of the slot on which every worker of a queue has a shared hold.
@@ -132,6 +139,21 @@ pub struct Turn {
     pub want: usize,
     /// Looks for jobs of workers that are gone even if that was done just now.
     pub look: bool,
+    /// Replies when the attempts that end are as durable as a push, where a completion otherwise
+    /// is not.
+    pub durable: bool,
+}
+
+/// Where the queues of an engine are in a database of the caller's: what a transaction of the
+/// caller needs in order to push and complete jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SqlPlace {
+    /// The schema of the functions, quoted as in a statement.
+    pub schema: String,
+    /// The namespace of the queues.
+    pub namespace: Namespace,
+    /// An expression whose value is different in every database, and its value in this one.
+    pub database: (&'static str, String),
 }
 
 /// The end or the progress of an attempt.

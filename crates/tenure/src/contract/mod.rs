@@ -57,7 +57,7 @@ pub use inspect::{
 pub use job_views::{AttemptError, JobFilter, JobView, QueueCounts};
 pub use jobs::{
     AttemptReport, ClaimedJob, JobAttempt, JobChange, JobChanged, JobId, JobOutcome, JobState,
-    Jobs, Pushed, QueueSettings, Reported, Turn, TurnReply, worker_slot,
+    Jobs, Pushed, QueueSettings, Reported, SqlPlace, Turn, TurnReply, worker_slot,
 };
 pub(crate) use name::deceives;
 pub use name::{Name, Namespace};

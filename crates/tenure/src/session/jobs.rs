@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use super::Core;
 use crate::contract::{
     Error, JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, NewJob, Pending, Pushed,
-    QueueCounts, Turn, TurnReply, Verb,
+    QueueCounts, SqlPlace, Turn, TurnReply, Verb,
 };
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -150,5 +150,9 @@ impl Jobs for Core {
 
     fn queues(&self) -> Pending<'_, Vec<Name>> {
         self.job_call(None, Jobs::queues)
+    }
+
+    fn sql_place(&self) -> Option<Arc<SqlPlace>> {
+        self.engine.jobs()?.sql_place()
     }
 }

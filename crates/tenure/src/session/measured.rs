@@ -11,8 +11,9 @@ use crate::contract::{
     Batch, BatchVerdict, Cell, CellPart, CellQuery, CellRange, Cells, Claim, ClaimRef,
     DeadlockCase, Deadlocks, Delivery, Engine, Error, Evicted, Eviction, JobChange, JobChanged,
     JobFilter, JobId, JobView, Jobs, Name, NewJob, Pending, Promises, Pushed, Query, QueueCounts,
-    Rates, Release, Released, Renewed, SessionId, Settle, Settled, SignalListener, Snapshot, Take,
-    TakeVerdict, Turn, TurnReply, Verb, Verdict, VictimVerdict, WeakWatcher, optional_objects,
+    Rates, Release, Released, Renewed, SessionId, Settle, Settled, SignalListener, Snapshot,
+    SqlPlace, Take, TakeVerdict, Turn, TurnReply, Verb, Verdict, VictimVerdict, WeakWatcher,
+    optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -186,6 +187,10 @@ impl Jobs for MeasuredEngine {
 
     fn queues(&self) -> Pending<'_, Vec<Name>> {
         self.measure(Verb::Job, 1, self.job_queues().queues())
+    }
+
+    fn sql_place(&self) -> Option<Arc<SqlPlace>> {
+        self.job_queues().sql_place()
     }
 }
 

@@ -8,6 +8,7 @@
     target_os = "linux"
 ))]
 
+mod dropping;
 mod history;
 mod postgres;
 mod recurring;
@@ -55,6 +56,12 @@ impl Place {
 
     fn connect(&self) -> Tenure {
         Tenure::blocking_connect(&self.url).unwrap()
+    }
+
+    /// Connects from inside a runtime. Calls may take long on a busy machine.
+    async fn open(&self) -> Tenure {
+        let builder = Tenure::builder().call_limit(Duration::from_secs(30));
+        builder.connect(&self.url).await.unwrap()
     }
 }
 

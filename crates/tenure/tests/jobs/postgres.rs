@@ -16,17 +16,10 @@ fn place(server: &Postgres) -> Place {
 #[test]
 fn no_job_is_lost_while_processes_are_killed_connections_cut_and_the_server_restarts() {
     let server = Postgres::start();
-    // Longer than the server needs to restart.
-    history::play(&place(&server), Duration::from_secs(4), |fault| match fault {
-        4 => {
-            server.restart();
-            true
-        }
-        2 | 7 | 10 => {
-            server.terminate_all();
-            true
-        }
-        _ => false,
+    history::play(&place(&server), history::SHORT_LEASE, |fault| match fault {
+        4 => server.restart(),
+        2 | 7 | 10 => drop(server.terminate_all()),
+        _ => {}
     });
 }
 
@@ -243,4 +236,31 @@ fn keys_and_lanes_hold_among_many_clients_at_once() {
     let limits = server.done("SELECT count(*) FROM tenure.lanes");
     assert_eq!(limits.trim(), "0", "limits are forgotten");
     block_on(tenure.close());
+}
+
+/// Where commits do not wait for the disk, those of a worker that was asked to do: what is done is
+/// done after a crash that loses everything that was only in memory.
+#[test]
+fn what_is_done_durably_outlives_a_crash_where_commits_do_not_wait() {
+    let server = Postgres::start();
+    let url = format!("{}&durability=grace", server.patient_url());
+    let place = Place { url, _directory: None, _server: None };
+    let tenure = place.connect();
+    let queue = tenure.queue("mail").unwrap().durably();
+    queue.blocking_push_many((0..3).map(|_| NewJob::new(""))).unwrap();
+    server.done("CHECKPOINT");
+    server.stop_wal_writer();
+    let stop = Notify::new();
+    let left = std::sync::atomic::AtomicU32::new(3);
+    let work = queue.work_until(1, stop.notified(), |_| {
+        if left.fetch_sub(1, std::sync::atomic::Ordering::SeqCst) == 1 {
+            stop.notify_one();
+        }
+        async { Ok(()) }
+    });
+    block_on(work).unwrap();
+    server.lose_power();
+    server.restart();
+    let after = "SELECT count(*) FROM tenure.jobs";
+    assert_eq!(server.done(after).trim(), "0", "all of them are done");
 }

@@ -195,6 +195,7 @@ fn a_worker_that_dies_before_it_has_pushed_the_next_run_leaves_that_to_another(s
         held: None,
         want: 1,
         look: false,
+        durable: false,
     };
     let claimed = stage.runtime.block_on(engine.jobs().unwrap().turn(&name, &turn)).unwrap();
     assert_eq!(claimed.jobs[0].key.as_ref().map(tenure::Name::user_part), Some("m"));

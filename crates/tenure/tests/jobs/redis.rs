@@ -5,11 +5,26 @@ use servers::{Fsync, Redis};
 use tenure::{ErrorKind, JobState, NewJob, Tenure};
 use tokio::sync::Notify;
 
+use super::{Place, history};
+
 /// The prefix of the keys of the queue `q`.
 const QUEUE: &str = "tenure:{default/%01worker%3Aq}:j:";
 
 async fn queue(server: &Redis) -> tenure::JobQueue {
     Tenure::connect(&server.url()).await.unwrap().queue("q").unwrap()
+}
+
+#[test]
+fn no_job_is_lost_while_processes_are_killed_connections_cut_and_the_server_restarts() {
+    let server = Redis::builder().append_only(Fsync::Always).start();
+    let place = Place { url: server.url(), _directory: None, _server: None };
+    history::play(&place, history::SHORT_LEASE, |fault| match fault {
+        4 => server.restart(),
+        2 | 7 | 10 => {
+            server.cmd(&["CLIENT", "KILL", "SKIPME", "yes"]).unwrap();
+        }
+        _ => {}
+    });
 }
 
 #[tokio::test]

@@ -54,6 +54,7 @@ on_engines!(
     keys_and_bad_input_are_answered,
     typed_payloads_arrive_and_wrong_ones_are_dead,
     many_pushes_at_once_are_all_taken_in,
+    a_look_of_no_worker_promotes_what_is_due_and_claims_nothing,
 );
 
 /// Calls may take long where many tests share a server on a busy machine.
@@ -329,4 +330,14 @@ async fn many_pushes_at_once_are_all_taken_in(place: &Place) {
     let pushed = pushes.join_all().await;
     let new = pushed.iter().filter(|one| matches!(one, Pushed::New(_))).count();
     assert_eq!((new, queue.counts().await.unwrap().ready), (100, 100));
+}
+
+async fn a_look_of_no_worker_promotes_what_is_due_and_claims_nothing(place: &Place) {
+    let queue = connect(place).await.queue("mail").unwrap();
+    let soon = NewJob::new("").after(Duration::from_millis(20));
+    let later = NewJob::new("").after(Duration::from_secs(3_600));
+    queue.push_many([soon, later]).await.unwrap();
+    eventually("one is due", async || queue.counts_when_promoted().await.unwrap().ready == 1).await;
+    let counts = queue.counts_when_promoted().await.unwrap();
+    assert_eq!((counts.ready, counts.scheduled, counts.running), (1, 1, 0));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure::engine::embedded::{EmbeddedEngine, Location};
-use tenure::{JobChanged, JobState, KeyMode, NewJob, Query, Tenure};
+use tenure::{JobChanged, JobFilter, JobState, KeyMode, NewJob, Query, Tenure};
 use tokio::sync::Notify;
 
 use super::{Place, history, terms};
@@ -134,4 +134,64 @@ fn jobs_their_errors_and_settings_outlive_a_reboot_and_nothing_runs_after_it() {
     let fresh = queue.blocking_push("fresh").unwrap();
     assert!(fresh.id() > exists.id() && fresh.id() > dead.id, "numbers go on growing");
     assert_eq!(queue.blocking_retry(dead.id).unwrap(), JobChanged::Done);
+}
+
+/// A worker that waits for the disk begins a job in the place of one that is done when that can run
+/// no more, whatever becomes of the machine: what is on the disk then is looked at as it is.
+#[test]
+fn what_is_done_durably_never_runs_again_after_a_loss_of_power() {
+    let place = Place::embedded();
+    let copies = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tenure = after_reboot(&place, "one");
+    let queue = tenure.queue("mail").unwrap().durably();
+    let (stop, ran) = (Notify::new(), std::sync::atomic::AtomicUsize::new(0));
+    let copy_of = |number: usize| copies.path().join(number.to_string());
+    runtime.block_on(async {
+        queue.push_many((0..6_u8).map(|number| NewJob::new([number]))).await.unwrap();
+        let work = queue.work_until(1, stop.notified(), |job| {
+            let before = ran.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            // The disk as a loss of power would leave it.
+            copy_durable(&place, &copy_of(before));
+            if before == 5 {
+                stop.notify_one();
+            }
+            async move {
+                match job.payload() {
+                    [number] if usize::from(*number) == before => Ok(()),
+                    other => Err(format!("{other:?} out of order").into()),
+                }
+            }
+        });
+        work.await.unwrap();
+    });
+    copy_durable(&place, &copy_of(6));
+    for done in 0..=6 {
+        let url = format!("embedded://{}", copy_of(done).display());
+        let copy = Place { url, _directory: None, _server: None };
+        let after = after_reboot(&copy, "two");
+        let left = after.queue("mail").unwrap();
+        let left = left.blocking_list(&JobFilter { limit: 9, ..JobFilter::default() }).unwrap();
+        assert_eq!(left.len(), 6 - done, "{done} were done: {left:?}");
+    }
+}
+
+/// Copies what of a store outlives a loss of power.
+fn copy_durable(place: &Place, to: &std::path::Path) {
+    let from = std::path::Path::new(place.url.strip_prefix("embedded://").unwrap());
+    copy_files(&from.join("durable"), &to.join("durable"));
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+fn copy_files(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
 }

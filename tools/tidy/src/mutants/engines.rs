@@ -35,6 +35,16 @@ const REDIS_CELLS: Suite = suite("conformance", "redis::cells");
 const REDIS_CELL_PROGRAMS: Suite = suite("differential", "redis::engine_and_rules");
 const REDIS_DEADLOCKS: Suite = suite("conformance", "redis::deadlocks");
 const REDIS_RATES: Suite = suite("conformance", "redis::rates");
+const REDIS_JOBS: &[Suite] = &[
+    suite("conformance", "redis::jobs"),
+    suite("differential", "redis::engine_and_rules_agree_on_programs_of_jobs"),
+    suite("jobs", "redis::"),
+];
+const POSTGRES_JOBS: &[Suite] = &[
+    suite("conformance", "postgres::jobs"),
+    suite("differential", "postgres::engine_and_rules_agree_on_programs_of_jobs"),
+    suite("jobs", "postgres::"),
+];
 const POSTGRES_KEPT: Suite = suite("differential", "postgres::kept");
 const POSTGRES_CELLS: Suite = suite("conformance", "postgres::cells");
 const POSTGRES_CELL_PROGRAMS: Suite = suite("differential", "postgres::engine_and_rules");
@@ -89,6 +99,10 @@ pub const ENGINES: &[Engine] = &[
             ("lua/settle.lua", &[REDIS_RATES]),
             ("lua/reset.lua", &[REDIS_RATES]),
             ("lua/refuse_victim.lua", &[REDIS_DEADLOCKS]),
+            ("lua/jobs.lua", REDIS_JOBS),
+            ("lua/turn.lua", REDIS_JOBS),
+            ("lua/push.lua", REDIS_JOBS),
+            ("lua/change_job.lua", REDIS_JOBS),
         ],
     },
     Engine {
@@ -130,6 +144,11 @@ pub const ENGINES: &[Engine] = &[
             ("sql/inspect.sql", &[suite("conformance", "postgres::inspection")]),
             ("sql/evict.sql", &[suite("conformance", "postgres::inspection")]),
             ("sql/raise_fences.sql", &[suite("conformance", "postgres::fencing")]),
+            ("sql/jobs.sql", POSTGRES_JOBS),
+            ("sql/turn.sql", POSTGRES_JOBS),
+            ("sql/push.sql", POSTGRES_JOBS),
+            ("sql/change_job.sql", POSTGRES_JOBS),
+            ("sql/job_in.sql", &[suite("jobs", "postgres::")]),
         ],
     },
     Engine {

@@ -284,6 +284,7 @@ impl JobSide {
             held: held.then_some(all),
             want,
             look,
+            durable: false,
         };
         let engine = Arc::clone(one.raw.engine());
         let reply: TurnReply =

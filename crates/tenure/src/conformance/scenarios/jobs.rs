@@ -71,7 +71,7 @@ impl<'a> JobClient<'a> {
 
     fn ask(&self, want: usize) -> Turn {
         let (worker, session) = (self.worker.id, self.raw.session());
-        Turn { worker, session, reports: Vec::new(), held: None, want, look: true }
+        Turn { worker, session, reports: Vec::new(), held: None, want, look: true, durable: false }
     }
 
     #[track_caller]
@@ -230,6 +230,11 @@ fn a_claim_whose_reply_was_lost_is_given_back(world: &World) {
     let again: Vec<JobAttempt> = again.iter().map(|job| job.attempt).collect();
     assert!(again.len() == 1 && again[0].job == lost.job && again[0].fence > lost.fence);
     assert_eq!(client.report(lost, JobOutcome::Complete), Reported::Stale);
+    // It names as many attempts as it has, but one of them is not the current one.
+    let held = Some(vec![known, lost]);
+    let once_more = client.turn(Turn { held, ..client.ask(9) }).jobs;
+    assert_eq!(once_more.len(), 1);
+    assert!(once_more[0].attempt.job == lost.job && once_more[0].attempt.fence > again[0].fence);
     assert_eq!(client.report(known, JobOutcome::Complete), Reported::Done);
 }
 

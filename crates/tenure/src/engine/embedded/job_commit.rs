@@ -47,6 +47,9 @@ struct PendingPush {
     reply: oneshot::Sender<Result<Vec<Pushed>, Error>>,
 }
 
+/// The replies to the pushes of a round, and what became of the records that were behind.
+type RoundReplies = (Vec<Result<Vec<Pushed>, Error>>, Result<(), Error>);
+
 impl JobCommits {
     fn lock(&self) -> MutexGuard<'_, WaitingJobs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -116,12 +119,12 @@ impl JobStore {
             // A push whose caller has left is made all the same: it may have been made as well.
             let round = self.round(&pushes, behind);
             match round {
-                Ok(replies) => {
+                Ok((replies, written)) => {
                     for (push, reply) in pushes.into_iter().zip(replies) {
                         let _ = push.reply.send(reply);
                     }
                     for one in flushed {
-                        let _ = one.send(Ok(()));
+                        let _ = one.send(written.clone());
                     }
                 }
                 Err(error) => {
@@ -137,12 +140,9 @@ impl JobStore {
         }
     }
 
-    /// Commits pushes and records that are behind, and takes the new jobs in.
-    fn round(
-        &self,
-        pushes: &[PendingPush],
-        behind: bool,
-    ) -> Result<Vec<Result<Vec<Pushed>, Error>>, Error> {
+    /// Commits pushes and records that are behind, and takes the new jobs in. Returns the replies
+    /// to the pushes, and whether all records that were behind are written.
+    fn round(&self, pushes: &[PendingPush], behind: bool) -> Result<RoundReplies, Error> {
         let mut records = if behind { self.read_behind()? } else { Vec::new() };
         let ids = self.commit(pushes, &records)?;
         let replies = self.take_in(pushes, &ids);
@@ -157,11 +157,11 @@ impl JobStore {
                 Ok(next) => records = next,
                 Err(error) => {
                     tracing::warn!(%error, "records of jobs are behind");
-                    break;
+                    return Ok((replies, Err(error)));
                 }
             }
         }
-        Ok(replies)
+        Ok((replies, Ok(())))
     }
 
     fn clear_behind(&self, records: &[BehindRecord]) -> Result<(), Error> {

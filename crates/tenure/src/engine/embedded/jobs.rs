@@ -12,7 +12,8 @@
 //!   leaves records with numbers above the last one that was taken in: the next step that looks
 //!   takes them in.
 //! - **A claim and a completion** are steps without a sync. The record of a job that is done is
-//!   removed behind; any process finishes that. After a loss of power a job may be run once more.
+//!   removed behind; any process finishes that. After a loss of power a job may be run once more,
+//!   unless the turn is durable: that is answered when the record is removed and synced.
 //! - **A failure** is answered when its record is synced.
 //! - **After a reboot** the lock environment is empty. The first step takes in all records, and
 //!   nothing runs.
@@ -168,10 +169,12 @@ impl EmbeddedJobs {
             }
         }
         reply.jobs = jobs;
-        let failed = |report: &crate::contract::AttemptReport| {
-            matches!(report.outcome, JobOutcome::Fail { .. })
+        let must_be_synced = |report: &crate::contract::AttemptReport| match report.outcome {
+            JobOutcome::Fail { .. } => true,
+            JobOutcome::Progress(_) => false,
+            JobOutcome::Complete | JobOutcome::Later(_) | JobOutcome::GiveBack => turn.durable,
         };
-        if turn.reports.iter().any(failed) {
+        if turn.reports.iter().any(must_be_synced) {
             self.0.write_behind().await?;
         }
         Ok(reply)

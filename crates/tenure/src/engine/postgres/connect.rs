@@ -18,7 +18,7 @@
 //! not complete.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,7 +35,7 @@ use super::signals::SignalRouter;
 use super::statements::Function;
 use super::tls::{Encrypted, Tls};
 use super::url::{Durability, Location};
-use crate::contract::{Error, ErrorKind, Namespace, short};
+use crate::contract::{Error, ErrorKind, Namespace, SqlPlace, short};
 use crate::engine::common::max_lease;
 use crate::limits;
 #[cfg(feature = "conformance")]
@@ -48,6 +48,11 @@ const POOLER_TIMEOUT: Duration = Duration::from_secs(2);
 const POOLER_CHECK: Duration = Duration::from_millis(1);
 /// Time limit for the reply to [`probe`], after the host had the time of a whole handshake.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// An expression that is different in every database: the identifier of the cluster, which its
+/// standbys share, and the number of the database in it.
+const DATABASE: &str = "(SELECT (c.system_identifier || '/' || d.oid)::text \
+                        FROM pg_control_system() c, pg_database d \
+                        WHERE d.datname = current_database())";
 /// The `SSLRequest` message: its length, and the number of the request.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
 
@@ -69,6 +74,8 @@ pub(super) struct ConnectionContext {
     listener_pid: AtomicU32,
     /// Whether the warning about a grace period was logged.
     grace_logged: AtomicBool,
+    /// Where the queues of jobs are, as the last handshake has found.
+    sql_place: Mutex<Option<Arc<SqlPlace>>>,
     /// The clock of the conformance suite, which replaces the server's.
     #[cfg(feature = "conformance")]
     pub(super) clock: Option<Arc<dyn Clock>>,
@@ -89,6 +96,7 @@ impl ConnectionContext {
             pooled: OnceLock::new(),
             listener_pid: AtomicU32::new(0),
             grace_logged: AtomicBool::new(false),
+            sql_place: Mutex::default(),
             #[cfg(feature = "conformance")]
             clock: None,
         })
@@ -97,6 +105,23 @@ impl ConnectionContext {
     /// Returns whether commits do not wait for the disk (`durability=grace`).
     pub(super) fn is_async(&self) -> bool {
         self.location.durability == Durability::Grace
+    }
+
+    /// Returns where the queues of jobs are. Known after the first handshake.
+    pub(super) fn sql_place(&self) -> Option<Arc<SqlPlace>> {
+        self.sql_place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes in which database a handshake was made: another one after an upgrade of the server.
+    fn note_database(&self, database: &str) {
+        let mut place = self.sql_place.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.as_ref().is_none_or(|place| place.database.1 != database) {
+            *place = Some(Arc::new(SqlPlace {
+                schema: self.location.quoted_schema(),
+                namespace: self.namespace.clone(),
+                database: (DATABASE, database.to_owned()),
+            }));
+        }
     }
 
     /// Returns whether a transaction pooler was detected. Known after the first handshake.
@@ -236,7 +261,7 @@ impl ConnectionContext {
     /// number.
     async fn agree_on_terms(&self, client: &Client) -> Result<i32, Error> {
         let schema = self.location.quoted_schema();
-        let columns = "kind, ns, closed_for, stands, there";
+        let columns = format!("kind, ns, closed_for, stands, there, {DATABASE}");
         let text = format!("SELECT {columns} FROM {schema}.connect($1, $2, $3, $4)");
         let lease = i64::try_from(self.max_lease.as_micros()).unwrap_or(i64::MAX);
         let failed = |error: tokio_postgres::Error| errors::to_error(&error, SendState::NotSent);
@@ -276,6 +301,7 @@ impl ConnectionContext {
             let left = Duration::from_micros(u64::try_from(closed).unwrap_or_default());
             tracing::warn!("the database has crashed or was replaced; no grants for {left:?}");
         }
+        self.note_database(row.try_get(5).map_err(failed)?);
         row.try_get(1).map_err(failed)
     }
 }

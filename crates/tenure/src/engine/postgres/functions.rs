@@ -131,6 +131,7 @@ const TURN: &[Type] = &[
     Type::BOOL,
     Type::BOOL,
     Type::BOOL,
+    Type::BOOL,
 ];
 /// The columns of `job_view`, in the order in which `jobs.rs` reads them.
 const JOB_VIEW: &str = "id, state, priority, due, pushed, ended, attempts, max_attempts, crashes, \

@@ -11,14 +11,14 @@
 //!   back and of jobs that other processes have given back may stand before the key. So once in a
 //!   second a claim begins at the start, and so does one that comes up short; neither takes more
 //!   than a hundredth of the time.
-//! - **How many attempts the worker has.** If it knows of as many as it was given, no reply was
-//!   lost, and the store is not asked for jobs that the worker knows nothing of.
+//! - **Which attempts the worker may have.** If it names all of them, no reply was lost, and the
+//!   store is not asked for jobs that the worker knows nothing of.
 //! - **Whether its session sleeps.** A worker that gets less than it wants is written down as a
 //!   sleeper and looks once more: a push that has committed meanwhile has seen no sleeper. From
 //!   then on a push notifies it. Where no session sleeps, nothing is notified.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::PostgresEngine;
@@ -27,8 +27,8 @@ use super::job_rows::{JobReplyRow, TurnRows, read_count, read_pushed, read_view}
 use super::statements::{Function, Parameters, micros, uuid};
 use crate::contract::{
     AttemptReport, ClaimId, Error, JobAttempt, JobChange, JobChanged, JobDue, JobFilter, JobId,
-    JobOutcome, JobState, JobView, Jobs, KeyMode, Name, NewJob, Pending, Pushed, QueueCounts, Turn,
-    TurnReply, Verb, worker_slot,
+    JobOutcome, JobState, JobView, Jobs, KeyMode, Name, NewJob, Pending, Pushed, QueueCounts,
+    SqlPlace, Turn, TurnReply, Verb, worker_slot,
 };
 use crate::engine::common::job_limits;
 use crate::ledger::jobs::settle::shortened;
@@ -55,10 +55,18 @@ struct WorkerMemory {
     /// When a claim begins at the start again, and from when on it may if it comes up short.
     start_at: Option<Tick>,
     restart_at: Option<Tick>,
-    /// How many attempts the worker has, if that is known.
-    attempts: Option<usize>,
+    /// All attempts that the store has given to the worker and that have not ended since, perhaps
+    /// with some that have; `None` if that is not known.
+    attempts: Option<HashSet<JobAttempt>>,
     /// Whether its session may be among the sleepers.
     asleep: bool,
+}
+
+impl WorkerMemory {
+    /// Whether a worker names all attempts that it may have.
+    fn names_all(&self, held: &HashSet<JobAttempt>) -> bool {
+        self.attempts.as_ref().is_some_and(|given| given.is_subset(held))
+    }
 }
 
 impl WorkerMemories {
@@ -220,6 +228,10 @@ impl Jobs for PostgresEngine {
             names.map_err(|error| error.during(Verb::Job))
         })
     }
+
+    fn sql_place(&self) -> Option<Arc<SqlPlace>> {
+        self.inner.context.sql_place()
+    }
 }
 
 impl PostgresEngine {
@@ -229,8 +241,8 @@ impl PostgresEngine {
         let mut memory = self.inner.workers.take(turn.worker);
         let held: Option<HashSet<JobAttempt>> =
             turn.held.as_ref().map(|held| held.iter().copied().collect());
-        // A worker that knows of as many attempts as it was given has missed no reply.
-        let unsure = held.as_ref().filter(|held| memory.attempts != Some(held.len()));
+        // A worker that names every attempt that it was given has missed no reply.
+        let unsure = held.as_ref().filter(|held| !memory.names_all(held));
         let given_back = unsure.map(|held| held.iter().map(|one| one.fence.get()).map(bigint));
         let now = SystemClock.now();
         // On the virtual clock of the suite no time passes, and every claim is a first one.
@@ -259,6 +271,7 @@ impl PostgresEngine {
                 Box::new(may_restart),
                 Box::new(sleeps),
                 Box::new(memory.asleep),
+                Box::new(turn.durable),
             ]);
             parameters
         });
@@ -274,10 +287,14 @@ impl PostgresEngine {
             memory.restart_at = Some(now + pause);
             memory.start_at = Some(now + pause.max(START_INTERVAL));
         }
-        let known = held.map_or(memory.attempts, |held| Some(held.len()));
-        let ended = turn.reports.iter().filter(|one| ends(&one.outcome)).count();
-        memory.attempts =
-            known.filter(|_| !locked).map(|known| known.saturating_sub(ended) + reply.jobs.len());
+        // Whatever the worker did not name is given back, unless it was locked.
+        memory.attempts = held.or(memory.attempts).filter(|_| !locked);
+        if let Some(attempts) = &mut memory.attempts {
+            for ended in turn.reports.iter().filter(|one| ends(&one.outcome)) {
+                attempts.remove(&ended.attempt);
+            }
+            attempts.extend(reply.jobs.iter().map(|job| job.attempt));
+        }
         memory.asleep = sleeps && reply.jobs.len() < turn.want;
         self.inner.workers.put(turn.worker, memory);
         Ok((reply, fell_asleep))

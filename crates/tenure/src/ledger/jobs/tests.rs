@@ -109,7 +109,7 @@ fn worker(number: u128) -> (ClaimId, SessionId) {
 
 fn ask(number: u128, want: usize) -> Turn {
     let (worker, session) = worker(number);
-    Turn { worker, session, reports: Vec::new(), held: None, want, look: false }
+    Turn { worker, session, reports: Vec::new(), held: None, want, look: false, durable: false }
 }
 
 fn report(number: u128, attempt: JobAttempt, outcome: JobOutcome) -> Turn {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::contract::{
     AttemptReport, ClaimedJob, Error, ErrorKind, Fence, JobAttempt, JobId, JobOutcome, Name,
-    Reported,
+    Reported, SqlPlace,
 };
 use crate::primitives::guard::LockStatus;
 use crate::session::Lost;
@@ -24,6 +25,10 @@ pub struct Job {
     pub(super) worker: LockStatus,
     pub(super) cancel: Arc<CancelFlag>,
     pub(super) outbox: Arc<ReportOutbox>,
+    /// Where a transaction of the handler can complete the attempt.
+    pub(super) sql_place: Option<Arc<SqlPlace>>,
+    /// A transaction of the handler completes the attempt; whether it is committed is not known.
+    pub(super) in_transaction: Arc<AtomicBool>,
 }
 
 impl Job {
@@ -134,6 +139,20 @@ impl Job {
     #[must_use]
     pub fn later(&self, delay: Duration) -> JobFailure {
         JobFailure(FailureKind::Later(delay))
+    }
+
+    /// Where a transaction can complete the attempt: for the crate `tenure-postgres`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sql_place(&self) -> Option<Arc<SqlPlace>> {
+        self.sql_place.clone()
+    }
+
+    /// Notes that a transaction of the handler completes the attempt: the worker expects that it
+    /// has ended when the handler returns. For the crate `tenure-postgres`.
+    #[doc(hidden)]
+    pub fn completes_in_transaction(&self) {
+        self.in_transaction.store(true, Ordering::SeqCst);
     }
 
     /// Notes how far the attempt is, for [`JobView::progress`](crate::JobView) and for the next

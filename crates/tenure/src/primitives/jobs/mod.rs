@@ -17,8 +17,8 @@ pub use self::recurring::RecurringJob;
 use super::options::Options;
 use super::request::Request;
 use crate::contract::{
-    Error, ErrorKind, JobChange, JobChanged, JobFilter, JobId, JobState, JobView, Jobs, Name,
-    NewJob, Part, Parts, Pushed, QueueCounts, QueueSettings, worker_slot,
+    ClaimId, Error, ErrorKind, JobChange, JobChanged, JobFilter, JobId, JobState, JobView, Jobs,
+    Name, NewJob, Part, Parts, Pushed, QueueCounts, QueueSettings, SessionId, Turn, worker_slot,
 };
 use crate::limits;
 use crate::session::{Core, Session, block_on};
@@ -63,12 +63,13 @@ pub struct JobQueue {
     slot: Name,
     options: Options,
     grace: Duration,
+    durably: bool,
 }
 
 impl JobQueue {
     pub(super) fn new(session: Session, name: Name, options: Options) -> Result<Self, Error> {
         let slot = worker_slot(&name)?;
-        Ok(Self { session, name, slot, options, grace: GRACE })
+        Ok(Self { session, name, slot, options, grace: GRACE, durably: false })
     }
 
     /// The lease of a worker: how long its jobs stay with it if its host is cut off from the store.
@@ -88,6 +89,25 @@ impl JobQueue {
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
+    }
+
+    /// Waits for the disk where a completion otherwise does not. On an embedded store, and on a
+    /// PostgreSQL with `durability=grace`, a job that was done in the last moments before a loss of
+    /// power may run once more. With this, the worker begins no job in the place of one that is
+    /// done before that is on the disk, and [`work_until`](Self::work_until) returns after all of
+    /// it is. It costs a sync for each turn of the worker that ends attempts. A PostgreSQL with its
+    /// default durability waits in any case; a Redis is as durable as its log, and memory as its
+    /// process, with this or without.
+    pub fn durably(mut self) -> Self {
+        self.durably = true;
+        self
+    }
+
+    /// Where the queue is in a database: for the crate `tenure-postgres`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn sql_place(&self) -> Option<std::sync::Arc<crate::contract::SqlPlace>> {
+        self.core().sql_place()
     }
 
     /// The queue's name.
@@ -242,7 +262,8 @@ impl JobQueue {
     }
 
     /// Returns how many jobs of each state there are, whether the queue is paused, and its
-    /// settings. Does not scan the jobs.
+    /// settings. Does not scan the jobs. A job that has become due counts as scheduled until the
+    /// next turn of a worker.
     ///
     /// # Errors
     /// As [`job`](Self::job).
@@ -251,6 +272,29 @@ impl JobQueue {
     /// Looking changes nothing.
     pub async fn counts(&self) -> Result<QueueCounts, Error> {
         self.core().counts(&self.name).await
+    }
+
+    /// The [`counts`](Self::counts) after a turn of no worker, which moves what is due out of the
+    /// schedule and claims nothing: for the command, which exits when nothing is left to do.
+    ///
+    /// # Errors
+    /// As [`job`](Self::job).
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not promote what is due.
+    #[doc(hidden)]
+    pub async fn counts_when_promoted(&self) -> Result<QueueCounts, Error> {
+        let turn = Turn {
+            worker: ClaimId::from_u128(0),
+            session: SessionId::from_u128(0),
+            reports: Vec::new(),
+            held: None,
+            want: 0,
+            look: false,
+            durable: false,
+        };
+        self.core().turn(&self.name, &turn).await?;
+        self.counts().await
     }
 }
 

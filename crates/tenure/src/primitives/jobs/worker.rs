@@ -18,12 +18,17 @@
 //! Reports are repeated until they are answered: a report whose reply was lost is harmless, because
 //! the store refuses it as stale or it was not carried out before. Only a report that was refused
 //! when it was sent for the first time is logged: then another worker has the job.
+//!
+//! An attempt that a handler has completed in a transaction of its own is reported as failed: if
+//! the transaction was committed, the attempt has ended and the store refuses the report as stale,
+//! which is what is expected. If it was not, its effect is not there, and the job is tried again.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -35,8 +40,8 @@ use tokio::sync::oneshot;
 use super::JobQueue;
 use super::job::{CancelFlag, Job, JobFailure, OutboxReport, ReportOutbox};
 use crate::contract::{
-    AttemptReport, ClaimedJob, Error, ErrorKind, JobAttempt, JobOutcome, Jobs as _, Reported, Turn,
-    TurnReply,
+    AttemptReport, ClaimedJob, Error, ErrorKind, JobAttempt, JobOutcome, Jobs as _, Name, Reported,
+    Turn, TurnReply,
 };
 use crate::limits;
 use crate::primitives::guard::{LockStatus, RwLockReadGuard};
@@ -127,20 +132,48 @@ async fn pause(core: &Core, failures: u32, stop: Pin<&mut impl FusedFuture<Outpu
     until(sleep, stop).await.is_none()
 }
 
-type Running<'a> = Pin<Box<dyn Future<Output = (JobAttempt, JobOutcome)> + Send + 'a>>;
+type Running<'a> = Pin<Box<dyn Future<Output = EndedAttempt> + Send + 'a>>;
 type TurnCall<'a> = Pin<Box<dyn Future<Output = (Turn, Result<TurnReply, Error>)> + Send + 'a>>;
+
+/// A handler that has returned.
+struct EndedAttempt {
+    report: AttemptReport,
+    /// The handler completes the attempt in a transaction of its own.
+    in_transaction: bool,
+}
 
 /// A report that waits for a turn.
 struct WaitingReport {
     report: AttemptReport,
     /// It was sent before, and the reply was lost.
     repeated: bool,
+    in_transaction: bool,
     reply: Option<oneshot::Sender<Reported>>,
+}
+
+impl WaitingReport {
+    fn new(report: AttemptReport) -> Self {
+        Self { report, repeated: false, in_transaction: false, reply: None }
+    }
+
+    /// Logs a reply that an operator should know of.
+    fn log(&self, queue: &Name, reported: Reported) {
+        let JobAttempt { job, fence } = self.report.attempt;
+        match (reported, self.in_transaction) {
+            (Reported::Stale, false) if !self.repeated => tracing::warn!(%queue, %job, %fence,
+                "an attempt was refused as stale: another worker has the job"),
+            (Reported::Stale, true) => tracing::debug!(%queue, %job, %fence,
+                "an attempt has ended whose handler completes it in a transaction"),
+            (Reported::Again(_) | Reported::Dead, true) => tracing::warn!(%queue, %job, %fence,
+                "the transaction that completes an attempt was not committed"),
+            _ => {}
+        }
+    }
 }
 
 /// What the loop waits for.
 enum WorkEvent {
-    Ended(JobAttempt, JobOutcome),
+    Ended(EndedAttempt),
     Turned(Turn, Result<TurnReply, Error>),
     Rung(bool),
     Reports(Vec<OutboxReport>),
@@ -217,10 +250,8 @@ where
                 {
                     return Poll::Ready(WorkEvent::Stop);
                 }
-                if let Poll::Ready(Some((attempt, outcome))) =
-                    Pin::new(&mut self.running).poll_next(cx)
-                {
-                    return Poll::Ready(WorkEvent::Ended(attempt, outcome));
+                if let Poll::Ready(Some(ended)) = Pin::new(&mut self.running).poll_next(cx) {
+                    return Poll::Ready(WorkEvent::Ended(ended));
                 }
                 if let Some(call) = &mut self.call
                     && let Poll::Ready((turn, reply)) = call.as_mut().poll(cx)
@@ -242,10 +273,9 @@ where
 
     fn handle(&mut self, event: WorkEvent) -> Result<(), Error> {
         match event {
-            WorkEvent::Ended(attempt, outcome) => {
-                self.cancels.remove(&attempt);
-                let report = AttemptReport { attempt, outcome };
-                self.waiting.push(WaitingReport { report, repeated: false, reply: None });
+            WorkEvent::Ended(EndedAttempt { report, in_transaction }) => {
+                self.cancels.remove(&report.attempt);
+                self.waiting.push(WaitingReport { in_transaction, ..WaitingReport::new(report) });
                 // A slot is free: more may be ready.
                 self.look_at = Tick::ZERO;
             }
@@ -259,9 +289,8 @@ where
             }
             WorkEvent::Reports(reports) => {
                 let waiting = reports.into_iter().map(|(report, reply)| WaitingReport {
-                    report,
-                    repeated: false,
                     reply: Some(reply),
+                    ..WaitingReport::new(report)
                 });
                 self.waiting.extend(waiting);
             }
@@ -304,6 +333,7 @@ where
             reports: self.sent.iter().map(|one| one.report.clone()).collect(),
             want: self.free(),
             look: std::mem::take(&mut self.look),
+            durable: self.queue.durably,
         };
         let queue = self.queue;
         self.call = Some(Box::pin(async move {
@@ -329,11 +359,7 @@ where
         };
         self.failures = 0;
         for (one, reported) in sent.into_iter().zip(&reply.reported) {
-            if *reported == Reported::Stale && !one.repeated {
-                let JobAttempt { job, fence } = one.report.attempt;
-                tracing::warn!(queue = %self.queue.name, %job, %fence,
-                    "an attempt was refused as stale: another worker has the job");
-            }
+            one.log(&self.queue.name, *reported);
             if let Some(to) = one.reply {
                 let _ = to.send(*reported);
             }
@@ -370,24 +396,31 @@ where
             worker: self.worker.clone(),
             cancel,
             outbox: Arc::clone(&self.outbox),
+            sql_place: self.core().sql_place(),
+            in_transaction: Arc::default(),
         };
         let (handler, core, queue) = (self.handler, self.core(), self.queue);
         self.running.push(Box::pin(async move {
-            match begin_run(queue, job.claimed(), attempt).await {
-                Ok(()) => {}
-                Err(outcome) => return (attempt, outcome),
+            let ended = |outcome, in_transaction| {
+                let report = AttemptReport { attempt, outcome };
+                EndedAttempt { report, in_transaction }
+            };
+            if let Err(outcome) = begin_run(queue, job.claimed(), attempt).await {
+                return ended(outcome, false);
             }
+            let in_transaction = Arc::clone(&job.in_transaction);
             // The handler is called inside, so that a panic in it is a failure too.
             let attempted = AssertUnwindSafe(async { handler(job).await }).catch_unwind().await;
-            let outcome = match attempted {
-                Ok(Ok(())) => JobOutcome::Complete,
-                Ok(Err(failure)) => failure.into_outcome(core.wide_jitter()),
-                Err(panic) => {
-                    let failure = JobFailure::new(format!("panic: {}", panic_text(&*panic)));
-                    failure.into_outcome(core.wide_jitter())
+            let in_transaction = in_transaction.load(Ordering::SeqCst);
+            let failure = match attempted {
+                Ok(Ok(())) if in_transaction => {
+                    JobFailure::new("the transaction that completes the attempt was not committed")
                 }
+                Ok(Ok(())) => return ended(JobOutcome::Complete, false),
+                Ok(Err(failure)) => failure,
+                Err(panic) => JobFailure::new(format!("panic: {}", panic_text(&*panic))),
             };
-            (attempt, outcome)
+            ended(failure.into_outcome(core.wide_jitter()), in_transaction)
         }));
     }
 
@@ -396,7 +429,7 @@ where
         self.running = FuturesUnordered::new();
         for (attempt, _) in self.cancels.drain() {
             let report = AttemptReport { attempt, outcome: JobOutcome::GiveBack };
-            self.waiting.push(WaitingReport { report, repeated: false, reply: None });
+            self.waiting.push(WaitingReport::new(report));
         }
     }
 }

@@ -29,12 +29,12 @@ CREATE TYPE @S.job_reply AS (
 -- p_held has the fences of all attempts that the worker knows of, NULL if nothing is to be given back. p_places
 -- and p_after are, for each class, the last key that was claimed: see claim_jobs. p_start allows to begin at the
 -- start if a claim comes up short. p_sleeps: the session is notified if it gets less than it wants; p_asleep:
--- it may be among the sleepers already.
+-- it may be among the sleepers already. p_durable: the commit waits for the disk where others do not.
 CREATE FUNCTION @S.turn(p_ns int, p_name text, p_slot text, p_async bool, p_worker uuid,
   p_session uuid, p_ids bigint[], p_fences bigint[], p_outcomes text[], p_errors text[],
   p_for_good bool[], p_pauses bigint[], p_jitters int[], p_progress bytea[], p_held bigint[],
   p_want int, p_look bool, p_places bigint[], p_after bigint[], p_start bool, p_sleeps bool,
-  p_asleep bool) RETURNS SETOF @S.job_reply LANGUAGE plpgsql VOLATILE AS $$
+  p_asleep bool, p_durable bool) RETURNS SETOF @S.job_reply LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   q @S.queues := @S.queue_of(p_ns, p_name);
   v_now bigint := @S.clock();
@@ -48,6 +48,9 @@ DECLARE
   r @S.job_reply;
   e @S.job_reply;
 BEGIN
+  IF p_durable AND current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'local', true);
+  END IF;
   IF @S.begins_look(q.queue, p_look, v_now) AND NOT (p_async AND @S.grace(p_ns) > v_now) THEN
     v_lost := @S.lost_workers(q.queue, p_ns, p_slot);
     v_now := @S.clock();
