@@ -20,7 +20,8 @@ use tenure::{Error, ErrorKind, Job, JobDue, JobId, JobQueue, KeyMode, Name, NewJ
 
 /// The code by which `complete_job` refuses an attempt that is not the current one.
 const STALE: &str = "TNJ01";
-/// The largest number of microseconds that SQL multiplies exactly, a hundred years after 2000.
+/// Later due times are cut to this one, in the year 2112: SQL multiplies larger numbers of
+/// microseconds inexactly.
 const MAX_MICROS: u64 = 1 << 52;
 
 /// A parameter of a statement and its type.

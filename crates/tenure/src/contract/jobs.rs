@@ -25,7 +25,7 @@ const WORKER_SLOT: &str = "worker";
 
 /// Queues of jobs. Promised as [`Promises::jobs`](super::Promises::jobs).
 ///
-/// Every method is one atomic step in the store. Jobs are numbered in the order in which the store
+/// Every call is one atomic step in the store. Jobs are numbered in the order in which the store
 /// took them in.
 pub trait Jobs: Send + Sync {
     /// Adds jobs to a queue: all of them, or none. Returns one reply for each, in their order. When

@@ -264,3 +264,45 @@ fn what_is_done_durably_outlives_a_crash_where_commits_do_not_wait() {
     let after = "SELECT count(*) FROM tenure.jobs";
     assert_eq!(server.done(after).trim(), "0", "all of them are done");
 }
+
+/// A role with the rights that the page names pushes jobs, also in a transaction of its own, and
+/// works on them until they are done or dead.
+#[test]
+fn the_rights_of_the_page_suffice_for_jobs() {
+    let server = Postgres::start();
+    block_on(place(&server).connect().close());
+    let page = include_str!("../../../../docs/postgres.md");
+    let (_, grants) = page.split_once("```sql\nGRANT").expect("the rights of a role");
+    let (grants, _) = grants.split_once("```").expect("their end");
+    server.done(&format!("CREATE ROLE app LOGIN PASSWORD 'word'; GRANT{grants}"));
+    let url = server.url_as("app", "word");
+    let place = Place { url: url.clone(), _directory: None, _server: None };
+    let queue = place.connect().queue("mail").unwrap();
+    let keyed = NewJob::new("x".repeat(500)).key("k".parse().unwrap(), KeyMode::Replace);
+    queue.blocking_push(keyed.clone()).unwrap();
+    queue.blocking_push(keyed.lane("l".parse().unwrap(), 1)).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) =
+            tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let push = "SELECT tenure.push_job('default', 'mail', 'bad', p_max_attempts => 1)";
+        client.execute(push, &[]).await.unwrap();
+        let stop = Notify::new();
+        let work = queue.work_until(1, stop.notified(), |job| async move {
+            if job.payload() == b"bad" { Err("no".into()) } else { Ok(()) }
+        });
+        let watch = async {
+            super::eventually("all have ended", async || {
+                let counts = queue.counts().await.unwrap();
+                (counts.ready, counts.scheduled, counts.running, counts.dead) == (0, 0, 0, 1)
+            })
+            .await;
+            stop.notify_one();
+        };
+        tokio::join!(work, watch).0.unwrap();
+        let dead = queue.dead(None, 9).await.unwrap().remove(0).id;
+        queue.retry(dead).await.unwrap();
+        queue.cancel(dead).await.unwrap();
+    });
+}
