@@ -51,7 +51,7 @@ fn taker() {
         for round in 1_u64.. {
             let take = Take {
                 name: "r".parse().unwrap(),
-                shape: RateShape::Windows(limits()),
+                shape: RateShape::Windows(limits().into()),
                 cost: 1 + round % 3,
                 wait: Duration::from_micros(round % 4 * 500),
                 probe: false,

@@ -83,7 +83,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 fn take(rate: &str, limits: &[RateLimit], cost: u64) -> Take {
-    let shape = RateShape::Windows(limits.to_vec());
+    let shape = RateShape::Windows(limits.into());
     Take { name: name(rate), shape, cost, wait: Duration::ZERO, probe: false }
 }
 
@@ -390,15 +390,20 @@ fn random_programs_get_the_replies_of_the_rule(world: &World) {
 
 /// More entries than are kept one by one, so that they are merged; and rings that grow.
 fn programs_of_many_entries_get_the_replies_of_the_rule(world: &World) {
+    let limits = [limit(2_400, Duration::from_millis(1_024)), limit(9_000, secs(20))];
+    play_many(world, "two", &limits);
+    play_many(world, "one", &limits[..1]);
+}
+
+fn play_many(world: &World, rate: &str, limits: &[RateLimit]) {
     let (client, mut chance) = (RateClient::new(world), Chance(3));
     let mut twins = Twins { client, rule: None, now: 1 << 40, offset: None, takes: Vec::new() };
-    let limits = [limit(2_400, Duration::from_millis(1_024)), limit(9_000, secs(20))];
     for step in 0..1_450 {
         twins.pass(1 + chance.below(300));
-        twins.take(take("a", &limits, 1 + chance.below(2)), &format!("step {step}"));
+        twins.take(take(rate, limits, 1 + chance.below(2)), &format!("{rate}, step {step}"));
         if step % 90 == 0 {
             let nth = usize::try_from(chance.below(twins.takes.len() as u64)).expect("small");
-            twins.settle(nth, chance.below(4), &format!("step {step}"));
+            twins.settle(nth, chance.below(4), &format!("{rate}, step {step}"));
         }
     }
     assert!(twins.takes.len() > 1_100, "{}", twins.takes.len());
@@ -406,10 +411,10 @@ fn programs_of_many_entries_get_the_replies_of_the_rule(world: &World) {
     twins.pass(990_000);
     for step in 0..40 {
         twins.pass(1 + chance.below(300));
-        twins.take(take("a", &limits, 1), &format!("step {step}, while merged entries end"));
+        twins.take(take(rate, limits, 1), &format!("{rate}, step {step}, merged entries end"));
     }
     twins.pass(1_300_000);
-    twins.take(take("a", &limits, 1), "when the short window is empty");
+    twins.take(take(rate, limits, 1), "when the short window is empty");
 }
 
 /// Old entries leave, new ones come, and then more of them than there were before: where entries
