@@ -54,6 +54,7 @@ const REDIS: &[&str] = &[
 ];
 
 const REDIS_CELLS: &[&str] = &[
+    "redis write: looked up",
     "redis write: a repeat",
     "redis write: refused",
     "redis write: recorded",
@@ -68,7 +69,6 @@ const REDIS_CELLS: &[&str] = &[
 const REDIS_RATES: &[&str] = &[
     "redis take: short, the first entry",
     "redis take: short, of a rate that is past",
-    "redis take: short, an entry that is past",
     "redis take: short, entries that are past",
     "redis take: short, merged into the newest entry",
     "redis take: short, behind an entry of one permit",
@@ -127,7 +127,6 @@ const POSTGRES_RATES: &[&str] = &[
     "postgres take: short, refused",
     "postgres take: short, merged into the newest entry",
     "postgres take: short, a new entry",
-    "postgres take: short, entries that are past",
     "postgres take: fresh entries go into the ring",
     "postgres take: other windows",
     "postgres take: an even flow",

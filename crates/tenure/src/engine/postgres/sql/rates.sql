@@ -12,10 +12,10 @@
 -- A rate of one limit has two more places for entries, in its row, so that most requests are one UPDATE of one
 -- row and no index (HOT), the short path of `take`:
 --   fresh  the youngest entries, behind those of the ring, until there are 24 of them
---   front  a copy of the oldest entries of the ring, so that it is known what is past. The first `gone` of them
---          are past, and count no more in `used` and `count`
--- The long path brings them in order first (`unfold`): it writes fresh entries to the ring, all at once, and
--- knows the ring alone. If the front is empty, so is the ring.
+--   front  a copy of the oldest entries of the ring, so that it is known what is past and counts no more,
+--          as long as that is before `calm`
+-- Everything else knows the ring alone: first the fresh entries are written to it, all at once (`unfold`). If the
+-- front is empty, so is the ring.
 
 -- One rate. An even flow has no windows; at[1] is until when it is busy.
 CREATE TABLE @S.rates (
@@ -41,7 +41,8 @@ CREATE TABLE @S.rates (
   fresh_cost bigint[] NOT NULL,
   front_at bigint[] NOT NULL,
   front_sum bigint[] NOT NULL,
-  gone int NOT NULL,
+  -- The last time of the front; without a front that of the oldest entry.
+  calm bigint NOT NULL,
   -- When the row may be deleted. Raised in large steps, so that most updates stay out of the index (HOT).
   kept bigint NOT NULL,
   PRIMARY KEY (ns, name)
@@ -133,7 +134,7 @@ CREATE FUNCTION @S.fill_front(r @S.rates) RETURNS @S.rates LANGUAGE plpgsql VOLA
 DECLARE
   v_low bigint := r.low[1] % r.size[1];
 BEGIN
-  r.gone := 0;
+  r.calm := r.at[1];
   r.front_at := '{}';
   r.front_sum := '{0}';
   IF cardinality(r.windows) = 1 AND r.low[1] < r.next[1] THEN
@@ -141,17 +142,21 @@ BEGIN
       FROM (SELECT e.at, (sum(e.cost) OVER (ORDER BY e.place))::bigint AS sum FROM @S.rate_entries e
         WHERE e.ns = r.ns AND e.name = r.name AND e.nth = 1 AND e.place >= v_low
           AND e.place < least(v_low + 24, v_low + r.next[1] - r.low[1], r.size[1])) f;
+    r.calm := r.front_at[cardinality(r.front_at)];
   END IF;
   RETURN r;
 END $$;
 
--- Brings the entries of a rate in order: the ring begins with the oldest that counts, and has the fresh ones.
--- Writes the row if there were any.
-CREATE FUNCTION @S.unfold(r @S.rates) RETURNS @S.rates LANGUAGE plpgsql VOLATILE AS $$
+-- Writes the fresh entries of a rate with one limit to the ring, and fills the front with the oldest entries that
+-- are later than p_old. Does nothing if there are no fresh ones and the front has such an entry.
+CREATE FUNCTION @S.unfold(r @S.rates, p_old bigint) RETURNS @S.rates LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_gone int := width_bucket(p_old, r.front_at);
 BEGIN
-  r.low[1] := r.low[1] + r.gone;
-  r.gone := 0;
-  IF cardinality(r.fresh_at) = 0 THEN RETURN r; END IF;
+  IF cardinality(r.fresh_at) = 0 AND r.calm > p_old THEN RETURN r; END IF;
+  r.low[1] := r.low[1] + v_gone;
+  r.count[1] := r.count[1] - v_gone;
+  r.used[1] := r.used[1] - r.front_sum[v_gone + 1];
   --#path postgres take: fresh entries go into the ring
   WHILE r.next[1] - r.low[1] + cardinality(r.fresh_at) > r.size[1] LOOP r := @S.grow_ring(r, 1); END LOOP;
   INSERT INTO @S.rate_entries (ns, name, nth, place, at, cost)
@@ -162,8 +167,9 @@ BEGIN
   r.fresh_at := '{}';
   r.fresh_cost := '{}';
   r := @S.fill_front(r);
-  UPDATE @S.rates x SET low = r.low, next = r.next, size = r.size, fresh_at = r.fresh_at,
-      fresh_cost = r.fresh_cost, front_at = r.front_at, front_sum = r.front_sum, gone = r.gone
+  UPDATE @S.rates x SET used = r.used, count = r.count, low = r.low, next = r.next, size = r.size,
+      fresh_at = r.fresh_at, fresh_cost = r.fresh_cost, front_at = r.front_at, front_sum = r.front_sum,
+      calm = r.calm
     WHERE x.ns = r.ns AND x.name = r.name;
   RETURN r;
 END $$;
@@ -212,7 +218,7 @@ BEGIN
     UPDATE @S.rates x SET windows = r.windows, seen = r.seen, used = r.used, count = r.count,
         born = r.born, first = r.first, at = r.at, cost = r.cost, low = r.low, next = r.next,
         size = r.size, fresh_at = r.fresh_at, fresh_cost = r.fresh_cost, front_at = r.front_at,
-        front_sum = r.front_sum, gone = r.gone, kept = r.kept
+        front_sum = r.front_sum, calm = r.calm, kept = r.kept
       WHERE x.ns = r.ns AND x.name = r.name;
     RETURN;
   END IF;
@@ -266,7 +272,7 @@ BEGIN
     --#path postgres take: other windows
     RETURN -1::bigint || r.windows;
   ELSIF v_limits = 1 THEN
-    r := @S.unfold(r);
+    r := @S.unfold(r, v_now - p_windows[1]);
   END IF;
   v_now := greatest(v_now, r.seen);
   IF v_limits = 0 THEN
@@ -304,6 +310,38 @@ BEGIN
   RETURN ARRAY[(v_wait <= p_wait)::int, v_wait, v_last, v_stamp] || r.used || v_clear;
 END $$;
 
+-- Takes permits where the short path of `take`, whose parameters it has, and the time, found that it cannot: says
+-- that there is room when the oldest entry leaves the window, brings the row in order for another try, or goes
+-- by the rule.
+CREATE FUNCTION @S.take_otherwise(p_ns int, p_name text, p_windows bigint[], p_permits bigint[], p_cost bigint,
+  p_wait bigint, p_now bigint) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_old bigint := p_now - p_windows[1];
+  v_gone int;
+  v_used bigint;
+  v_oldest bigint;
+  r @S.rates;
+BEGIN
+  SELECT x.* INTO r FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name AND x.windows = p_windows
+    AND cardinality(p_windows) = 1 AND x.at[1] < p_now AND x.at[1] > v_old;
+  IF FOUND AND r.calm > v_old THEN
+    v_gone := width_bucket(v_old, r.front_at);
+    v_used := r.used[1] - r.front_sum[v_gone + 1];
+    v_oldest := r.front_at[v_gone + 1];
+    -- Without a front all of this is NULL.
+    IF v_used + p_cost > p_permits[1] AND v_oldest - v_old > p_wait
+        AND v_used + p_cost - (r.front_sum[v_gone + 2] - r.front_sum[v_gone + 1]) <= p_permits[1] THEN
+      --#path postgres take: short, refused
+      RETURN ARRAY[0, v_oldest - v_old, 0, v_oldest + p_windows[1], v_used, r.at[1] - v_old];
+    END IF;
+  END IF;
+  IF p_wait >= 0 AND r.ns IS NOT NULL AND (r.calm <= v_old OR cardinality(r.fresh_at) > 0) THEN
+    PERFORM @S.unfold(r, v_old);
+    RETURN @S.take(p_ns, p_name, p_windows, p_permits, p_cost, p_wait);
+  END IF;
+  RETURN @S.take_by_the_rule(p_ns, p_name, p_windows, p_permits, p_cost, p_wait, p_now);
+END $$;
+
 -- Takes permits at the earliest time at which all limits allow it, if that is at most p_wait ahead; p_wait is
 -- -1 if nothing is to be taken. p_permits and p_windows are those of the limits, shortest window first; of an
 -- even flow p_windows is empty, and p_permits has for how long the permits and the burst keep it busy.
@@ -315,65 +353,44 @@ CREATE FUNCTION @S.take(p_ns int, p_name text, p_windows bigint[], p_permits big
   p_wait bigint) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now bigint := @S.lock_rate(p_ns, p_name);
-  v_window bigint := p_windows[1];
   -- Entries up to this time are past.
-  v_old bigint := v_now - v_window;
-  v_row tid;
-  -- How many entries of the front are past, and what the others and all after them are.
-  v_gone int;
+  v_old bigint := v_now - p_windows[1];
+  v_ends bigint := v_now + p_windows[1];
+  -- The newest entry takes in this request if its first one is not before this time, and there are many.
+  v_since bigint := v_now - p_windows[1] / 1024;
+  v_room bigint := p_permits[1] - p_cost;
   v_used bigint;
-  v_count bigint;
-  -- The oldest entry that is not past: its time and its permits.
-  v_at bigint;
-  v_lasting bigint;
-  v_newest bigint;
-  v_first bigint;
-  v_fresh int;
-  v_kept bigint;
-  r @S.rates;
+  v_cost bigint;
 BEGIN
-  -- Short path: there is room now, or there is when the oldest entry leaves the window, which is in the front.
-  -- width_bucket counts the entries that are not later. No other transaction changes the row in between.
-  WHILE cardinality(p_windows) = 1 LOOP
-    SELECT x.ctid, g, x.used[1] + x.front_sum[x.gone + 1] - x.front_sum[g + 1], x.count[1] + x.gone - g,
-        CASE WHEN g < cardinality(x.front_at) THEN x.front_at[g + 1]
-          WHEN g = 0 THEN coalesce(x.fresh_at[1], x.at[1]) END,
-        x.front_sum[g + 2] - x.front_sum[g + 1], x.at[1], x.first[1], cardinality(x.fresh_at), x.kept
-      INTO v_row, v_gone, v_used, v_count, v_at, v_lasting, v_newest, v_first, v_fresh, v_kept
-      FROM @S.rates x, width_bucket(v_old, x.front_at) g
-      WHERE x.ns = p_ns AND x.name = p_name AND x.windows = p_windows AND x.at[1] < v_now AND x.at[1] > v_old;
-    EXIT WHEN NOT FOUND;
-    IF v_at <= v_old OR v_at IS NULL THEN
-      NULL;
-    ELSIF v_used + p_cost > p_permits[1] THEN
-      IF v_used + p_cost - v_lasting <= p_permits[1] AND v_at - v_old > p_wait THEN
-        --#path postgres take: short, refused
-        RETURN ARRAY[0, v_at - v_old, 0, v_at + v_window, v_used, v_newest - v_old];
-      END IF;
-    ELSIF p_wait < 0 OR v_kept < v_now + v_window THEN
-      EXIT;
-    ELSIF v_count >= 1024 AND v_now - v_first <= v_window / 1024 THEN
-      --#path postgres take: short, merged into the newest entry
-      UPDATE @S.rates x SET seen = v_now, used = ARRAY[v_used + p_cost], count = ARRAY[v_count],
-          at = ARRAY[v_now], cost = ARRAY[x.cost[1] + p_cost], gone = v_gone
-        WHERE x.ctid = v_row;
-      RETURN ARRAY[v_now, v_used + p_cost];
-    ELSIF v_fresh < 24 THEN
-      --#path postgres take: short, a new entry
-      --#path postgres take: short, entries that are past if v_gone > 0
-      UPDATE @S.rates x SET seen = v_now, used = ARRAY[v_used + p_cost], count = ARRAY[v_count + 1],
-          first = ARRAY[v_now], at = ARRAY[v_now], cost = ARRAY[p_cost], fresh_at = x.fresh_at || x.at,
-          fresh_cost = x.fresh_cost || x.cost, gone = v_gone
-        WHERE x.ctid = v_row;
-      RETURN ARRAY[v_now, v_used + p_cost];
+  IF cardinality(p_windows) = 1 AND p_wait >= 0 THEN
+    -- Short path: there is room now. width_bucket counts the entries of the front that are past. Each column asks
+    -- by itself whether the request is added to the newest entry. If only past entries make it so, the rule
+    -- decides. No variable has the type of the row: to make one costs the server as much as the lock.
+    UPDATE @S.rates x SET seen = v_now, used = ARRAY[x.used[1] + p_cost], at = ARRAY[v_now],
+        count = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.count
+          ELSE ARRAY[x.count[1] + 1] END,
+        first = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.first
+          ELSE ARRAY[v_now] END,
+        cost = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since
+          THEN ARRAY[x.cost[1] + p_cost] ELSE ARRAY[p_cost] END,
+        fresh_at = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.fresh_at
+          ELSE x.fresh_at || x.at END,
+        fresh_cost = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.fresh_cost
+          ELSE x.fresh_cost || x.cost END
+      WHERE x.ns = p_ns AND x.name = p_name AND x.windows = p_windows AND x.at[1] < v_now AND x.at[1] > v_old
+        AND x.calm > v_old AND x.kept >= v_ends AND cardinality(x.fresh_at) < 24
+        AND x.used[1] - x.front_sum[width_bucket(v_old, x.front_at) + 1] <= v_room
+        AND (x.count[1] < 1024 OR x.first[1] < v_since OR x.count[1] - width_bucket(v_old, x.front_at) >= 1024)
+      RETURNING x.used[1] - x.front_sum[width_bucket(v_old, x.front_at) + 1], x.cost[1] INTO v_used, v_cost;
+    IF FOUND THEN
+      --#path postgres take: short, a new entry if v_cost = p_cost
+      --#path postgres take: short, merged into the newest entry if v_cost > p_cost
+      RETURN ARRAY[v_now, v_used];
     END IF;
-    -- Once more, if there were fresh entries that stood in the way.
-    EXIT WHEN v_fresh = 0;
-    SELECT x.* INTO r FROM @S.rates x WHERE x.ctid = v_row;
-    PERFORM @S.unfold(r);
-  END LOOP;
-  RETURN @S.take_by_the_rule(p_ns, p_name, p_windows, p_permits, p_cost, p_wait, v_now);
+  END IF;
+  RETURN @S.take_otherwise(p_ns, p_name, p_windows, p_permits, p_cost, p_wait, v_now);
 END $$;
+
 -- Corrects how many permits were taken. p_lasts is, of an even flow, for how long what was taken and what it
 -- should have been keep it busy. Returns whether it counts.
 CREATE FUNCTION @S.settle(p_ns int, p_name text, p_windows bigint[], p_stamp bigint, p_taken bigint,
@@ -388,7 +405,7 @@ DECLARE
 BEGIN
   SELECT x.* INTO r FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name;
   IF NOT FOUND OR r.windows <> p_windows THEN RETURN false; END IF;
-  IF cardinality(p_windows) = 1 THEN r := @S.unfold(r); END IF;
+  IF cardinality(p_windows) = 1 THEN r := @S.unfold(r, v_now - p_windows[1]); END IF;
   v_now := greatest(v_now, r.seen);
   IF cardinality(p_windows) = 0 THEN
     IF p_stamp <= v_now OR p_stamp > r.at[1] THEN RETURN false; END IF;

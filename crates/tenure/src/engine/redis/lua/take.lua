@@ -53,9 +53,8 @@ if #ARGV == 5 then
       end
     end
     if known and used + cost <= permits and wait >= 0 then
-      --#path redis take: short, an entry that is past if gone == 1
-      --#path redis take: short, entries that are past if gone > 1
-      if gone == 1 then call('RPOP', key) elseif gone > 1 then call('LTRIM', key, '0', -gone - 1) end
+      --#path redis take: short, entries that are past if gone > 0
+      if gone > 0 then call('LTRIM', key, '0', -gone - 1) end
       used = used + cost
       if count >= 1024 and now - first <= math.floor(window / 1024) then
         --#path redis take: short, merged into the newest entry
