@@ -210,6 +210,11 @@ fn other_windows_are_refused_while_the_rate_is_in_use(world: &World) {
     let (one, two) = ([limit(3, secs(10))], [limit(3, secs(5)), limit(9, secs(60))]);
     assert!(client.take(&take("a", &one, 2)).taken);
     assert_eq!(client.verdict(&take("a", &two, 1)), TakeVerdict::OtherWindows(vec![secs(10)]));
+    world.pass(Duration::from_millis(1));
+    for other in [limit(3, secs(5)), limit(2, secs(5)), limit(3, secs(20))] {
+        let verdict = client.verdict(&take("a", &[other], 1));
+        assert_eq!(verdict, TakeVerdict::OtherWindows(vec![secs(10)]), "{other:?}");
+    }
     let pace = RatePace { permits: 1, per: secs(1), burst: 20 };
     let flow = Take { shape: RateShape::Pace(pace), ..take("a", &one, 5) };
     assert_eq!(client.verdict(&flow), TakeVerdict::OtherWindows(vec![secs(10)]));

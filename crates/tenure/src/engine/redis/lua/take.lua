@@ -188,7 +188,6 @@ local function add(log)
     --#path redis take: at the instant of the newest entry if stamp == log.at
     --#path redis take: merged into the newest entry if stamp ~= log.at
     log.at, log.cost = stamp, log.cost + cost
-    if log.count == 1 then log.oldest = stamp end
   else
     if log.count > 0 then
       -- The newest entry so far takes the place of the head, and the head comes before it.
