@@ -41,7 +41,7 @@ use crate::time::Tick;
 #[must_use]
 pub struct Rate(Arc<RateParts>);
 
-/// What every request has of its rate. Shared with the permits, so that a request copies none of it.
+/// What every request has of its rate. Shared with the permits, so that none of it is copied.
 #[derive(Clone)]
 struct RateParts {
     session: Session,

@@ -27,6 +27,7 @@ list! { Rates:
     other_windows_are_refused_while_the_rate_is_in_use cites [10] needs [Rates];
     rates_and_locks_of_odd_names_never_meet cites [9] needs [Rates];
     of_many_at_once_no_more_than_the_limit_win cites [1] needs [Rates];
+    a_rate_in_use_stays_when_others_are_new cites [1] needs [Rates];
     a_lost_reply_is_not_repeated_and_a_lost_call_is cites [5] needs [Rates];
     random_programs_get_the_replies_of_the_rule cites [1, 2] needs [Rates];
     programs_of_many_entries_get_the_replies_of_the_rule cites [1, 10] needs [Rates];
@@ -267,6 +268,21 @@ fn of_many_at_once_no_more_than_the_limit_win(world: &World) {
     assert_eq!(taken, 10);
 }
 
+/// Where a new rate removes what is needed no more: not what was used again and again.
+fn a_rate_in_use_stays_when_others_are_new(world: &World) {
+    let client = RateClient::new(world);
+    let limits = [limit(9, secs(100))];
+    for pause in [99, 99, 7] {
+        assert!(client.take(&take("a", &limits, 1)).taken);
+        world.pass(secs(pause));
+    }
+    for other in ["b", "c"] {
+        assert!(client.take(&take(other, &limits, 1)).taken);
+    }
+    let probe = Take { probe: true, ..take("a", &limits, 1) };
+    assert_eq!(client.take(&probe).levels[0].used, 1);
+}
+
 fn a_lost_reply_is_not_repeated_and_a_lost_call_is(world: &World) {
     let limits = [limit(9, secs(600))];
     let used = |client: &RateClient<'_>| {
@@ -423,16 +439,24 @@ fn play_many(world: &World, rate: &str, limits: &[RateLimit]) {
 }
 
 /// Old entries leave, new ones come, and then more of them than there were before: where entries
-/// are in a ring, it has turned when it grows.
+/// are in a ring, it has turned when it grows. Where they come to the ring in groups, it takes more
+/// of them until it has.
 fn programs_of_few_and_then_many_entries_get_the_replies_of_the_rule(world: &World) {
-    let client = RateClient::new(world);
-    let mut twins = Twins { client, rule: None, now: 1 << 40, offset: None, takes: Vec::new() };
-    let limits = [limit(100, Duration::from_millis(10))];
-    for (steps, micros) in [(6, 1_000), (1, 6_500), (24, 50), (30, 400)] {
-        for step in 0..steps {
-            twins.pass(micros);
-            let context = format!("step {step}, {micros} microseconds apart");
-            twins.take(take("a", &limits, 1 + step % 3), &context);
+    let programs: [(&str, &[(u64, u64)]); 2] = [
+        ("few", &[(6, 1_000), (1, 6_500), (24, 50), (30, 400)]),
+        ("groups", &[(26, 100), (1, 9_300), (70, 10), (40, 200)]),
+    ];
+    for (rate, program) in programs {
+        let client = RateClient::new(world);
+        let mut twins = Twins { client, rule: None, now: 1 << 40, offset: None, takes: Vec::new() };
+        let permits = if rate == "few" { 100 } else { 300 };
+        let limits = [limit(permits, Duration::from_millis(10))];
+        for (steps, micros) in program {
+            for step in 0..*steps {
+                twins.pass(*micros);
+                let context = format!("{rate}, step {step}, {micros} microseconds apart");
+                twins.take(take(rate, &limits, 1 + step % 3), &context);
+            }
         }
     }
 }

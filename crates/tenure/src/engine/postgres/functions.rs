@@ -1,9 +1,8 @@
 //! The functions of the schema that are called, and the SQL text of each call.
 //!
-//! A call is always `SELECT columns FROM schema.function($1, ..)`, or `SELECT schema.function($1, ..)`
-//! where it has one value: values are parameters, never
-//! part of the text. The types are stated rather than inferred, because behind a pooler a call is
-//! sent as text without being prepared first.
+//! A call is always `SELECT columns FROM schema.function($1, ..)`, or without `FROM` if it has one
+//! value: values are parameters, never part of the text. The types are stated rather than inferred,
+//! because behind a pooler a call is sent as text without being prepared first.
 
 use tokio_postgres::types::Type;
 

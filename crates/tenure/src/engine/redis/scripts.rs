@@ -76,7 +76,7 @@ struct ClockParts<'a> {
 impl ClockParts<'_> {
     /// The store's own clock.
     fn of_store() -> ClockParts<'static> {
-        let [clock, keyclock, now] = [CLOCK, KEY_CLOCK, NUMBER_CLOCK].map(|part| part.get());
+        let [clock, keyclock, now] = [CLOCK, KEY_CLOCK, NUMBER_CLOCK].map(Text::get);
         ClockParts { clock, keyclock, now }
     }
 }

@@ -377,7 +377,7 @@ BEGIN
           ELSE x.fresh_at || x.at END,
         fresh_cost = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.fresh_cost
           ELSE x.fresh_cost || x.cost END
-      WHERE x.ns = p_ns AND x.name = p_name AND x.windows = p_windows AND x.at[1] < v_now AND x.at[1] > v_old
+      WHERE x.ns = p_ns AND x.name = p_name AND x.windows = p_windows AND x.at[1] < v_now
         AND x.calm > v_old AND x.kept >= v_ends AND cardinality(x.fresh_at) < 24
         AND x.used[1] - x.front_sum[width_bucket(v_old, x.front_at) + 1] <= v_room
         AND (x.count[1] < 1024 OR x.first[1] < v_since OR x.count[1] - width_bucket(v_old, x.front_at) >= 1024)
