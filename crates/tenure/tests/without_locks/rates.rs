@@ -107,7 +107,9 @@ fn read(directory: &Path) -> (u64, [Vec<(u64, u64)>; 2]) {
             }
         }
     }
-    granted.iter_mut().for_each(|granted| granted.sort_unstable());
+    for granted in &mut granted {
+        granted.sort_unstable();
+    }
     (requests, granted)
 }
 
