@@ -11,8 +11,8 @@ const LEAST: &str = "user worker on >pw ~tenure:* &tenure:* -@all +eval +evalsha
                      +scan +subscribe +unsubscribe +ping +info +time +type +get +mget +set +del \
                      +exists +persist +pexpire +pttl +hget +hset +hdel +hincrby +hmget +hgetall \
                      +sadd +srem +smembers +zadd +zrem +zcard +zscore +zrank +zrange \
-                     +zrangebyscore +zrangebylex +zlexcount +zrandmember +setrange +lindex \
-                     +linsert +lpush +lrange +lset +ltrim +rpush";
+                     +zrangebyscore +zrangebylex +zlexcount +zrandmember +getrange +setrange \
+                     +lindex +linsert +lpush +lrange +lset +ltrim +rpush";
 
 fn on(builder: RedisBuilder) -> Report {
     Report::of(&Place::on(builder.start()))

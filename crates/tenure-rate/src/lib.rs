@@ -178,7 +178,7 @@ impl Problem {
 }
 
 fn add_headers<R>(response: &mut Response<R>, status: &RateStatus) {
-    let policies: Vec<String> = status.limits.iter().map(|(limit, _)| policy(limit)).collect();
+    let policies: Vec<String> = status.limits().map(|(limit, _)| policy(&limit)).collect();
     let (limit, level) = status.tightest();
     let left =
         format!("{};r={};t={}", name(&limit), status.remaining(), whole_seconds(level.clear_after));

@@ -6,8 +6,16 @@ mod common;
 fn rates_give_their_figures_each_beside_its_reference() {
     let figures = common::quick("rates");
     let names: Vec<_> = figures.iter().map(|figure| figure["bench"].as_str().unwrap()).collect();
-    let expected =
-        ["take", "take_embedded", "take_redis", "bytes_per_permit_redis", "take_postgres"];
+    let expected = [
+        "take",
+        "take_embedded",
+        "take_redis",
+        "take_redis_sliding",
+        "take_redis_server",
+        "bytes_per_permit_redis",
+        "take_postgres",
+        "take_postgres_sliding",
+    ];
     assert_eq!(names, expected);
     for figure in figures.iter().filter(|figure| figure["unit"] == "us") {
         assert!(figure["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{figure}");

@@ -119,7 +119,7 @@ fn answer(
     (waited, retry_after): (Duration, Duration),
     status: &RateStatus,
 ) -> RateAnswer {
-    let limits = status.limits.iter().map(|(limit, level)| LimitAnswer {
+    let limits = status.limits().map(|(limit, level)| LimitAnswer {
         permits: limit.permits,
         window_ms: millis(limit.window),
         used: level.used,

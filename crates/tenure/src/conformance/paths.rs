@@ -54,6 +54,7 @@ const REDIS: &[&str] = &[
 ];
 
 const REDIS_CELLS: &[&str] = &[
+    "redis write: looked up",
     "redis write: a repeat",
     "redis write: refused",
     "redis write: recorded",
@@ -66,6 +67,13 @@ const REDIS_CELLS: &[&str] = &[
 ];
 
 const REDIS_RATES: &[&str] = &[
+    "redis take: short, the first entry",
+    "redis take: short, of a rate that is past",
+    "redis take: short, entries that are past",
+    "redis take: short, merged into the newest entry",
+    "redis take: short, behind an entry of one permit",
+    "redis take: short, behind an entry of several permits",
+    "redis take: short, refused",
     "redis take: other windows",
     "redis take: an even flow",
     "redis take: of a rate that is past",
@@ -116,6 +124,10 @@ const POSTGRES_CELLS: &[&str] = &[
 ];
 
 const POSTGRES_RATES: &[&str] = &[
+    "postgres take: short, refused",
+    "postgres take: short, merged into the newest entry",
+    "postgres take: short, a new entry",
+    "postgres take: fresh entries go into the ring",
     "postgres take: other windows",
     "postgres take: an even flow",
     "postgres take: of a rate that is past",

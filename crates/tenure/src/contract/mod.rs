@@ -69,7 +69,8 @@ pub use optional::{
 pub use ownership::Ownership;
 pub use promises::{DeadlockHandling, Fencing, Promises, Survives, Wake};
 pub use rates::{
-    RateLevel, RateLimit, RatePace, RateShape, Rates, Settle, Settled, Take, TakeReply, TakeVerdict,
+    RateLevel, RateLevels, RateLimit, RatePace, RateShape, Rates, Settle, Settled, Take, TakeReply,
+    TakeVerdict,
 };
 pub use verdict::{
     Confirmed, Evicted, Fence, Fences, Grant, Loss, Queued, Raised, Refusal, Released, Renewed,

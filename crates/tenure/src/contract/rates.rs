@@ -1,7 +1,11 @@
 //! Rates: how much may be taken in how much time. Data and limits; the rule over them is in
 //! `ledger::rates`.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use super::Pending;
 use super::error::{Error, ErrorKind, Verb};
@@ -16,6 +20,13 @@ pub trait Rates: Send + Sync {
     /// Takes permits at the earliest instant at which all limits allow it, if that is near enough.
     /// One atomic step. What is refused, and a probe, writes nothing.
     fn take<'a>(&'a self, take: &'a Take) -> Pending<'a, TakeVerdict>;
+
+    /// As [`take`](Self::take), where the engine can answer without waiting for anything: then the
+    /// request needs no future and no timeout. `take` has passed [`Take::check`]. `None` if nothing
+    /// was done and the request is to be made by [`take`](Self::take).
+    fn take_at_once(&self, _take: &Take) -> Option<TakeVerdict> {
+        None
+    }
 
     /// Corrects how much was taken. Does nothing if it is not counted any more.
     fn settle<'a>(&'a self, settle: &'a Settle) -> Pending<'a, Settled>;
@@ -48,7 +59,7 @@ pub struct RatePace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RateShape {
     /// Limits that all hold, shortest window first.
-    Windows(Vec<RateLimit>),
+    Windows(Arc<[RateLimit]>),
     /// An even flow (GCRA).
     Pace(RatePace),
 }
@@ -104,7 +115,7 @@ pub struct TakeReply {
     /// What [`Settle`] names.
     pub stamp: u64,
     /// How far each limit is used, in their order.
-    pub levels: Vec<RateLevel>,
+    pub levels: RateLevels,
 }
 
 /// How far a limit is used.
@@ -116,6 +127,10 @@ pub struct RateLevel {
     pub clear_after: Duration,
 }
 
+/// How far each limit of a rate is used. One limit needs no allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RateLevels(SmallVec<[RateLevel; 1]>);
+
 /// The reply to a [`Settle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
@@ -123,6 +138,33 @@ pub enum Settled {
     Counted,
     /// What was taken is in no window any more, or the rate was reset.
     Past,
+}
+
+impl RateLevels {
+    /// Appends the level of the next limit.
+    pub fn push(&mut self, level: RateLevel) {
+        self.0.push(level);
+    }
+}
+
+impl Deref for RateLevels {
+    type Target = [RateLevel];
+
+    fn deref(&self) -> &[RateLevel] {
+        &self.0
+    }
+}
+
+impl FromIterator<RateLevel> for RateLevels {
+    fn from_iter<I: IntoIterator<Item = RateLevel>>(levels: I) -> Self {
+        Self(levels.into_iter().collect())
+    }
+}
+
+impl From<RateLevel> for RateLevels {
+    fn from(level: RateLevel) -> Self {
+        Self(SmallVec::from([level]))
+    }
 }
 
 impl RateLimit {
@@ -312,7 +354,7 @@ mod tests {
 
     #[test]
     fn limits_outside_their_bounds_are_refused_with_the_reason() {
-        let windows = |limits: &[RateLimit]| take(RateShape::Windows(limits.to_vec()), 1);
+        let windows = |limits: &[RateLimit]| take(RateShape::Windows(limits.into()), 1);
         let pace = |permits, millis, burst| {
             let per = Duration::from_millis(millis);
             take(RateShape::Pace(RatePace { permits, per, burst }), 1)

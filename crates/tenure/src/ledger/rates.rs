@@ -28,7 +28,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::contract::{
-    RateLevel, RateLimit, RatePace, RateShape, Settle, Settled, Take, TakeReply, TakeVerdict,
+    RateLevel, RateLevels, RateLimit, RatePace, RateShape, Settle, Settled, Take, TakeReply,
+    TakeVerdict,
 };
 use crate::limits;
 
@@ -196,8 +197,13 @@ impl<E: OlderEntries> RateState<E> {
             Self::Windows(windows, _) => windows,
             Self::Pace { .. } => &[],
         };
-        let windows = in_use.iter().map(|micros| Duration::from_micros(*micros));
-        (in_use != shape.windows()).then(|| TakeVerdict::OtherWindows(windows.collect()))
+        let stated: &[RateLimit] = match shape {
+            RateShape::Windows(limits) => limits,
+            RateShape::Pace(_) => &[],
+        };
+        let same = in_use.iter().copied().eq(stated.iter().map(RateLimit::window_micros));
+        let windows = || in_use.iter().map(|micros| Duration::from_micros(*micros)).collect();
+        (!same).then(|| TakeVerdict::OtherWindows(windows()))
     }
 }
 
@@ -313,7 +319,7 @@ fn take_windows<E: OlderEntries>(
         wait: Duration::ZERO,
         limit: 0,
         stamp: from,
-        levels: Vec::with_capacity(limits.len()),
+        levels: RateLevels::default(),
     };
     for (nth, (limit, log)) in limits.iter().zip(&*logs).enumerate() {
         let (at, used) = log.earliest(limit, take.cost, from);
@@ -329,10 +335,12 @@ fn take_windows<E: OlderEntries>(
         return reply;
     }
     reply.taken = true;
-    for ((limit, log), level) in limits.iter().zip(logs).zip(&mut reply.levels) {
-        log.add(limit.window_micros(), reply.stamp, take.cost, now);
-        level.used = log.head.used;
-        level.clear_after = Duration::from_micros(log.head.at + limit.window_micros() - now);
+    reply.levels = RateLevels::default();
+    for (limit, log) in limits.iter().zip(logs) {
+        let window = limit.window_micros();
+        log.add(window, reply.stamp, take.cost, now);
+        let clear_after = Duration::from_micros(log.head.at + window - now);
+        reply.levels.push(RateLevel { used: log.head.used, clear_after });
     }
     reply
 }
@@ -352,7 +360,7 @@ fn take_pace(
         (*busy_until, *seen) = (at.max(*busy_until) + cost, now);
     }
     let busy = Duration::from_micros(busy_until.saturating_sub(now));
-    let levels = vec![RateShape::pace_level(pace, busy)];
+    let levels = RateShape::pace_level(pace, busy).into();
     TakeReply { taken, wait, limit: 0, stamp: *busy_until, levels }
 }
 

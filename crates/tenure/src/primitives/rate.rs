@@ -2,11 +2,12 @@
 //! reply becomes a [`RatePermit`] or a [`RateRefusal`]. The rule is in the store.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{
-    Error, ErrorKind, Name, RateLevel, RateLimit, RatePace, RateShape, Settle, Settled, Take,
-    TakeReply, Verb,
+    Error, ErrorKind, Name, RateLevel, RateLevels, RateLimit, RatePace, RateShape, Settle, Settled,
+    Take, TakeReply, Verb,
 };
 use crate::session::{Session, block_on, sleep_until};
 use crate::time::Tick;
@@ -38,11 +39,16 @@ use crate::time::Tick;
 /// ```
 #[derive(Clone)]
 #[must_use]
-pub struct Rate {
+pub struct Rate(Arc<RateParts>);
+
+/// What every request has of its rate. Shared with the permits, so that none of it is copied.
+#[derive(Clone)]
+struct RateParts {
     session: Session,
     name: Name,
-    limits: Vec<RateLimit>,
-    pace: Option<RatePace>,
+    shape: RateShape,
+    /// Limits and a pace were stated.
+    mixed: bool,
 }
 
 /// The answer to a request for permits.
@@ -77,19 +83,27 @@ pub struct RateRefusal {
 /// How far the limits of a rate are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateStatus {
-    /// Each limit, shortest window first, and how far it is used. Of a [`pace`](Rate::pace), the
-    /// burst and how long it takes to fill.
-    pub limits: Vec<(RateLimit, RateLevel)>,
+    shape: RateShape,
+    levels: RateLevels,
 }
 
 impl Rate {
     pub(super) fn new(session: Session, name: Name) -> Self {
-        Self { session, name, limits: Vec::new(), pace: None }
+        let shape = RateShape::Windows(Arc::default());
+        Self(Arc::new(RateParts { session, name, shape, mixed: false }))
     }
 
     /// Adds a limit: at most `permits` in every window of this length.
     pub fn limit(mut self, permits: u64, window: Duration) -> Self {
-        self.limits.push(RateLimit { permits, window });
+        let parts = Arc::make_mut(&mut self.0);
+        let RateShape::Windows(limits) = &parts.shape else {
+            parts.mixed = true;
+            return self;
+        };
+        let mut limits = limits.to_vec();
+        limits.push(RateLimit { permits, window });
+        limits.sort_by_key(|limit| limit.window);
+        parts.shape = RateShape::Windows(limits.into());
         self
     }
 
@@ -108,7 +122,9 @@ impl Rate {
     /// # Ok::<(), tenure::Error>(()) }).unwrap();
     /// ```
     pub fn pace(mut self, permits: u64, per: Duration, burst: u64) -> Self {
-        self.pace = Some(RatePace { permits, per, burst });
+        let parts = Arc::make_mut(&mut self.0);
+        parts.mixed |= matches!(&parts.shape, RateShape::Windows(limits) if !limits.is_empty());
+        parts.shape = RateShape::Pace(RatePace { permits, per, burst });
         self
     }
 
@@ -171,19 +187,17 @@ impl Rate {
     /// Dropping the future may or may not take the permits.
     pub async fn reserve(&self, cost: u64, within: Duration) -> Result<TakeOutcome, Error> {
         let take = self.request(cost, within, false)?;
-        let core = self.session.core();
-        let sent = core.now();
-        let reply = core.take_rate(&take).await?;
-        let status = RateStatus::new(&take.shape, &reply);
-        if !reply.taken {
-            let limit = status.limits.get(reply.limit).map_or_else(unlimited, |(limit, _)| *limit);
-            let retry_after = reply.wait;
-            return Ok(TakeOutcome::Refused(RateRefusal { retry_after, limit, status }));
+        let core = self.0.session.core();
+        let TakeReply { taken, wait, limit, stamp, levels } = core.take_rate(&take).await?;
+        let status = RateStatus { shape: take.shape, levels };
+        if !taken {
+            let limit = status.limits().nth(limit).map_or_else(unlimited, |(limit, _)| limit);
+            return Ok(TakeOutcome::Refused(RateRefusal { retry_after: wait, limit, status }));
         }
         // The store counted from some instant after the request was sent. From the reply on, the
-        // permits are never used early; a wait of zero is over at once.
-        let ready_at = if reply.wait.is_zero() { sent } else { core.now() + reply.wait };
-        let (rate, stamp, wait) = (self.clone(), reply.stamp, reply.wait);
+        // permits are never used early; a wait of zero is over at any instant.
+        let ready_at = if wait.is_zero() { Tick::from_nanos(0) } else { core.now() + wait };
+        let rate = self.clone();
         Ok(TakeOutcome::Allowed(RatePermit { rate, cost, stamp, ready_at, wait, status }))
     }
 
@@ -209,8 +223,8 @@ impl Rate {
     /// ```
     pub async fn peek(&self) -> Result<RateStatus, Error> {
         let take = self.request(1, Duration::ZERO, true)?;
-        let reply = self.session.core().take_rate(&take).await?;
-        Ok(RateStatus::new(&take.shape, &reply))
+        let reply = self.0.session.core().take_rate(&take).await?;
+        Ok(RateStatus { shape: take.shape, levels: reply.levels })
     }
 
     /// Forgets everything that was taken and reserved. Those that have a permit keep it.
@@ -221,7 +235,7 @@ impl Rate {
     /// # Cancel safety
     /// Dropping the future may or may not reset the rate.
     pub async fn reset(&self) -> Result<(), Error> {
-        self.session.core().reset_rate(&self.name).await
+        self.0.session.core().reset_rate(&self.0.name).await
     }
 
     /// The blocking form of [`take`](Self::take).
@@ -257,24 +271,17 @@ impl Rate {
     }
 
     fn request(&self, cost: u64, wait: Duration, probe: bool) -> Result<Take, Error> {
-        Ok(Take { name: self.name.clone(), shape: self.shape()?, cost, wait, probe })
+        Ok(Take { name: self.0.name.clone(), shape: self.shape()?, cost, wait, probe })
     }
 
     fn shape(&self) -> Result<RateShape, Error> {
-        match self.pace {
-            Some(pace) if self.limits.is_empty() => Ok(RateShape::Pace(pace)),
-            Some(_) => {
-                let what = "a rate has limits or a pace, not both";
-                let help = "use two rates, and take of both";
-                let error = Error::invalid(ErrorKind::InvalidOption, what).with_help(help);
-                Err(error.during(Verb::Rate).on(&self.name))
-            }
-            None => {
-                let mut limits = self.limits.clone();
-                limits.sort_by_key(|limit| limit.window);
-                Ok(RateShape::Windows(limits))
-            }
+        if !self.0.mixed {
+            return Ok(self.0.shape.clone());
         }
+        let what = "a rate has limits or a pace, not both";
+        let help = "use two rates, and take of both";
+        let error = Error::invalid(ErrorKind::InvalidOption, what).with_help(help);
+        Err(error.during(Verb::Rate).on(&self.0.name))
     }
 }
 
@@ -325,7 +332,7 @@ impl RatePermit {
     /// # Cancel safety
     /// May be dropped and called again.
     pub async fn ready(&self) {
-        sleep_until(self.rate.session.core(), self.ready_at).await;
+        sleep_until(self.rate.0.session.core(), self.ready_at).await;
     }
 
     /// Corrects how many permits were needed: fewer are given back, more are a debt that later
@@ -352,9 +359,9 @@ impl RatePermit {
     /// ```
     pub async fn settle(self, actual: u64) -> Result<Settled, Error> {
         let Self { rate, cost, stamp, .. } = self;
-        let (name, shape) = (rate.name.clone(), rate.shape()?);
+        let (name, shape) = (rate.0.name.clone(), rate.shape()?);
         let settle = Settle { name, shape, stamp, taken: cost, actual };
-        rate.session.core().settle_rate(&settle).await
+        rate.0.session.core().settle_rate(&settle).await
     }
 
     /// The blocking form of [`settle`](Self::settle).
@@ -387,23 +394,25 @@ impl RateRefusal {
 }
 
 impl RateStatus {
-    fn new(shape: &RateShape, reply: &TakeReply) -> Self {
-        let limits = match shape {
-            RateShape::Windows(limits) => limits.clone(),
+    /// Each limit, shortest window first, and how far it is used. Of a [`pace`](Rate::pace), the
+    /// burst and how long it takes to fill.
+    pub fn limits(&self) -> impl Iterator<Item = (RateLimit, RateLevel)> + '_ {
+        let limit = |nth: usize| match &self.shape {
+            RateShape::Windows(limits) => limits.get(nth).copied().unwrap_or_else(unlimited),
             RateShape::Pace(pace) => {
                 let window = Duration::from_micros(pace.micros_for(pace.burst));
-                vec![RateLimit { permits: pace.burst, window }]
+                RateLimit { permits: pace.burst, window }
             }
         };
-        Self { limits: limits.into_iter().zip(reply.levels.iter().copied()).collect() }
+        self.levels.iter().enumerate().map(move |(nth, level)| (limit(nth), *level))
     }
 
     /// The limit with the least remaining permits, and its level.
     #[must_use]
     pub fn tightest(&self) -> (RateLimit, RateLevel) {
-        let left = |(limit, level): &&(RateLimit, RateLevel)| left(limit, level);
+        let left = |(limit, level): &(RateLimit, RateLevel)| left(limit, level);
         let none = || (unlimited(), RateLevel { used: 0, clear_after: Duration::ZERO });
-        self.limits.iter().min_by_key(left).copied().unwrap_or_else(none)
+        self.limits().min_by_key(left).unwrap_or_else(none)
     }
 
     /// How many permits can be taken.
@@ -430,11 +439,7 @@ fn unlimited() -> RateLimit {
 
 impl fmt::Debug for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, limits, pace, .. } = self;
-        f.debug_struct("Rate")
-            .field("name", name)
-            .field("limits", limits)
-            .field("pace", pace)
-            .finish()
+        let RateParts { name, shape, .. } = &*self.0;
+        f.debug_struct("Rate").field("name", name).field("shape", shape).finish_non_exhaustive()
     }
 }

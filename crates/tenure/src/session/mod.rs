@@ -310,12 +310,15 @@ impl Core {
     where
         C: Future<Output = Result<T, Error>>,
     {
-        self.check_process(verb)?;
-        if self.lock().closed {
-            return Err(closed_error(verb));
-        }
+        self.check_open(verb)?;
         let call = call();
         self.limited_from(self.clock.now(), verb, call).await
+    }
+
+    /// Returns an error if the session is closed or belongs to the parent of a forked process.
+    fn check_open(&self, verb: Verb) -> Result<(), Error> {
+        self.check_process(verb)?;
+        if self.lock().closed { Err(closed_error(verb)) } else { Ok(()) }
     }
 
     /// Makes a call to the store with the session's timeout, counted from `now`.

@@ -3,9 +3,9 @@
 
 use crate::stand::Stand;
 
-/// Takes the only permit of an hour. Says whether it was taken.
+/// Takes the only permit of an hour. Says whether it was taken: a refusal begins with 0.
 const TAKE: &str =
-    "SELECT taken::text FROM tenure.take(1, 'a', ARRAY[3600000000], ARRAY[1], 1, 0, false)";
+    "SELECT (r[1] <> 0)::text FROM tenure.take(1, 'a', ARRAY[3600000000], ARRAY[1], 1, 0) r";
 const RESET: &str = "SELECT tenure.reset(1, 'a')::text";
 
 #[test]

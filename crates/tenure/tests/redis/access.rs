@@ -55,7 +55,7 @@ fn the_suite_passes_as_the_user_of_the_docs_and_needs_every_command_of_it() {
 }
 
 /// Takes of which one is settled, one has left its window, and one is of an even flow.
-fn settled_and_even_rates(tenure: &Tenure) {
+fn settled_and_even_rates(redis: &Redis, tenure: &Tenure) {
     let take = |rate: &Rate| match rate.blocking_take(1).unwrap() {
         TakeOutcome::Allowed(permit) => permit,
         TakeOutcome::Refused(refusal) => panic!("should be allowed: {refusal:?}"),
@@ -68,6 +68,11 @@ fn settled_and_even_rates(tenure: &Tenure) {
     take(&short);
     std::thread::sleep(Duration::from_millis(5));
     take(&short);
+    let sliding = tenure.rate("sliding").unwrap().limit(1_000, Duration::from_millis(100));
+    eventually("an entry leaves a window that has others", || {
+        take(&sliding);
+        redis.commands("ltrim") > 0
+    });
     take(&tenure.rate("even").unwrap().pace(9, Duration::from_secs(1), 9));
 }
 
@@ -92,7 +97,7 @@ fn rare_ways(redis: &Redis, user: &str) {
     let mut watch = tenure.cells().blocking_watch(CellRange::One(name.clone())).unwrap();
     tenure.cells().blocking_put(&Put::new(name, "1").id(WriteId::new())).unwrap();
     watch.blocking_next().unwrap();
-    settled_and_even_rates(&tenure);
+    settled_and_even_rates(redis, &tenure);
     tenure.blocking_close();
     // Sessions that come and go on one engine.
     let terms = Terms {

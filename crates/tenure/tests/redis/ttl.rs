@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use servers::{Redis, eventually};
 use tenure::block_on;
-use tenure::{Put, Tenure};
+use tenure::{Put, Tenure, WriteId};
 use tokio::runtime::Runtime;
 
 use crate::host::{Book, LONG, PATIENCE, done};
@@ -93,4 +93,30 @@ fn a_crowd_of_readers_comes_in_without_a_renewal() {
         drop(guards);
         tenure.close().await;
     });
+}
+
+/// A list of a rate and the log of a cell are kept for longer once in a second, not with each write.
+#[test]
+fn what_is_written_in_another_second_is_kept_for_longer() {
+    let redis = Redis::start();
+    let tenure = Tenure::blocking_connect(&redis.url()).unwrap();
+    let rate = tenure.rate("a").unwrap().limit(9, Duration::from_secs(3_600));
+    let write = || {
+        assert!(rate.blocking_take(1).unwrap().is_allowed());
+        let put = Put::new("a".parse().unwrap(), "1").id(WriteId::new());
+        tenure.cells().blocking_put(&put).unwrap();
+    };
+    let ends = || {
+        ["tenure:{default}:rate:a:0", "tenure:{default}:cell:a:w"]
+            .map(|key| done(&redis, &["PEXPIRETIME", key]).int().unwrap())
+    };
+    write();
+    let before = ends();
+    let second = || done(&redis, &["TIME"]).list()[0].text().unwrap().to_owned();
+    let began = second();
+    eventually("the next second has come", || second() != began);
+    write();
+    let after = ends();
+    assert!(before[0] < after[0] && before[1] < after[1], "{before:?}, {after:?}");
+    assert!(before.iter().all(|ends| *ends > 0));
 }

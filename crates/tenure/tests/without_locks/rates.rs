@@ -22,9 +22,12 @@ const PROCESSES: usize = 8;
 /// How long anything may take on a busy machine before it counts as not happening.
 const LIMIT: Duration = Duration::from_secs(600);
 const LIMITS: [(u64, u64); 2] = [(40, 20_000), (150, 100_000)];
+/// The longest line that a process writes.
+const LINE: u64 = "1234567890123456 3 1\n".len() as u64;
 
-fn limits() -> Vec<RateLimit> {
-    LIMITS
+/// The limits of a rate: it has so many of them.
+fn limits(count: usize) -> Vec<RateLimit> {
+    LIMITS[..count]
         .iter()
         .map(|(permits, micros)| RateLimit {
             permits: *permits,
@@ -33,7 +36,8 @@ fn limits() -> Vec<RateLimit> {
         .collect()
 }
 
-/// The work of a process: takes, and writes down what it was granted.
+/// The work of a process: takes, of a rate with one limit and of one with two in turn, and writes
+/// down what it was granted.
 #[test]
 fn taker() {
     let Ok(order) = std::env::var(ORDER) else { return };
@@ -49,9 +53,10 @@ fn taker() {
         let engine = engine::connect(url, terms).await.unwrap();
         let rates = engine.rates().unwrap();
         for round in 1_u64.. {
+            let count = 1 + (round / 8 % 2) as usize;
             let take = Take {
-                name: "r".parse().unwrap(),
-                shape: RateShape::Windows(limits()),
+                name: format!("r{count}").parse().unwrap(),
+                shape: RateShape::Windows(limits(count).into()),
                 cost: 1 + round % 3,
                 wait: Duration::from_micros(round % 4 * 500),
                 probe: false,
@@ -59,9 +64,10 @@ fn taker() {
             let TakeVerdict::Told(reply) = rates.take(&take).await.unwrap() else { panic!() };
             let (stamp, cost) = (reply.stamp, if reply.taken { take.cost } else { 0 });
             // One write: a process that is killed leaves whole lines.
-            file.write_all(format!("{stamp} {cost}\n").as_bytes()).unwrap();
+            file.write_all(format!("{stamp} {cost} {count}\n").as_bytes()).unwrap();
             if !reply.taken {
-                std::thread::sleep(reply.wait.min(Duration::from_millis(5)));
+                // Not for as long as it takes: many are to be refused, and others served meanwhile.
+                std::thread::sleep(reply.wait.min(Duration::from_micros(200)));
             }
         }
     });
@@ -87,22 +93,30 @@ impl Drop for Taker {
     }
 }
 
-/// How many requests were made, and what was granted, by instant.
-fn read(directory: &Path) -> (u64, Vec<(u64, u64)>) {
-    let (mut requests, mut granted) = (0, Vec::new());
+/// How many requests were made, and what was granted of each rate, by instant.
+fn read(directory: &Path) -> (u64, [Vec<(u64, u64)>; 2]) {
+    let (mut requests, mut granted) = (0, [Vec::new(), Vec::new()]);
     for entry in fs::read_dir(directory).unwrap() {
         let text = fs::read_to_string(entry.unwrap().path()).unwrap();
-        for line in text.lines() {
-            let Some((stamp, cost)) = line.split_once(' ') else { continue };
-            let (Ok(stamp), Ok(cost)) = (stamp.parse(), cost.parse()) else { continue };
+        for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+            let numbers: Vec<u64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+            let [stamp, cost, count] = numbers[..] else { panic!("{line:?}") };
             requests += 1;
             if cost > 0 {
-                granted.push((stamp, cost));
+                granted[usize::try_from(count).unwrap() - 1].push((stamp, cost));
             }
         }
     }
-    granted.sort_unstable();
+    for granted in &mut granted {
+        granted.sort_unstable();
+    }
     (requests, granted)
+}
+
+/// How many requests were made at least, by the lengths of the files.
+fn requests_so_far(directory: &Path) -> u64 {
+    let length = |entry: fs::DirEntry| entry.metadata().unwrap().len();
+    fs::read_dir(directory).unwrap().map(|entry| length(entry.unwrap()) / LINE).sum()
 }
 
 fn no_window_is_over(url: &str, namespace: &str, requests: u64) {
@@ -117,7 +131,7 @@ fn no_window_is_over(url: &str, namespace: &str, requests: u64) {
     let began = Instant::now();
     for victim in (0..PROCESSES).cycle() {
         std::thread::sleep(Duration::from_millis(150));
-        let made = read(directory.path()).0;
+        let made = requests_so_far(directory.path());
         if made >= requests {
             break;
         }
@@ -127,16 +141,19 @@ fn no_window_is_over(url: &str, namespace: &str, requests: u64) {
     }
     drop(takers);
     let (made, granted) = read(directory.path());
-    assert!(granted.len() > 100, "{} of {made} were granted", granted.len());
-    for (permits, window) in LIMITS {
-        let (mut from, mut sum) = (0, 0);
-        for (stamp, cost) in &granted {
-            sum += cost;
-            while granted[from].0 + window <= *stamp {
-                sum -= granted[from].1;
-                from += 1;
+    println!("{url}: {made} requests, {} kills, {:?}", started - PROCESSES, began.elapsed());
+    for (count, granted) in (1..).zip(granted) {
+        assert!(granted.len() > 100, "{} of {made} were granted", granted.len());
+        for (permits, window) in &LIMITS[..count] {
+            let (mut from, mut sum) = (0, 0);
+            for (stamp, cost) in &granted {
+                sum += cost;
+                while granted[from].0 + window <= *stamp {
+                    sum -= granted[from].1;
+                    from += 1;
+                }
+                assert!(sum <= *permits, "{sum} in {window} us up to {stamp}, of {made} requests");
             }
-            assert!(sum <= permits, "{sum} in {window} us up to {stamp}, of {made} requests");
         }
     }
 }

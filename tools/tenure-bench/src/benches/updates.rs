@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use servers::Redis;
-use tenure::{Error, Expect, Name, Put, PutVerdict, Tenure};
+use tenure::{Error, Expect, Name, Put, PutVerdict, Tenure, WriteId};
 use tokio::task::JoinSet;
 
 use super::stores::failed;
@@ -20,7 +20,7 @@ const BLOCK: u32 = 30;
 
 pub(crate) fn benches() -> Vec<Bench> {
     vec![
-        Bench::new(&["uncontended"], uncontended),
+        Bench::new(&["uncontended", "uncontended_vs_ids"], uncontended),
         Bench::new(
             &["contended_64_calls", "contended_64_slowest_vs_median", "naive_64_calls"],
             contended,
@@ -43,27 +43,40 @@ fn uncontended(run: &Run) -> Result<Vec<Figure>, Error> {
     let url = server.url();
     run.in_task(async move {
         let tenure = Tenure::connect(&url).await?;
-        let (cell, name): (_, Name) = (tenure.cell("bench")?, "plain".parse()?);
-        let (mut updates, mut plain) = (Vec::new(), Vec::new());
+        let (cell, name, other): (_, Name, Name) =
+            (tenure.cell("bench")?, "plain".parse()?, "ids".parse()?);
+        let (mut updates, mut plain, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..blocks {
             let start = Instant::now();
             for _ in 0..BLOCK {
                 cell.update(plus_one).await?;
             }
             updates.push(nanos_each(start, BLOCK) / 1e3);
-            let start = Instant::now();
-            for _ in 0..BLOCK {
-                let old = tenure.cells().get(&name).await?;
-                let expect =
-                    old.as_ref().map_or(Expect::Absent, |old| Expect::Version(old.version));
-                let new = plus_one(old.as_ref().map(|old| &*old.value));
-                tenure.cells().put(&Put::new(name.clone(), new).expect(expect)).await?;
-            }
-            plain.push(nanos_each(start, BLOCK) / 1e3);
+            plain.push(gets_and_puts(&tenure, &name, |put| put).await?);
+            ids.push(gets_and_puts(&tenure, &other, |put| put.id(WriteId::new())).await?);
         }
         let figure = Figure::new("uncontended", median(&updates), "us", "x a get and a put");
-        Ok(vec![figure.relative_to(median(&plain)).judged_by(Aim::AtMost(1.05))])
+        let note = "x a get and a put with an id, which may be repeated like an update";
+        let beside_ids = Figure::new("uncontended_vs_ids", median(&updates), "us", note);
+        let figure = figure.relative_to(median(&plain)).judged_by(Aim::AtMost(1.05));
+        Ok(vec![figure, beside_ids.relative_to(median(&ids))])
     })
+}
+
+/// Microseconds of a get and of a put on the condition that nothing has changed.
+async fn gets_and_puts(
+    tenure: &Tenure,
+    name: &Name,
+    finish: impl Fn(Put) -> Put,
+) -> Result<f64, Error> {
+    let start = Instant::now();
+    for _ in 0..BLOCK {
+        let old = tenure.cells().get(name).await?;
+        let expect = old.as_ref().map_or(Expect::Absent, |old| Expect::Version(old.version));
+        let new = plus_one(old.as_ref().map(|old| &*old.value));
+        tenure.cells().put(&finish(Put::new(name.clone(), new).expect(expect))).await?;
+    }
+    Ok(nanos_each(start, BLOCK) / 1e3)
 }
 
 /// The commands that clients have sent.

@@ -27,6 +27,7 @@ list! { Rates:
     other_windows_are_refused_while_the_rate_is_in_use cites [10] needs [Rates];
     rates_and_locks_of_odd_names_never_meet cites [9] needs [Rates];
     of_many_at_once_no_more_than_the_limit_win cites [1] needs [Rates];
+    a_rate_in_use_stays_when_others_are_new cites [1] needs [Rates];
     a_lost_reply_is_not_repeated_and_a_lost_call_is cites [5] needs [Rates];
     random_programs_get_the_replies_of_the_rule cites [1, 2] needs [Rates];
     programs_of_many_entries_get_the_replies_of_the_rule cites [1, 10] needs [Rates];
@@ -83,7 +84,7 @@ fn secs(seconds: u64) -> Duration {
 }
 
 fn take(rate: &str, limits: &[RateLimit], cost: u64) -> Take {
-    let shape = RateShape::Windows(limits.to_vec());
+    let shape = RateShape::Windows(limits.into());
     Take { name: name(rate), shape, cost, wait: Duration::ZERO, probe: false }
 }
 
@@ -210,6 +211,11 @@ fn other_windows_are_refused_while_the_rate_is_in_use(world: &World) {
     let (one, two) = ([limit(3, secs(10))], [limit(3, secs(5)), limit(9, secs(60))]);
     assert!(client.take(&take("a", &one, 2)).taken);
     assert_eq!(client.verdict(&take("a", &two, 1)), TakeVerdict::OtherWindows(vec![secs(10)]));
+    world.pass(Duration::from_millis(1));
+    for other in [limit(3, secs(5)), limit(2, secs(5)), limit(3, secs(20))] {
+        let verdict = client.verdict(&take("a", &[other], 1));
+        assert_eq!(verdict, TakeVerdict::OtherWindows(vec![secs(10)]), "{other:?}");
+    }
     let pace = RatePace { permits: 1, per: secs(1), burst: 20 };
     let flow = Take { shape: RateShape::Pace(pace), ..take("a", &one, 5) };
     assert_eq!(client.verdict(&flow), TakeVerdict::OtherWindows(vec![secs(10)]));
@@ -260,6 +266,21 @@ fn of_many_at_once_no_more_than_the_limit_win(world: &World) {
     let all: Vec<_> = (0..8).map(start).collect();
     let taken: u32 = all.into_iter().map(|one| one.done(world.stage())).sum();
     assert_eq!(taken, 10);
+}
+
+/// Where a new rate removes what is needed no more: not what was used again and again.
+fn a_rate_in_use_stays_when_others_are_new(world: &World) {
+    let client = RateClient::new(world);
+    let limits = [limit(9, secs(100))];
+    for pause in [99, 99, 7] {
+        assert!(client.take(&take("a", &limits, 1)).taken);
+        world.pass(secs(pause));
+    }
+    for other in ["b", "c"] {
+        assert!(client.take(&take(other, &limits, 1)).taken);
+    }
+    let probe = Take { probe: true, ..take("a", &limits, 1) };
+    assert_eq!(client.take(&probe).levels[0].used, 1);
 }
 
 fn a_lost_reply_is_not_repeated_and_a_lost_call_is(world: &World) {
@@ -390,15 +411,20 @@ fn random_programs_get_the_replies_of_the_rule(world: &World) {
 
 /// More entries than are kept one by one, so that they are merged; and rings that grow.
 fn programs_of_many_entries_get_the_replies_of_the_rule(world: &World) {
+    let limits = [limit(2_400, Duration::from_millis(1_024)), limit(9_000, secs(20))];
+    play_many(world, "two", &limits);
+    play_many(world, "one", &limits[..1]);
+}
+
+fn play_many(world: &World, rate: &str, limits: &[RateLimit]) {
     let (client, mut chance) = (RateClient::new(world), Chance(3));
     let mut twins = Twins { client, rule: None, now: 1 << 40, offset: None, takes: Vec::new() };
-    let limits = [limit(2_400, Duration::from_millis(1_024)), limit(9_000, secs(20))];
     for step in 0..1_450 {
         twins.pass(1 + chance.below(300));
-        twins.take(take("a", &limits, 1 + chance.below(2)), &format!("step {step}"));
+        twins.take(take(rate, limits, 1 + chance.below(2)), &format!("{rate}, step {step}"));
         if step % 90 == 0 {
             let nth = usize::try_from(chance.below(twins.takes.len() as u64)).expect("small");
-            twins.settle(nth, chance.below(4), &format!("step {step}"));
+            twins.settle(nth, chance.below(4), &format!("{rate}, step {step}"));
         }
     }
     assert!(twins.takes.len() > 1_100, "{}", twins.takes.len());
@@ -406,23 +432,31 @@ fn programs_of_many_entries_get_the_replies_of_the_rule(world: &World) {
     twins.pass(990_000);
     for step in 0..40 {
         twins.pass(1 + chance.below(300));
-        twins.take(take("a", &limits, 1), &format!("step {step}, while merged entries end"));
+        twins.take(take(rate, limits, 1), &format!("{rate}, step {step}, merged entries end"));
     }
     twins.pass(1_300_000);
-    twins.take(take("a", &limits, 1), "when the short window is empty");
+    twins.take(take(rate, limits, 1), "when the short window is empty");
 }
 
 /// Old entries leave, new ones come, and then more of them than there were before: where entries
-/// are in a ring, it has turned when it grows.
+/// are in a ring, it has turned when it grows. Where they come to the ring in groups, it takes more
+/// of them until it has.
 fn programs_of_few_and_then_many_entries_get_the_replies_of_the_rule(world: &World) {
-    let client = RateClient::new(world);
-    let mut twins = Twins { client, rule: None, now: 1 << 40, offset: None, takes: Vec::new() };
-    let limits = [limit(100, Duration::from_millis(10))];
-    for (steps, micros) in [(6, 1_000), (1, 6_500), (24, 50), (30, 400)] {
-        for step in 0..steps {
-            twins.pass(micros);
-            let context = format!("step {step}, {micros} microseconds apart");
-            twins.take(take("a", &limits, 1 + step % 3), &context);
+    let programs: [(&str, &[(u64, u64)]); 2] = [
+        ("few", &[(6, 1_000), (1, 6_500), (24, 50), (30, 400)]),
+        ("groups", &[(26, 100), (1, 9_300), (70, 10), (40, 200)]),
+    ];
+    for (rate, program) in programs {
+        let client = RateClient::new(world);
+        let mut twins = Twins { client, rule: None, now: 1 << 40, offset: None, takes: Vec::new() };
+        let permits = if rate == "few" { 100 } else { 300 };
+        let limits = [limit(permits, Duration::from_millis(10))];
+        for (steps, micros) in program {
+            for step in 0..*steps {
+                twins.pass(*micros);
+                let context = format!("{rate}, step {step}, {micros} microseconds apart");
+                twins.take(take(rate, &limits, 1 + step % 3), &context);
+            }
         }
     }
 }

@@ -68,6 +68,10 @@ impl Rates for MemoryRates {
         })
     }
 
+    fn take_at_once(&self, take: &Take) -> Option<TakeVerdict> {
+        Some(self.take_now(take))
+    }
+
     fn settle<'a>(&'a self, settle: &'a Settle) -> Pending<'a, Settled> {
         Box::pin(async move {
             settle.check()?;

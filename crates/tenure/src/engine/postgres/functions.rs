@@ -1,8 +1,8 @@
 //! The functions of the schema that are called, and the SQL text of each call.
 //!
-//! A call is always `SELECT columns FROM schema.function($1, ..)`: values are parameters, never
-//! part of the text. The types are stated rather than inferred, because behind a pooler a call is
-//! sent as text without being prepared first.
+//! A call is always `SELECT columns FROM schema.function($1, ..)`, or without `FROM` if it has one
+//! value: values are parameters, never part of the text. The types are stated rather than inferred,
+//! because behind a pooler a call is sent as text without being prepared first.
 
 use tokio_postgres::types::Type;
 
@@ -72,15 +72,8 @@ const WRITE: &[Type] = &[
     Type::INT8_ARRAY,
 ];
 
-const TAKE: &[Type] = &[
-    Type::INT4,
-    Type::TEXT,
-    Type::INT8_ARRAY,
-    Type::INT8_ARRAY,
-    Type::INT8,
-    Type::INT8,
-    Type::BOOL,
-];
+const TAKE: &[Type] =
+    &[Type::INT4, Type::TEXT, Type::INT8_ARRAY, Type::INT8_ARRAY, Type::INT8, Type::INT8];
 const SETTLE: &[Type] = &[
     Type::INT4,
     Type::TEXT,
@@ -325,7 +318,6 @@ impl Function {
             Self::Names => "names",
             Self::Notify | Self::NotifyLater | Self::WakeLater | Self::SweepJobs => "1",
             Self::Write => "kind, part, value, version, fence, expires_in, watched",
-            Self::Take => "taken, wait, last, stamp, used, clear, stands",
             Self::Settle => "settle",
             Self::Reset => "reset",
             Self::PushJobs => "kind, id, instead_of",
@@ -343,6 +335,10 @@ impl Function {
         let parameters: Vec<String> =
             (1..=self.types().len()).map(|number| format!("${number}")).collect();
         let (name, parameters) = (self.name(), parameters.join(", "));
+        if self == Self::Take {
+            // One value. A function behind FROM would cost the server a table of its rows.
+            return format!("SELECT {schema}.{name}({parameters})");
+        }
         format!("SELECT {columns} FROM {schema}.{name}({parameters})")
     }
 }

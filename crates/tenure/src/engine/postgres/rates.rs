@@ -33,8 +33,7 @@ impl Rates for PostgresEngine {
                     Box::new(windows(&take.shape)),
                     Box::new(permits),
                     Box::new(big(take.cost)),
-                    Box::new(micros(take.wait)),
-                    Box::new(take.probe),
+                    Box::new(if take.probe { -1 } else { micros(take.wait) }),
                 ]
             });
             let verdict = rows.await.and_then(|rows| match &rows[..] {
@@ -94,29 +93,50 @@ fn windows(shape: &RateShape) -> Vec<i64> {
     shape.windows().into_iter().map(big).collect()
 }
 
+/// Parses the reply to a `take`, whose forms are at the head of the function.
 fn read_verdict(row: &Row, shape: &RateShape) -> Result<TakeVerdict, Error> {
-    let strange = |error: tokio_postgres::Error| unexpected_reply().caused_by(error);
-    let number = |number: i64| u64::try_from(number).map_err(|_| unexpected_reply());
-    let duration = |micros: i64| number(micros).map(Duration::from_micros);
-    if let Some(stands) = row.try_get::<_, Option<Vec<i64>>>(6).map_err(strange)? {
-        let windows = stands.into_iter().map(duration).collect::<Result<_, _>>()?;
+    let reply: Vec<i64> = row.try_get(0).map_err(|error| unexpected_reply().caused_by(error))?;
+    if let Some((-1, stands)) = reply.split_first() {
+        let windows = stands.iter().map(|micros| duration(*micros)).collect::<Result<_, _>>()?;
         return Ok(TakeVerdict::OtherWindows(windows));
     }
-    let used: Vec<i64> = row.try_get(4).map_err(strange)?;
-    let clear: Vec<i64> = row.try_get(5).map_err(strange)?;
-    let level = |(used, clear): (i64, i64)| -> Result<RateLevel, Error> {
-        let clear_after = duration(clear)?;
+    if let ([stamp, used], RateShape::Windows(limits)) = (&reply[..], shape) {
+        // From the short path: taken now, and the only limit.
+        let window = limits.first().ok_or_else(unexpected_reply)?.window_micros();
+        let level = RateLevel { used: number(*used)?, clear_after: Duration::from_micros(window) };
+        let (wait, limit, levels) = (Duration::ZERO, 0, level.into());
+        return Ok(TakeVerdict::Told(TakeReply {
+            taken: true,
+            wait,
+            limit,
+            stamp: number(*stamp)?,
+            levels,
+        }));
+    }
+    let Some((&[taken, wait, limit, stamp], levels)) = reply.split_first_chunk() else {
+        return Err(unexpected_reply());
+    };
+    let (used, clear) = levels.split_at(levels.len() / 2);
+    let level = |(used, clear): (&i64, &i64)| -> Result<RateLevel, Error> {
+        let clear_after = duration(*clear)?;
         Ok(match shape {
             RateShape::Pace(pace) => RateShape::pace_level(pace, clear_after),
-            RateShape::Windows(_) => RateLevel { used: number(used)?, clear_after },
+            RateShape::Windows(_) => RateLevel { used: number(*used)?, clear_after },
         })
     };
-    let limit: i32 = row.try_get(2).map_err(strange)?;
     Ok(TakeVerdict::Told(TakeReply {
-        taken: row.try_get(0).map_err(strange)?,
-        wait: duration(row.try_get(1).map_err(strange)?)?,
+        taken: taken == 1,
+        wait: duration(wait)?,
         limit: usize::try_from(limit).map_err(|_| unexpected_reply())?,
-        stamp: number(row.try_get(3).map_err(strange)?)?,
-        levels: used.into_iter().zip(clear).map(level).collect::<Result<_, _>>()?,
+        stamp: number(stamp)?,
+        levels: used.iter().zip(clear).map(level).collect::<Result<_, _>>()?,
     }))
+}
+
+fn number(number: i64) -> Result<u64, Error> {
+    u64::try_from(number).map_err(|_| unexpected_reply())
+}
+
+fn duration(micros: i64) -> Result<Duration, Error> {
+    number(micros).map(Duration::from_micros)
 }

@@ -73,12 +73,12 @@ impl RedisKeys {
         format!("{}{}", self.cells, encoded(name.as_str()))
     }
 
-    /// Returns the prefix of the keys of a rate.
+    /// Returns the first key of a rate; in its other keys another digit takes the place of the 0.
     pub(super) fn rate(&self, name: &Name) -> String {
         if self.by_name {
-            return self.slot(name) + ":rate";
+            return self.slot(name) + ":rate:0";
         }
-        format!("{}{}", self.rates, encoded(name.as_str()))
+        format!("{}{}:0", self.rates, encoded(name.as_str()))
     }
 
     /// Returns a pattern that matches one key of each name in a set that begins with `prefix`.

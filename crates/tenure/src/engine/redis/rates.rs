@@ -19,9 +19,8 @@ impl<T: StoreAccess> Rates for T {
     fn take<'a>(&'a self, take: &'a Take) -> Pending<'a, TakeVerdict> {
         Box::pin(async move {
             take.check()?;
-            let probe = if take.probe { "1" } else { "0" };
-            let wait = take.wait.as_micros().to_string();
-            let mut items = vec![probe.to_owned(), take.cost.to_string(), wait];
+            let wait = if take.probe { "-1".to_owned() } else { take.wait.as_micros().to_string() };
+            let mut items = vec![take.cost.to_string(), wait];
             match &take.shape {
                 RateShape::Pace(pace) => {
                     let lasts = [pace.micros_for(take.cost), pace.burst_micros()];
@@ -30,10 +29,7 @@ impl<T: StoreAccess> Rates for T {
                 }
                 RateShape::Windows(limits) => {
                     items.push(windows(&take.shape));
-                    for limit in limits {
-                        items.push(limit.permits.to_string());
-                        items.push(limit.window_micros().to_string());
-                    }
+                    items.extend(limits.iter().map(|limit| limit.permits.to_string()));
                 }
             }
             let items: Vec<&[u8]> = items.iter().map(String::as_bytes).collect();
@@ -86,13 +82,28 @@ fn windows(shape: &RateShape) -> String {
 
 fn read_verdict(value: &Value, shape: &RateShape) -> Option<TakeVerdict> {
     let items = list(value)?;
-    if let [kind, stands] = items {
-        let stands = text(stands).filter(|_| text(kind) == Some("o"))?;
+    if let [kind, stands] = items
+        && text(kind) == Some("o")
+    {
+        let stands = text(stands)?;
         let windows = stands.split(',').filter(|window| *window != "p");
         let windows = windows.map(|window| window.parse().ok().map(Duration::from_micros));
         return Some(TakeVerdict::OtherWindows(windows.collect::<Option<_>>()?));
     }
     let numbers: Vec<u64> = items.iter().map(number).collect::<Option<_>>()?;
+    if let ([stamp, used], RateShape::Windows(limits)) = (&numbers[..], shape) {
+        // From the short path: taken now, and the only limit.
+        let clear_after = Duration::from_micros(limits.first()?.window_micros());
+        let levels = RateLevel { used: *used, clear_after }.into();
+        let (wait, limit) = (Duration::ZERO, 0);
+        return Some(TakeVerdict::Told(TakeReply {
+            taken: true,
+            wait,
+            limit,
+            stamp: *stamp,
+            levels,
+        }));
+    }
     let (&[taken, wait, limit, stamp], levels) = numbers.split_first_chunk()?;
     let level = |pair: &[u64]| {
         let clear_after = Duration::from_micros(pair[1]);

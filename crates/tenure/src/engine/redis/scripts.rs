@@ -64,33 +64,53 @@ const PARTS: &[(&str, Text)] = &[
 ];
 const CLOCK: Text = text!("redis/lua/clock.lua");
 const KEY_CLOCK: Text = text!("redis/lua/keyclock.lua");
+const NUMBER_CLOCK: Text = text!("redis/lua/now.lua");
+
+/// The parts of scripts that read the clock.
+struct ClockParts<'a> {
+    clock: &'a str,
+    keyclock: &'a str,
+    now: &'a str,
+}
+
+impl ClockParts<'_> {
+    /// The store's own clock.
+    fn of_store() -> ClockParts<'static> {
+        let [clock, keyclock, now] = [CLOCK, KEY_CLOCK, NUMBER_CLOCK].map(Text::get);
+        ClockParts { clock, keyclock, now }
+    }
+}
 
 /// The scripts on the store's own clock, for servers that know flags (Redis 7) and for others.
 fn on_store_clock(flags: bool) -> &'static ScriptSet {
     static PLAIN: LazyLock<ScriptSet> =
-        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), false, push_lines));
+        LazyLock::new(|| ScriptSet::new(&ClockParts::of_store(), false, push_lines));
     static FLAGS: LazyLock<ScriptSet> =
-        LazyLock::new(|| ScriptSet::new((CLOCK.get(), KEY_CLOCK.get()), true, push_lines));
+        LazyLock::new(|| ScriptSet::new(&ClockParts::of_store(), true, push_lines));
     if flags { &FLAGS } else { &PLAIN }
 }
 
 /// The scripts on a clock that is an argument.
 #[cfg(feature = "conformance")]
 fn on_given_clock() -> &'static ScriptSet {
-    const GIVEN: &str = include_str!("../../conformance/lua/clock.lua");
-    const KEYS: &str = include_str!("../../conformance/lua/keyclock.lua");
+    const GIVEN: ClockParts<'_> = ClockParts {
+        clock: include_str!("../../conformance/lua/clock.lua"),
+        keyclock: include_str!("../../conformance/lua/keyclock.lua"),
+        now: include_str!("../../conformance/lua/now.lua"),
+    };
     static SCRIPTS: LazyLock<ScriptSet> =
-        LazyLock::new(|| ScriptSet::new((GIVEN, KEYS), true, push_counted));
+        LazyLock::new(|| ScriptSet::new(&GIVEN, true, push_counted));
     &SCRIPTS
 }
 
 impl ScriptSet {
-    fn new(clocks: (&str, &str), flags: bool, push: fn(&mut String, &str)) -> Self {
+    fn new(clocks: &ClockParts<'_>, flags: bool, push: fn(&mut String, &str)) -> Self {
         // Release, renew and inspect have to work when the server's memory is full.
         let any = if flags { "#!lua flags=allow-oom\n" } else { "" };
         let part = |name: &str| match name {
-            "clock" => clocks.0,
-            "keyclock" => clocks.1,
+            "clock" => clocks.clock,
+            "keyclock" => clocks.keyclock,
+            "now" => clocks.now,
             part => part_called(part),
         };
         let make = |flags: &str, text: &str| LuaScript::assemble(flags, text, part, push);
@@ -280,9 +300,15 @@ mod tests {
         assert!(part_called("head").contains(&format!("or {}", limits::FENCE / 2)));
         let write = text!("redis/lua/write.lua").get();
         assert!(write.contains(&format!("local RING = {}\n", limits::WRITE_IDS)));
-        assert!(part_called("rate").contains(&format!("MANY, near = {},", limits::RATE_ENTRIES)));
-        let last = limits::RATE_LIMITS - 1;
-        assert!(text!("redis/lua/take.lua").get().contains(&format!("for i = 0, {last} do")));
+        let (many, last) = (limits::RATE_ENTRIES, limits::RATE_LIMITS - 1);
+        assert!(part_called("rate").contains(&format!("MANY, HEAD, near = {many},")));
+        let take = text!("redis/lua/take.lua").get();
+        assert!(
+            take.contains(&format!(
+                "count >= {many} and now - first <= math.floor(window / {many})"
+            ))
+        );
+        assert!(take.contains(&format!("for i = 0, {last} do")));
         assert!(text!("redis/lua/reset.lua").get().contains(&format!("for i = 0, {last} do")));
         let line = format!(
             "ERRORS = {}, CRASHES = {}, DEAD_JOBS = {}, SLOTS = {}, PRIORITIES = {}, DELAY = {},",

@@ -71,7 +71,7 @@ fn limit(permits: u64, micros: u64) -> RateLimit {
 }
 
 fn windows(limits: &[RateLimit]) -> RateShape {
-    RateShape::Windows(limits.to_vec())
+    RateShape::Windows(limits.into())
 }
 
 fn request(shape: &RateShape, cost: u64, wait: u64) -> Take {
@@ -129,7 +129,7 @@ fn random_programs_are_never_over_a_limit_and_never_later_than_they_must_be() {
             if reply.taken {
                 brute.taken.push((expected, cost));
                 brute.seen = present;
-                for (limit, level) in limits.iter().zip(&reply.levels) {
+                for (limit, level) in limits.iter().zip(&*reply.levels) {
                     assert_eq!(level.used, brute.used(limit, expected), "seed {seed}");
                 }
             }

@@ -6,8 +6,16 @@
 --
 -- A rate has a row with arrays that have an element for each limit, shortest window first. The entries of a
 -- limit that are older than its newest one are in a ring of rows: entry number n, from low on and before next,
--- has the place n % size. A place is written again when its entry is past, so that a request updates two rows
--- and no index. If the ring is full, its size is doubled.
+-- has the place n % size. A place is written again when its entry is past. If the ring is full, its size is
+-- doubled.
+--
+-- A rate of one limit has two more places for entries, in its row, so that most requests are one UPDATE of one
+-- row and no index (HOT), the short path of `take`:
+--   fresh  the youngest entries, behind those of the ring, until there are 24 of them
+--   front  a copy of the oldest entries of the ring, so that it is known what is past and counts no more,
+--          as long as that is before `calm`
+-- Everything else knows the ring alone: first the fresh entries are written to it, all at once (`unfold`). If the
+-- front is empty, so is the ring.
 
 -- One rate. An even flow has no windows; at[1] is until when it is busy.
 CREATE TABLE @S.rates (
@@ -27,10 +35,18 @@ CREATE TABLE @S.rates (
   low bigint[] NOT NULL,
   next bigint[] NOT NULL,
   size bigint[] NOT NULL,
+  -- The fresh entries, and the front: instants, and how many permits they and those before them have, from
+  -- a 0 on.
+  fresh_at bigint[] NOT NULL,
+  fresh_cost bigint[] NOT NULL,
+  front_at bigint[] NOT NULL,
+  front_sum bigint[] NOT NULL,
+  -- The last time of the front; without a front that of the oldest entry.
+  calm bigint NOT NULL,
   -- When the row may be deleted. Raised in large steps, so that most updates stay out of the index (HOT).
   kept bigint NOT NULL,
   PRIMARY KEY (ns, name)
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX rates_kept ON @S.rates (ns, kept);
 
 CREATE TABLE @S.rate_entries (
@@ -43,18 +59,14 @@ CREATE TABLE @S.rate_entries (
   PRIMARY KEY (ns, name, nth, place)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Locks a rate. Returns the time, read after that.
-CREATE FUNCTION @S.lock_rate(p_ns int, p_name text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-  v_locked text := pg_advisory_xact_lock('@S.rates'::regclass::oid::int, @S.cell_key(p_ns, p_name));
-BEGIN
-  RETURN @S.clock();
-END $$;
+-- Locks a rate. Returns the time, read after that: the condition is evaluated first.
+CREATE FUNCTION @S.lock_rate(p_ns int, p_name text) RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT CASE WHEN pg_advisory_xact_lock('@S.rates'::regclass::oid::int, @S.cell_key(p_ns, p_name))
+  IS NOT NULL THEN @S.clock() END $$;
 
--- Returns from when on nothing of a rate counts.
+-- Returns from when on nothing of a rate counts. The newest entries of all limits have the same time.
 CREATE FUNCTION @S.rate_ends(r @S.rates) RETURNS bigint LANGUAGE sql IMMUTABLE AS
-$$ SELECT CASE WHEN cardinality(r.windows) = 0 THEN r.at[1]
-  ELSE (SELECT max(u.at + u.w) FROM unnest(r.at, r.windows) u (at, w)) END $$;
+$$ SELECT r.at[1] + coalesce(r.windows[cardinality(r.windows)], 0) $$;
 
 -- Removes what does not count at p_at from the log of one limit.
 CREATE FUNCTION @S.drop_past(r @S.rates, p_nth int, p_at bigint) RETURNS @S.rates
@@ -101,7 +113,7 @@ BEGIN
   RETURN v_result;
 END $$;
 
--- Doubles a ring that is full: the entries that stand before the oldest one go behind the others.
+-- Doubles a ring: the entries that stand before the oldest one go behind the others.
 CREATE FUNCTION @S.grow_ring(r @S.rates, p_nth int) RETURNS @S.rates LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_size bigint := r.size[p_nth];
@@ -111,9 +123,54 @@ BEGIN
   --#path postgres take: a ring that has turned grows if v_low > 0
   UPDATE @S.rate_entries e SET place = e.place + v_size
     WHERE e.ns = r.ns AND e.name = r.name AND e.nth = p_nth AND e.place < v_low;
+  r.next[p_nth] := v_low + r.next[p_nth] - r.low[p_nth];
   r.low[p_nth] := v_low;
-  r.next[p_nth] := v_low + v_size;
   r.size[p_nth] := 2 * v_size;
+  RETURN r;
+END $$;
+
+-- Copies the oldest entries of the ring to the front, of a rate with one limit: as many as stand side by side.
+CREATE FUNCTION @S.fill_front(r @S.rates) RETURNS @S.rates LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_low bigint := r.low[1] % r.size[1];
+BEGIN
+  r.calm := r.at[1];
+  r.front_at := '{}';
+  r.front_sum := '{0}';
+  IF cardinality(r.windows) = 1 AND r.low[1] < r.next[1] THEN
+    SELECT array_agg(f.at), 0 || array_agg(f.sum) INTO r.front_at, r.front_sum
+      FROM (SELECT e.at, (sum(e.cost) OVER (ORDER BY e.place))::bigint AS sum FROM @S.rate_entries e
+        WHERE e.ns = r.ns AND e.name = r.name AND e.nth = 1 AND e.place >= v_low
+          AND e.place < least(v_low + 24, v_low + r.next[1] - r.low[1], r.size[1])) f;
+    r.calm := r.front_at[cardinality(r.front_at)];
+  END IF;
+  RETURN r;
+END $$;
+
+-- Writes the fresh entries of a rate with one limit to the ring, and fills the front with the oldest entries that
+-- are later than p_old. Does nothing if there are no fresh ones and the front has such an entry.
+CREATE FUNCTION @S.unfold(r @S.rates, p_old bigint) RETURNS @S.rates LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_gone int := width_bucket(p_old, r.front_at);
+BEGIN
+  IF cardinality(r.fresh_at) = 0 AND r.calm > p_old THEN RETURN r; END IF;
+  r.low[1] := r.low[1] + v_gone;
+  r.count[1] := r.count[1] - v_gone;
+  r.used[1] := r.used[1] - r.front_sum[v_gone + 1];
+  --#path postgres take: fresh entries go into the ring
+  WHILE r.next[1] - r.low[1] + cardinality(r.fresh_at) > r.size[1] LOOP r := @S.grow_ring(r, 1); END LOOP;
+  INSERT INTO @S.rate_entries (ns, name, nth, place, at, cost)
+    SELECT r.ns, r.name, 1, (r.next[1] + u.n - 1) % r.size[1], u.at, u.cost
+      FROM unnest(r.fresh_at, r.fresh_cost) WITH ORDINALITY u (at, cost, n)
+    ON CONFLICT (ns, name, nth, place) DO UPDATE SET at = EXCLUDED.at, cost = EXCLUDED.cost;
+  r.next[1] := r.next[1] + cardinality(r.fresh_at);
+  r.fresh_at := '{}';
+  r.fresh_cost := '{}';
+  r := @S.fill_front(r);
+  UPDATE @S.rates x SET used = r.used, count = r.count, low = r.low, next = r.next, size = r.size,
+      fresh_at = r.fresh_at, fresh_cost = r.fresh_cost, front_at = r.front_at, front_sum = r.front_sum,
+      calm = r.calm
+    WHERE x.ns = r.ns AND x.name = r.name;
   RETURN r;
 END $$;
 
@@ -155,11 +212,13 @@ DECLARE
   v_ends bigint := @S.rate_ends(r);
   v_name text;
 BEGIN
+  r := @S.fill_front(r);
   IF r.kept < v_ends THEN r.kept := v_ends + greatest(60000000, v_ends - p_now); END IF;
   IF NOT p_new THEN
     UPDATE @S.rates x SET windows = r.windows, seen = r.seen, used = r.used, count = r.count,
         born = r.born, first = r.first, at = r.at, cost = r.cost, low = r.low, next = r.next,
-        size = r.size, kept = r.kept
+        size = r.size, fresh_at = r.fresh_at, fresh_cost = r.fresh_cost, front_at = r.front_at,
+        front_sum = r.front_sum, calm = r.calm, kept = r.kept
       WHERE x.ns = r.ns AND x.name = r.name;
     RETURN;
   END IF;
@@ -173,20 +232,18 @@ BEGIN
   END LOOP;
 END $$;
 
--- Takes permits at the earliest time at which all limits allow it, if that is at most p_wait ahead and p_probe
--- is false. p_permits and p_windows are those of the limits, shortest window first; of an even flow p_windows is
--- empty, and p_permits has for how long the permits and the burst keep it busy. Returns the windows in use
--- alone if they are others.
-CREATE FUNCTION @S.take(p_ns int, p_name text, p_windows bigint[], p_permits bigint[], p_cost bigint,
-  p_wait bigint, p_probe bool)
-RETURNS TABLE (taken bool, wait bigint, last int, stamp bigint, used bigint[], clear bigint[],
-  stands bigint[]) LANGUAGE plpgsql VOLATILE AS $$
-#variable_conflict use_column
+-- Takes permits by the rule, for `take`, whose parameters it has, and the time.
+CREATE FUNCTION @S.take_by_the_rule(p_ns int, p_name text, p_windows bigint[], p_permits bigint[], p_cost bigint,
+  p_wait bigint, p_now bigint) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_now bigint := @S.lock_rate(p_ns, p_name);
+  v_now bigint := p_now;
   v_limits int := cardinality(p_windows);
   v_from bigint;
   v_at bigint;
+  v_stamp bigint;
+  v_wait bigint;
+  v_last int := 0;
+  v_clear bigint[];
   v_new bool;
   r @S.rates;
 BEGIN
@@ -196,14 +253,14 @@ BEGIN
     --#path postgres take: of a rate that is past if NOT v_new
     IF r.windows <> p_windows THEN
       -- Rings of other windows. Where nothing is to be taken, they do no harm.
-      IF NOT p_probe THEN
+      IF p_wait >= 0 THEN
         DELETE FROM @S.rate_entries e WHERE e.ns = p_ns AND e.name = p_name;
       END IF;
       r.size := NULL;
     END IF;
     r := (p_ns, p_name, p_windows, 0, array_fill(0::bigint, ARRAY[greatest(v_limits, 1)]), NULL, NULL, NULL,
       NULL, NULL, NULL, NULL, coalesce(r.size, array_fill(8::bigint, ARRAY[greatest(v_limits, 1)])),
-      coalesce(r.kept, 0))::@S.rates;
+      '{}', '{}', '{}', '{0}', 0, coalesce(r.kept, 0))::@S.rates;
     r.count := r.used;
     r.born := r.used;
     r.first := r.used;
@@ -212,54 +269,126 @@ BEGIN
     r.low := r.used;
     r.next := r.used;
   ELSIF r.windows <> p_windows THEN
-    stands := r.windows;
     --#path postgres take: other windows
-    RETURN NEXT;
-    RETURN;
+    RETURN -1::bigint || r.windows;
+  ELSIF v_limits = 1 THEN
+    r := @S.unfold(r, v_now - p_windows[1]);
   END IF;
   v_now := greatest(v_now, r.seen);
   IF v_limits = 0 THEN
     --#path postgres take: an even flow
-    stamp := greatest(v_now, r.at[1] + p_permits[1] - p_permits[2]);
-    wait := stamp - v_now;
-    taken := NOT p_probe AND wait <= p_wait;
-    IF taken THEN
-      r.at[1] := greatest(stamp, r.at[1]) + p_permits[1];
+    v_stamp := greatest(v_now, r.at[1] + p_permits[1] - p_permits[2]);
+    v_wait := v_stamp - v_now;
+    IF v_wait <= p_wait THEN
+      r.at[1] := greatest(v_stamp, r.at[1]) + p_permits[1];
       r.seen := v_now;
       PERFORM @S.keep_rate(r, v_now, v_new);
     END IF;
-    last := 0;
-    stamp := r.at[1];
-    used := ARRAY[0];
-    clear := ARRAY[greatest(0, r.at[1] - v_now)];
-    RETURN NEXT;
-    RETURN;
+    RETURN ARRAY[(v_wait <= p_wait)::int, v_wait, 0, r.at[1], 0, greatest(0, r.at[1] - v_now)];
   END IF;
   v_from := v_now;
   FOR i IN 1..v_limits LOOP v_from := greatest(v_from, r.at[i]); END LOOP;
-  stamp := v_from;
-  last := 0;
+  v_stamp := v_from;
   FOR i IN 1..v_limits LOOP
     -- In the row that was read; what is refused is not written.
     r := @S.drop_past(r, i, v_from);
     v_at := @S.earliest(r, i, p_permits[i], p_cost, v_from);
-    IF v_at > stamp THEN
-      stamp := v_at;
-      last := i - 1;
+    IF v_at > v_stamp THEN
+      v_stamp := v_at;
+      v_last := i - 1;
     END IF;
   END LOOP;
-  wait := stamp - v_now;
-  taken := NOT p_probe AND wait <= p_wait;
-  IF taken THEN
-    FOR i IN 1..v_limits LOOP r := @S.add_entry(r, i, stamp, p_cost); END LOOP;
+  v_wait := v_stamp - v_now;
+  IF v_wait <= p_wait THEN
+    FOR i IN 1..v_limits LOOP r := @S.add_entry(r, i, v_stamp, p_cost); END LOOP;
     r.seen := v_now;
     PERFORM @S.keep_rate(r, v_now, v_new);
   END IF;
-  used := r.used;
   FOR i IN 1..v_limits LOOP
-    clear[i] := CASE WHEN r.at[i] = 0 THEN 0 ELSE greatest(0, r.at[i] + r.windows[i] - v_now) END;
+    v_clear[i] := CASE WHEN r.at[i] = 0 THEN 0 ELSE greatest(0, r.at[i] + r.windows[i] - v_now) END;
   END LOOP;
-  RETURN NEXT;
+  RETURN ARRAY[(v_wait <= p_wait)::int, v_wait, v_last, v_stamp] || r.used || v_clear;
+END $$;
+
+-- Takes permits where the short path of `take`, whose parameters it has, and the time, found that it cannot: says
+-- that there is room when the oldest entry leaves the window, brings the row in order for another try, or goes
+-- by the rule.
+CREATE FUNCTION @S.take_otherwise(p_ns int, p_name text, p_windows bigint[], p_permits bigint[], p_cost bigint,
+  p_wait bigint, p_now bigint) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_old bigint := p_now - p_windows[1];
+  v_gone int;
+  v_used bigint;
+  v_oldest bigint;
+  r @S.rates;
+BEGIN
+  SELECT x.* INTO r FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name AND x.windows = p_windows
+    AND cardinality(p_windows) = 1 AND x.at[1] < p_now AND x.at[1] > v_old;
+  IF FOUND AND r.calm > v_old THEN
+    v_gone := width_bucket(v_old, r.front_at);
+    v_used := r.used[1] - r.front_sum[v_gone + 1];
+    v_oldest := r.front_at[v_gone + 1];
+    -- Without a front all of this is NULL.
+    IF v_used + p_cost > p_permits[1] AND v_oldest - v_old > p_wait
+        AND v_used + p_cost - (r.front_sum[v_gone + 2] - r.front_sum[v_gone + 1]) <= p_permits[1] THEN
+      --#path postgres take: short, refused
+      RETURN ARRAY[0, v_oldest - v_old, 0, v_oldest + p_windows[1], v_used, r.at[1] - v_old];
+    END IF;
+  END IF;
+  IF p_wait >= 0 AND r.ns IS NOT NULL AND (r.calm <= v_old OR cardinality(r.fresh_at) > 0) THEN
+    PERFORM @S.unfold(r, v_old);
+    RETURN @S.take(p_ns, p_name, p_windows, p_permits, p_cost, p_wait);
+  END IF;
+  RETURN @S.take_by_the_rule(p_ns, p_name, p_windows, p_permits, p_cost, p_wait, p_now);
+END $$;
+
+-- Takes permits at the earliest time at which all limits allow it, if that is at most p_wait ahead; p_wait is
+-- -1 if nothing is to be taken. p_permits and p_windows are those of the limits, shortest window first; of an
+-- even flow p_windows is empty, and p_permits has for how long the permits and the burst keep it busy.
+--
+-- Returns {stamp, what is used} if they were taken now, of one limit. Else {1 if taken, how long until then,
+-- the last limit to allow it (from 0), stamp}, then what is used of each limit, then in how long nothing is; or
+-- -1 and the windows that are in use if they are others.
+CREATE FUNCTION @S.take(p_ns int, p_name text, p_windows bigint[], p_permits bigint[], p_cost bigint,
+  p_wait bigint) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now bigint := @S.lock_rate(p_ns, p_name);
+  -- Entries up to this time are past.
+  v_old bigint := v_now - p_windows[1];
+  v_ends bigint := v_now + p_windows[1];
+  -- The newest entry takes in this request if its first one is not before this time, and there are many.
+  v_since bigint := v_now - p_windows[1] / 1024;
+  v_room bigint := p_permits[1] - p_cost;
+  v_used bigint;
+  v_cost bigint;
+BEGIN
+  IF cardinality(p_windows) = 1 AND p_wait >= 0 THEN
+    -- Short path: there is room now. width_bucket counts the entries of the front that are past. Each column asks
+    -- by itself whether the request is added to the newest entry. If only past entries make it so, the rule
+    -- decides. No variable has the type of the row: to make one costs the server as much as the lock.
+    UPDATE @S.rates x SET seen = v_now, used = ARRAY[x.used[1] + p_cost], at = ARRAY[v_now],
+        count = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.count
+          ELSE ARRAY[x.count[1] + 1] END,
+        first = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.first
+          ELSE ARRAY[v_now] END,
+        cost = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since
+          THEN ARRAY[x.cost[1] + p_cost] ELSE ARRAY[p_cost] END,
+        fresh_at = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.fresh_at
+          ELSE x.fresh_at || x.at END,
+        fresh_cost = CASE WHEN x.count[1] >= 1024 AND x.first[1] >= v_since THEN x.fresh_cost
+          ELSE x.fresh_cost || x.cost END
+      WHERE x.ns = p_ns AND x.name = p_name AND x.windows = p_windows AND x.at[1] < v_now
+        AND x.calm > v_old AND x.kept >= v_ends AND cardinality(x.fresh_at) < 24
+        AND x.used[1] - x.front_sum[width_bucket(v_old, x.front_at) + 1] <= v_room
+        AND (x.count[1] < 1024 OR x.first[1] < v_since OR x.count[1] - width_bucket(v_old, x.front_at) >= 1024)
+      RETURNING x.used[1] - x.front_sum[width_bucket(v_old, x.front_at) + 1], x.cost[1] INTO v_used, v_cost;
+    IF FOUND THEN
+      --#path postgres take: short, a new entry if v_cost = p_cost
+      --#path postgres take: short, merged into the newest entry if v_cost > p_cost
+      RETURN ARRAY[v_now, v_used];
+    END IF;
+  END IF;
+  RETURN @S.take_otherwise(p_ns, p_name, p_windows, p_permits, p_cost, p_wait, v_now);
 END $$;
 
 -- Corrects how many permits were taken. p_lasts is, of an even flow, for how long what was taken and what it
@@ -276,6 +405,7 @@ DECLARE
 BEGIN
   SELECT x.* INTO r FROM @S.rates x WHERE x.ns = p_ns AND x.name = p_name;
   IF NOT FOUND OR r.windows <> p_windows THEN RETURN false; END IF;
+  IF cardinality(p_windows) = 1 THEN r := @S.unfold(r, v_now - p_windows[1]); END IF;
   v_now := greatest(v_now, r.seen);
   IF cardinality(p_windows) = 0 THEN
     IF p_stamp <= v_now OR p_stamp > r.at[1] THEN RETURN false; END IF;

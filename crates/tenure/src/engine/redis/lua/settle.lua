@@ -1,12 +1,12 @@
 -- settle: corrects how many permits of a rate were taken.
 --
--- KEYS   the top, then the rate
+-- KEYS   the top, then the list of the longest window, or of the flow
 -- ARGV   see head.lua; then the stamp of the reply to take, how many were taken and how many it should have
 --        been; then "p" and for how long each keeps the flow busy, or the windows with commas and each window
 -- out    1 if it counts, 0 if what was taken counts no more
 --
 -- As `RateState::settle` of ledger/rates.rs.
---#include clock
+--#include now
 --#include rate
 local stamp, taken, actual, windows = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local main, text = head_of(near .. 0)
@@ -24,7 +24,7 @@ if not main then
   keep(near .. 0, math.max(busy, now))
   return 1
 end
-if main.windows ~= windows then return 0 end
+if windows_of(main) ~= windows then return 0 end
 
 -- Changes the permits of the oldest entry that is not before the stamp.
 local function settle(log, window)

@@ -23,6 +23,7 @@
 --#include clock
 --#include head
 local RING = 128
+local NEVER = '0000000000000000'
 local id, age, keep, remember = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local near = sub(KEYS[1], 1, -4)
 local index, alone = near .. 'cells', linger == 0
@@ -38,7 +39,7 @@ local function failure(value, key)
   return value
 end
 
-local cells = {}
+local cells, unmade = {}, false
 for i = 1, #KEYS - 1 do
   local at, key = 6 * i, KEYS[i + 1]
   local row = redis.pcall('HMGET', key, 'n', 'f', 'x')
@@ -49,10 +50,12 @@ for i = 1, #KEYS - 1 do
   local cell = { n = i, key = key, name = ARGV[at], expect = ARGV[at + 1], given = tonumber(ARGV[at + 2]),
     action = ARGV[at + 3], bytes = ARGV[at + 4], ttl = tonumber(ARGV[at + 5]),
     version = version, fence = fence, expires = expires, stays = stays,
-    present = stays or now < expires, writes = ARGV[at + 3] ~= 'check', log = '', listed = false }
+    present = stays or now < expires, writes = ARGV[at + 3] ~= 'check', listed = false }
   if cell.writes and id ~= '' then
-    cell.log = redis.pcall('GET', key .. ':w') or ''
-    if type(cell.log) == 'table' then return failure(cell.log, key .. ':w') end
+    cell.head = redis.pcall('GETRANGE', key .. ':w', '0', '47')
+    if type(cell.head) == 'table' then return failure(cell.head, key .. ':w') end
+    -- A version that is still the expected one proves that this write was not made before.
+    unmade = unmade or cell.expect == 'version' and cell.present and cell.version == cell.given
   end
   if cell.writes and alone then
     cell.listed = redis.pcall('ZSCORE', index, cell.name)
@@ -76,20 +79,19 @@ local function recorded(log)
   end
 end
 
-if id ~= '' then
+if id ~= '' and not unmade then
+  --#path redis write: looked up
   local first, told
   for _, cell in ipairs(cells) do
-    local version = cell.writes and recorded(cell.log)
+    local version = cell.writes and recorded(call('GET', cell.key .. ':w') or '')
     --#path redis write: a repeat if version
     if version then return { 'd', version } end
   end
   for _, cell in ipairs(cells) do
     if cell.writes then
-      local dropped = digits(cell.log, 17)
+      local dropped = digits(cell.head, 17)
       local complete = age < keep and (dropped == 0 or dropped < now - age)
-      -- A version that is still the expected one proves that this write was not made before.
-      local same = cell.expect == 'version' and cell.present and cell.version == cell.given
-      first, told = first or cell.n, told or complete or same
+      first, told = first or cell.n, told or complete
     end
   end
   if first and not told then return { 'f', first } end
@@ -126,16 +128,19 @@ local version = fmt('%.0f', top)
 -- Records the id in the log of a cell.
 local function record(cell)
   --#path redis write: recorded
-  local log, key, number = cell.log, cell.key .. ':w', '%016.0f'
-  local count, dropped, last = digits(log, 1), digits(log, 17), digits(log, 33)
+  local head, key, number = cell.head, cell.key .. ':w', '%016.0f'
+  local count, dropped, last = digits(head, 1), digits(head, 17), digits(head, 33)
   local at = 48 + count % RING * 48
-  local oldest = count >= RING and digits(log, at + 33) or 0
+  local oldest = count >= RING and tonumber(call('GETRANGE', key, at + 32, at + 47)) or 0
   -- What had been dropped for its age makes no room now.
-  if oldest > 0 and oldest >= last - keep then dropped = math.max(dropped, oldest) end
-  local head = fmt(number, count + 1) .. fmt(number, dropped) .. now_text
-  call('SETRANGE', key, 0, head)
-  call('SETRANGE', key, at, id .. fmt(number, top) .. now_text)
-  call('PEXPIRE', key, fmt('%.0f', math.ceil(keep / 1000) + spare))
+  local made_room = oldest > 0 and oldest >= last - keep
+  local room = made_room and fmt(number, math.max(dropped, oldest)) or #head == 48 and sub(head, 17, 32)
+  call('SETRANGE', key, '0', fmt(number, count + 1) .. (room or NEVER) .. now_text)
+  call('SETRANGE', key, at, id .. (#version == 16 and version or fmt(number, top)) .. now_text)
+  -- Once in a second, for a second longer.
+  if sub(head, 33, 42) ~= sub(now_text, 1, 10) then
+    call('PEXPIRE', key, math.ceil(keep / 1000) + spare + 1000)
+  end
 end
 
 -- Removes from the index what has no value any more, of a few names by chance: so it does not grow with
