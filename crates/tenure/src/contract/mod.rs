@@ -59,8 +59,9 @@ pub use jobs::{
     AttemptReport, ClaimedJob, JobAttempt, JobChange, JobChanged, JobId, JobOutcome, JobState,
     Jobs, Pushed, QueueSettings, Reported, SqlPlace, Turn, TurnReply, worker_slot,
 };
-pub(crate) use name::deceives;
+
 pub use name::{Name, Namespace};
+pub(crate) use name::{NameMap, deceives};
 pub use new_job::{BackOff, JobDue, KeyMode, Lane, NewJob, UniqueKey};
 pub(crate) use optional::optional_objects;
 pub use optional::{
