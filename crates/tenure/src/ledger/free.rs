@@ -43,3 +43,68 @@ impl Ledger<Heap> {
         lone
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::contract::{Part, Patience, Release, Released, Verdict, samples};
+
+    /// Claims and releases at random: one ledger takes the short way wherever it can, the other one
+    /// never, and both answer the same.
+    #[test]
+    fn the_short_way_answers_as_the_long_one() {
+        let (mut short, mut long) = (Ledger::<Heap>::default(), Ledger::<Heap>::default());
+        let mut dice: u64 = 11;
+        let mut below = |end: u64| {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (dice >> 33) % end
+        };
+        let mut now = Now { tick: Tick::ZERO + Duration::from_secs(9), wall_micros: 1_000_000 };
+        let mut made: Vec<Arc<Claim>> = Vec::new();
+        let (mut granted, mut released) = (0, 0);
+        for step in 0..20_000 {
+            let passed = Duration::from_millis([0, 1, 40, 3_000][below(4) as usize]);
+            now.tick = now.tick + passed;
+            now.wall_micros += below(3);
+            if below(2) == 0 || made.is_empty() {
+                let name = ["a", "b", "c"][below(3) as usize].parse().unwrap();
+                let part = match below(4) {
+                    0 => Part::read(name),
+                    1 => Part::permits(name, 1, 2).unwrap(),
+                    _ => Part::write(name),
+                };
+                let patience = if below(2) == 0 { Patience::Try } else { Patience::Wait };
+                let lock_delay = Duration::from_secs(below(2));
+                let claim = Claim { patience, lock_delay, ..samples::claim(part) };
+                made.push(Arc::new(claim));
+                let claim = &made[made.len() - 1];
+                let expected = long.claim(claim, now);
+                let found = match short.claim_free(claim, now) {
+                    None => short.claim(claim, now),
+                    Some(grant) => {
+                        granted += 1;
+                        Verdict::Granted(grant)
+                    }
+                };
+                assert_eq!(found, expected, "step {step}");
+            } else {
+                let claim = made.swap_remove(below(made.len() as u64) as usize);
+                let uncertain = below(4) == 0;
+                let batch = [Release { claim: claim.to_ref(), uncertain }];
+                let expected = long.release(&batch, now);
+                let found = if !uncertain && short.release_lone(&claim, now.tick) {
+                    released += 1;
+                    vec![Released::Done]
+                } else {
+                    short.release(&batch, now)
+                };
+                assert_eq!(found, expected, "step {step}");
+            }
+            assert_eq!(short.take_signals(), long.take_signals(), "step {step}");
+            assert_eq!(short.census(now), long.census(now), "step {step}");
+        }
+        assert!(granted > 500 && released > 500, "{granted} and {released} took the short way");
+    }
+}
