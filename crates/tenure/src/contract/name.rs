@@ -96,7 +96,7 @@ impl Name {
     /// the server and when it was started, in microseconds, because its number is used again.
     #[cfg(feature = "postgres")]
     pub(crate) fn reserved_for_backend(pid: i32, started: i64) -> Self {
-        Self(format!("{RESERVED}backend:{pid}-{started}").into())
+        Self::of(&format!("{RESERVED}backend:{pid}-{started}"))
     }
 
     /// The name as people see it: `@` stands for the first character of a reserved one.

@@ -57,26 +57,26 @@ mod tests {
     fn the_short_way_answers_as_the_long_one() {
         let (mut short, mut long) = (Ledger::<Heap>::default(), Ledger::<Heap>::default());
         let mut dice: u64 = 11;
-        let mut below = |end: u64| {
+        let mut below = |end: usize| {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (dice >> 33) % end
+            usize::try_from(dice >> 33).unwrap() % end
         };
         let mut now = Now { tick: Tick::ZERO + Duration::from_secs(9), wall_micros: 1_000_000 };
         let mut made: Vec<Arc<Claim>> = Vec::new();
         let (mut granted, mut released) = (0, 0);
         for step in 0..20_000 {
-            let passed = Duration::from_millis([0, 1, 40, 3_000][below(4) as usize]);
+            let passed = Duration::from_millis([0, 1, 40, 3_000][below(4)]);
             now.tick = now.tick + passed;
-            now.wall_micros += below(3);
+            now.wall_micros += u64::from(below(3) == 0);
             if below(2) == 0 || made.is_empty() {
-                let name = ["a", "b", "c"][below(3) as usize].parse().unwrap();
+                let name = ["a", "b", "c"][below(3)].parse().unwrap();
                 let part = match below(4) {
                     0 => Part::read(name),
                     1 => Part::permits(name, 1, 2).unwrap(),
                     _ => Part::write(name),
                 };
                 let patience = if below(2) == 0 { Patience::Try } else { Patience::Wait };
-                let lock_delay = Duration::from_secs(below(2));
+                let lock_delay = Duration::from_millis([0, 500][below(2)]);
                 let claim = Claim { patience, lock_delay, ..samples::claim(part) };
                 made.push(Arc::new(claim));
                 let claim = &made[made.len() - 1];
@@ -90,7 +90,7 @@ mod tests {
                 };
                 assert_eq!(found, expected, "step {step}");
             } else {
-                let claim = made.swap_remove(below(made.len() as u64) as usize);
+                let claim = made.swap_remove(below(made.len()));
                 let uncertain = below(4) == 0;
                 let batch = [Release { claim: claim.to_ref(), uncertain }];
                 let expected = long.release(&batch, now);

@@ -70,6 +70,7 @@ pub(crate) struct Heap {
     /// Boxed: a map has room to spare, and a slot is large.
     slots: NameMap<Box<Slot<Queue>>>,
     /// Empty, and without a queue.
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<Slot<Queue>>>,
     tombs: IdMap<ClaimId, Tomb>,
     sweep_at: usize,
@@ -102,6 +103,7 @@ impl Heap {
 }
 
 /// A slot in the memory of a spare one, if there is one.
+#[allow(clippy::vec_box, clippy::unnecessary_box_returns, reason = "the boxes are what is kept")]
 fn new_slot(spare: &mut Vec<Box<Slot<Queue>>>, shape: Shape) -> Box<Slot<Queue>> {
     let Some(mut slot) = spare.pop() else {
         return Box::new(Slot::new(shape, Queue::default(), Holds::default()));

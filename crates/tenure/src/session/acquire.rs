@@ -142,7 +142,7 @@ impl Core {
                             return Ok(Outcome::Held(attempt.into_share(hold)));
                         }
                         AfterWait::TimedOut(place) => return attempt.timed_out(place).await,
-                        AfterWait::Again(ask) => ask,
+                        AfterWait::Again(ask) => *ask,
                     }
                 }
             };
@@ -156,6 +156,7 @@ impl Core {
 }
 
 /// The outcome of [`Core::acquire_at_once`].
+#[allow(clippy::large_enum_variant, reason = "it is taken apart at once; a box is what is spared")]
 pub(crate) enum AtOnce<'a> {
     Held(Share),
     /// The lock is not free, or the engine has to be waited for.
@@ -176,5 +177,5 @@ pub(super) enum AfterWait {
     /// The wait limit has passed; the claim stands at this place.
     TimedOut(usize),
     /// The ticket is gone, but the wait is not over.
-    Again(AcquireRequest),
+    Again(Box<AcquireRequest>),
 }

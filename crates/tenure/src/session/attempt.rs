@@ -135,7 +135,7 @@ impl<'a> Attempt<'a> {
             WaitOutcome::Granted(hold) => Ok(AfterWait::Granted(hold)),
             WaitOutcome::Ended(EndReason::TicketExpired) if again => {
                 retry.answered(self.core.clock.now());
-                Ok(AfterWait::Again(self.request()))
+                Ok(AfterWait::Again(Box::new(self.request())))
             }
             // The place in the queue is gone, but the wait is not over: claim anew until the store
             // answers.
@@ -146,7 +146,7 @@ impl<'a> Attempt<'a> {
                 let silence = self.core.lock().get(self.id()).map(silence);
                 let (since, failures) = silence.unwrap_or((self.core.clock.now(), 1));
                 retry.cut_off(since, failures);
-                Ok(AfterWait::Again(self.request().anew()))
+                Ok(AfterWait::Again(Box::new(self.request().anew())))
             }
             WaitOutcome::Ended(EndReason::Revoked(Loss::Deadlock { words })) => {
                 Err(self.refused_as_victim(&words))

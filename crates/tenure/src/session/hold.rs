@@ -366,10 +366,10 @@ impl Future for Lost {
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        if let Some(key) = self.key.filter(|_| !self.hold.birth.is_inherited()) {
-            if let Some(wakers) = self.hold.state().wakers.as_mut() {
-                wakers.waiting.retain(|(other, _)| *other != key);
-            }
+        if let Some(key) = self.key.filter(|_| !self.hold.birth.is_inherited())
+            && let Some(wakers) = self.hold.state().wakers.as_mut()
+        {
+            wakers.waiting.retain(|(other, _)| *other != key);
         }
     }
 }

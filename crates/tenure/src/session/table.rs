@@ -25,13 +25,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::deadlines::Deadlines;
 use super::deadlock::WatchedWait;
+use super::due_times::DueTimes;
 use super::effects::{Effects, PendingRelease};
-use super::entry::{EndReason, Entry, Flow, Phase};
-use super::hold::Hold;
+use super::entry::{EndReason, Entry, Phase};
 use super::release::LastShare;
-use crate::contract::{Claim, ClaimId, IdMap, Loss, Name, NameMap, OwnerId, Part};
+use crate::contract::{ClaimId, IdMap, Loss, NameMap, OwnerId};
 use crate::time::{Alarm, Tick};
 
 /// All claims of a session.
@@ -40,8 +39,9 @@ pub(super) struct Table {
     /// Boxed: a map has spare capacity, and an entry is large.
     entries: IdMap<ClaimId, Box<Place>>,
     /// Places of entries that are gone, for the next ones.
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<Place>>,
-    due: Deadlines,
+    due: DueTimes,
     /// The claims that hold, by name: for re-entry, and to recognize a task that waits for itself.
     pub(super) held: NameMap<SmallVec<[ClaimId; 1]>>,
     /// The waits of owners that look for deadlocks, see `deadlock.rs`.
@@ -84,7 +84,7 @@ impl Table {
         Self {
             entries: IdMap::default(),
             spare: Vec::new(),
-            due: Deadlines::default(),
+            due: DueTimes::default(),
             held: NameMap::default(),
             watched: IdMap::default(),
             sleepers: BTreeMap::new(),
@@ -235,49 +235,6 @@ impl Table {
 
     pub(super) fn ids(&self) -> Vec<ClaimId> {
         self.entries.keys().copied().collect()
-    }
-
-    /// Returns a hold of this owner that a claim for `part` may re-enter, with one more guard.
-    pub(super) fn reenter(
-        &mut self,
-        owner: OwnerId,
-        part: &Part,
-        now: Tick,
-        terms_fit: impl Fn(&Claim) -> bool,
-    ) -> Option<Arc<Hold>> {
-        if !part.shape().reentrant() {
-            return None;
-        }
-        let fits = |entry: &Entry| {
-            // Not a hold that is being exchanged, and not a set, which has other names and fences.
-            let plain = entry.extras().is_none_or(|extras| extras.successor.is_none())
-                && entry.claim.parts.as_slice().len() == 1;
-            if entry.claim.lineage.owner() != owner || !plain || !terms_fit(&entry.claim) {
-                return false;
-            }
-            let weight = entry.weight_on(part.name(), part.shape());
-            let living = matches!(&entry.phase,
-                Phase::Held { hold, .. } if hold.loss_at(now).is_none());
-            living && weight.is_some_and(|weight| weight >= part.weight())
-        };
-        // The first that fits is as good as any: holds of one owner on a slot share a fence.
-        let ids = self.held.get(part.name())?;
-        let id = *ids.iter().find(|id| self.get(**id).is_some_and(fits))?;
-        self.update(id, Entry::reenter)?
-    }
-
-    /// Returns the hold of the same task or thread on this name under another owner, if there is
-    /// one: a task that waits for it waits for itself.
-    pub(super) fn own_hold(&self, flow: Flow, name: &Name, owner: OwnerId) -> Option<Arc<Hold>> {
-        let mut entries = self.held.get(name)?.iter().filter_map(|id| self.get(*id));
-        entries.find_map(|entry| match &entry.phase {
-            Phase::Held { hold, .. }
-                if entry.flow == Some(flow) && entry.claim.lineage.owner() != owner =>
-            {
-                Some(Arc::clone(hold))
-            }
-            _ => None,
-        })
     }
 
     /// Queues a release for the keeper and wakes it.
@@ -498,7 +455,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::samples;
+    use crate::contract::{Part, samples};
     use crate::time::{Clock, ManualClock};
 
     #[test]

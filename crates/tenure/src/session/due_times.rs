@@ -15,12 +15,12 @@ const FRESH: usize = 8;
 
 /// Instants, each with the claim that something is due for.
 #[derive(Debug, Default)]
-pub(super) struct Deadlines {
+pub(super) struct DueTimes {
     sorted: BTreeSet<(Tick, ClaimId)>,
     fresh: Vec<(Tick, ClaimId)>,
 }
 
-impl Deadlines {
+impl DueTimes {
     pub(super) fn insert(&mut self, at: Tick, id: ClaimId) {
         if self.fresh.len() == FRESH {
             self.sort();
@@ -66,12 +66,12 @@ mod tests {
 
     #[test]
     fn deadlines_are_the_same_whether_they_are_sorted_in_or_not() {
-        let (mut deadlines, mut expected) = (Deadlines::default(), BTreeSet::new());
+        let (mut deadlines, mut expected) = (DueTimes::default(), BTreeSet::new());
         let ids: Vec<ClaimId> = (0..64).map(|_| ClaimId::new()).collect();
         let mut dice: u64 = 7;
         for step in 0..4_000 {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let id = ids[(dice >> 33) as usize % ids.len()];
+            let id = ids[usize::try_from(dice >> 33).unwrap() % ids.len()];
             let at = Tick::ZERO + Duration::from_secs(dice >> 60);
             if expected.remove(&(at, id)) {
                 deadlines.remove(at, id);
