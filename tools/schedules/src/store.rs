@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use crate::contract::{
-    Claim, ClaimRef, DeadlockHandling, Engine, Evicted, Eviction, Fence, Fencing, Pending,
-    Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal, SignalListener,
-    Snapshot, Verdict, Wake, optional_objects,
+    Claim, ClaimRef, DeadlockHandling, Engine, Evicted, Eviction, Fence, Fencing, Grant, Immediate,
+    Pending, Promises, Query, Raised, Release, Released, Renewed, SessionId, Signal,
+    SignalListener, Snapshot, Verdict, Wake, optional_objects,
 };
 use crate::ledger::{Ledger, Now};
 use crate::sync::{Mutex, PoisonError};
@@ -104,6 +104,7 @@ impl Engine for Store {
     }
 
     optional_objects!(self:
+        immediate => Some(self),
         cells => None,
         jobs => None,
         rates => None,
@@ -115,6 +116,16 @@ impl Engine for Store {
         deadlocks => None,
         local => None,
     );
+}
+
+impl Immediate for Store {
+    fn claim_free(&self, claim: &Arc<Claim>) -> Option<Grant> {
+        self.step(|ledger, now| ledger.claim_free(claim, now))
+    }
+
+    fn release_lone(&self, claim: &Claim) -> bool {
+        self.step(|ledger, now| ledger.release_lone(claim, now.tick))
+    }
 }
 
 impl fmt::Debug for Store {

@@ -18,6 +18,8 @@ pub(crate) struct Figure {
     #[serde(skip_serializing_if = "Option::is_none")]
     commands: Option<f64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    waited: Option<Waited>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
     costs: Option<Costs>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     judged: Option<Judged>,
@@ -34,7 +36,8 @@ impl Figure {
         note: &'static str,
     ) -> Self {
         let value = rounded(value);
-        Self { bench, value, unit, ratio: None, commands: None, costs: None, judged: None, note }
+        let (ratio, commands, waited, costs, judged) = (None, None, None, None, None);
+        Self { bench, value, unit, ratio, commands, waited, costs, judged, note }
     }
 
     /// Compares with a reference of the same unit.
@@ -46,6 +49,13 @@ impl Figure {
     /// Adds what clients asked of the store for each acquisition.
     pub(crate) fn with_commands(self, commands: f64) -> Self {
         Self { commands: Some(rounded(commands)), ..self }
+    }
+
+    /// Adds which share of the acquisitions had to wait, ours and the reference's.
+    pub(crate) fn with_waited(self, ours: f64, reference: f64) -> Self {
+        let waited =
+            Waited { waited_share: rounded(ours), reference_waited_share: rounded(reference) };
+        Self { waited: Some(waited), ..self }
     }
 
     /// Adds what a pair costs the client's process, ours and the reference's.
@@ -69,7 +79,11 @@ impl Figure {
             format!("aim {aim}: {met}")
         });
         let costs = self.costs.as_ref().map(Costs::remark);
-        let parts = [Some(self.note.to_owned()), costs, commands, judged];
+        let waited = self.waited.as_ref().map(|waited| {
+            let Waited { waited_share: ours, reference_waited_share: other } = waited;
+            format!("{:.1} % ({:.1} %) waited", ours * 100.0, other * 100.0)
+        });
+        let parts = [Some(self.note.to_owned()), waited, costs, commands, judged];
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
@@ -101,6 +115,13 @@ impl PairCost {
     pub(crate) fn with_bytes(self, bytes: Option<f64>) -> Self {
         Self { bytes: bytes.map(rounded), ..self }
     }
+}
+
+/// Which share of the acquisitions had to wait.
+#[derive(Debug, Serialize)]
+struct Waited {
+    waited_share: f64,
+    reference_waited_share: f64,
 }
 
 /// What a pair costs, ours beside the reference of the same run.
@@ -243,6 +264,18 @@ mod tests {
         let table = shown(Layout::Table, &figure);
         let remark = "x by hand; cpu x 2.00, 9.0 (2.0) allocations, 539.0 (231.0) bytes\n";
         assert!(table.ends_with(remark), "{table}");
+    }
+
+    #[test]
+    fn shares_of_those_that_waited_are_shown_as_percent() {
+        let figure = Figure::new("handoff_16_procs", 9_000.0, "1/s", "x bare");
+        let figure = figure.with_waited(0.996, 0.98);
+        let json = shown(Layout::Json, &figure);
+        assert!(
+            json.ends_with("\"waited_share\":1.0,\"reference_waited_share\":0.98}\n"),
+            "{json}"
+        );
+        assert!(shown(Layout::Table, &figure).ends_with("x bare; 100.0 % (98.0 %) waited\n"));
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::io;
 use std::panic::resume_unwind;
 
-use tenure::Error;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tenure::{Error, ErrorKind};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::figure::Figure;
@@ -59,6 +60,32 @@ impl Run {
         let mut remote = Self::new(self.quick, 0, Store::Remote)?;
         remote.progress = self.progress.clone();
         Ok(remote)
+    }
+
+    /// Measures on one core: a thread that is pinned to the last one, with a runtime of its own and
+    /// everything that it starts. Where a task runs decides times, and here nothing is left to
+    /// decide.
+    pub(crate) fn pinned<T: Send>(
+        &self,
+        measure: impl FnOnce(&Self) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let (quick, progress) = (self.quick, self.progress.clone());
+        let pinned = move || {
+            let cannot = |error: io::Error| {
+                Error::new(ErrorKind::Unavailable, "cannot pin a thread to one core")
+                    .caused_by(error)
+            };
+            let allowed = sched_getaffinity(None).map_err(|error| cannot(error.into()))?;
+            let last = (0..CpuSet::MAX_CPU).rev().find(|core| allowed.is_set(*core));
+            let mut one = CpuSet::new();
+            one.set(last.unwrap_or(0));
+            sched_setaffinity(None, &one).map_err(|error| cannot(error.into()))?;
+            let mut run = Self::new(quick, 0, Store::Remote).map_err(cannot)?;
+            run.progress = progress;
+            measure(&run)
+        };
+        let ended = std::thread::scope(|scope| scope.spawn(pinned).join());
+        ended.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// A count: the first for a quick run, the second for a real one.

@@ -57,6 +57,11 @@ impl RequestGate {
         .await;
     }
 
+    /// Whether the gate is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// Closes the gate: from now on everything stops here.
     pub fn close(&self) {
         let mut state = self.lock();

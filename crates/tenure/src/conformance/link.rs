@@ -14,9 +14,9 @@ use super::gate::RequestGate;
 use super::rate_link::rates_of;
 use super::world::cells_of;
 use crate::contract::{
-    Batch, Cells, Claim, ClaimRef, Engine, Error, ErrorKind, Evicted, Eviction, InlineWait,
-    LocalSessions, Pending, Promises, Query, Rates, Release, Released, Renewed, SessionId, Signal,
-    SignalListener, Snapshot, Take, Verdict, optional_objects,
+    Batch, Cells, Claim, ClaimRef, Engine, Error, ErrorKind, Evicted, Eviction, Grant, Immediate,
+    InlineWait, LocalSessions, Pending, Promises, Query, Rates, Release, Released, Renewed,
+    SessionId, Signal, SignalListener, Snapshot, Take, Verdict, optional_objects,
 };
 
 /// What happens to one call or push.
@@ -213,6 +213,19 @@ impl Link {
         plan.on_calls.iter().find(|(at, _)| *at == nth).map(|(_, trouble)| *trouble)
     }
 
+    fn count(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether the next call passes without anything in its way.
+    fn is_in_order(&self) -> bool {
+        let (next, plan) = (self.calls(), self.plan());
+        let quiet = plan.late.is_empty() && plan.on_calls.iter().all(|(at, _)| *at < next);
+        drop(plan);
+        let holding = self.holding.lock().unwrap_or_else(PoisonError::into_inner).0;
+        quiet && !holding && !self.is_cut() && !self.gate.is_closed()
+    }
+
     /// Waits while replies are held back.
     async fn let_through(&self) {
         poll_fn(|cx| {
@@ -312,6 +325,7 @@ impl Engine for Link {
     }
 
     optional_objects!(self:
+        immediate => self.inner.immediate().map(|_| self as &dyn Immediate),
         cells => self.inner.cells().map(|_| self as &dyn Cells),
         rates => self.inner.rates().map(|_| self as &dyn Rates),
         local => self.inner.local().map(|_| self as &dyn LocalSessions),
@@ -320,6 +334,23 @@ impl Engine for Link {
         jobs, fence_floor, replication, partitions, diagnostics, ownership_proof,
         deadlocks
     );
+}
+
+/// Answers at once go through a link in good order alone, and count as calls.
+impl Immediate for Link {
+    fn claim_free(&self, claim: &Arc<Claim>) -> Option<Grant> {
+        let engine = self.inner.immediate().filter(|_| self.is_in_order())?;
+        engine.claim_free(claim).inspect(|_| self.count())
+    }
+
+    fn release_lone(&self, claim: &Claim) -> bool {
+        let engine = self.inner.immediate().filter(|_| self.is_in_order());
+        let released = engine.is_some_and(|engine| engine.release_lone(claim));
+        if released {
+            self.count();
+        }
+        released
+    }
 }
 
 impl LocalSessions for Link {

@@ -59,12 +59,13 @@ pub use jobs::{
     AttemptReport, ClaimedJob, JobAttempt, JobChange, JobChanged, JobId, JobOutcome, JobState,
     Jobs, Pushed, QueueSettings, Reported, SqlPlace, Turn, TurnReply, worker_slot,
 };
-pub(crate) use name::deceives;
 pub use name::{Name, Namespace};
+pub(crate) use name::{NameMap, deceives};
 pub use new_job::{BackOff, JobDue, KeyMode, Lane, NewJob, UniqueKey};
 pub(crate) use optional::optional_objects;
 pub use optional::{
-    Diagnostics, FenceFloor, InlineWait, LocalSessions, OwnershipProof, Partitions, Replication,
+    Diagnostics, FenceFloor, Immediate, InlineWait, LocalSessions, OwnershipProof, Partitions,
+    Replication,
 };
 pub use ownership::Ownership;
 pub use promises::{DeadlockHandling, Fencing, Promises, Survives, Wake};
@@ -114,6 +115,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
 
     /// Sends this session's signals to `listener` from now on, until the listener is gone.
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>);
+
+    /// Answers for free locks that need no waiting.
+    fn immediate(&self) -> Option<&dyn Immediate>;
 
     /// Versioned values beside the locks. Promised as [`Promises::cells`].
     fn cells(&self) -> Option<&dyn Cells>;

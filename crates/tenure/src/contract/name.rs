@@ -1,13 +1,26 @@
 //! Names of locks and namespaces, parsed once at the door. Knows text, not stores.
+//!
+//! A lock looks its name up in several maps: the session's index of holds, the ledger's slots. So
+//! a name carries the hash of its text, which is computed once, when the name is made. The hash is
+//! kept before the text, in the same allocation: a field of its own would make every copy of a name
+//! larger, and maps of names have many. As the allocation is text, each of its eight bytes has
+//! seven bits of the hash; [`Name::hash`] spreads the 56 bits over 64. The keys of the hash are
+//! chosen at random for each process, so that no client can choose names that collide.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::error::{Error, ErrorKind};
-use super::ids::OwnerId;
+use super::ids::{IdHasher, OwnerId};
 use crate::limits;
+
+/// A map by names. Each carries its hash.
+pub(crate) type NameMap<V> = HashMap<Name, V, BuildHasherDefault<IdHasher>>;
 
 /// The name of a lock: 1 to 255 bytes of UTF-8 without control characters.
 ///
@@ -22,8 +35,13 @@ use crate::limits;
 /// assert!("".parse::<Name>().is_err());
 /// # Ok::<(), tenure::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<str>);
+#[derive(Clone)]
+pub struct Name {
+    /// The hash of the text, [`HASH_BYTES`] characters below 128, and then the text.
+    hashed: Arc<str>,
+}
+
+const HASH_BYTES: usize = 8;
 
 /// Keeps the locks of one application or environment apart from others in the same store.
 ///
@@ -37,10 +55,21 @@ const UPDATE_MARK: &str = "update";
 pub(super) const RESERVED: char = '\u{1}';
 
 impl Name {
+    /// The name with this text, which was checked.
+    fn of(text: &str) -> Self {
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let bytes = KEYS.hash_one(text).to_le_bytes();
+        let hash = bytes.iter().map(|byte| char::from(byte & 0x7f));
+        let mut hashed = String::with_capacity(HASH_BYTES + text.len());
+        hashed.extend(hash);
+        hashed.push_str(text);
+        Self { hashed: hashed.into() }
+    }
+
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.hashed[HASH_BYTES..]
     }
 
     /// The name of something that Tenure itself keeps: `kind` says what, `name` whose. No text of a
@@ -49,45 +78,46 @@ impl Name {
     pub(crate) fn reserved(kind: &str, name: &Name) -> Result<Self, Error> {
         let text = format!("{RESERVED}{kind}:{name}");
         if text.len() <= limits::NAME_BYTES {
-            return Ok(Self(text.into()));
+            return Ok(Self::of(&text));
         }
         let most = limits::NAME_BYTES - kind.len() - 2;
-        let what = format!("a name of this kind has at most {most} bytes, not {}", name.0.len());
+        let what =
+            format!("a name of this kind has at most {most} bytes, not {}", name.as_str().len());
         let help = "choose a shorter name: the rest is needed for the kind";
         Err(Error::invalid(ErrorKind::InvalidName, what).on(name).with_help(help))
     }
 
     /// The name of something that Tenure itself keeps for an owner.
     pub(crate) fn reserved_for_owner(kind: &str, owner: OwnerId) -> Self {
-        Self(format!("{RESERVED}{kind}:{}", owner.to_hex()).into())
+        Self::of(&format!("{RESERVED}{kind}:{}", owner.to_hex()))
     }
 
     /// The name by which an owner says that it uses a connection to the database: the process of
     /// the server and when it was started, in microseconds, because its number is used again.
     #[cfg(feature = "postgres")]
     pub(crate) fn reserved_for_backend(pid: i32, started: i64) -> Self {
-        Self(format!("{RESERVED}backend:{pid}-{started}").into())
+        Self::of(&format!("{RESERVED}backend:{pid}-{started}"))
     }
 
     /// The name as people see it: `@` stands for the first character of a reserved one.
     #[must_use]
     pub fn shown(&self) -> Cow<'_, str> {
-        match self.0.strip_prefix(RESERVED) {
+        match self.as_str().strip_prefix(RESERVED) {
             Some(rest) => Cow::Owned(format!("@{rest}")),
-            None => Cow::Borrowed(&self.0),
+            None => Cow::Borrowed(self.as_str()),
         }
     }
 
     /// Whether Tenure itself keeps what has this name.
     #[must_use]
     pub fn is_reserved(&self) -> bool {
-        self.0.starts_with(RESERVED)
+        self.as_str().starts_with(RESERVED)
     }
 
     /// The name as a user knows it: of a reserved name, what follows its kind.
     #[must_use]
     pub fn user_part(&self) -> &str {
-        self.reserved_parts().map_or(&self.0, |(_, name)| name)
+        self.reserved_parts().map_or(self.as_str(), |(_, name)| name)
     }
 
     /// What all reserved names of a kind begin with.
@@ -108,7 +138,7 @@ impl Name {
     #[must_use]
     pub fn marked_cell(&self) -> Option<Self> {
         let (kind, cell) = self.reserved_parts()?;
-        (kind == UPDATE_MARK).then(|| Self(Arc::from(cell)))
+        (kind == UPDATE_MARK).then(|| Self::of(cell))
     }
 
     /// What a reserved name is for.
@@ -117,12 +147,17 @@ impl Name {
     }
 
     fn reserved_parts(&self) -> Option<(&str, &str)> {
-        self.0.strip_prefix(RESERVED)?.split_once(':')
+        self.as_str().strip_prefix(RESERVED)?.split_once(':')
     }
 
     /// Sorts after all reserved names and before all others: where a list of users' names begins.
     pub(crate) fn after_reserved() -> Self {
-        Self(Arc::from("\u{1f}"))
+        Self::of("\u{1f}")
+    }
+
+    /// Where names that begin with this text begin in a sorted list. It may be no name itself.
+    pub(crate) fn bound(text: &str) -> Self {
+        Self::of(text)
     }
 
     /// Parses a name that a store has kept, reserved ones included.
@@ -132,7 +167,7 @@ impl Name {
     pub fn from_store(text: &str) -> Result<Self, Error> {
         let checked = text.strip_prefix(RESERVED).unwrap_or(text);
         check("name", checked)?;
-        Ok(Self(Arc::from(text)))
+        Ok(Self::of(text))
     }
 }
 
@@ -146,7 +181,7 @@ impl Namespace {
 
 impl Default for Namespace {
     fn default() -> Self {
-        Self(Name(Arc::from("default")))
+        Self(Name::of("default"))
     }
 }
 
@@ -155,7 +190,7 @@ impl TryFrom<&str> for Name {
 
     fn try_from(text: &str) -> Result<Self, Error> {
         check("name", text)?;
-        Ok(Self(Arc::from(text)))
+        Ok(Self::of(text))
     }
 }
 
@@ -172,7 +207,7 @@ impl TryFrom<&str> for Namespace {
 
     fn try_from(text: &str) -> Result<Self, Error> {
         check("namespace", text)?;
-        Ok(Self(Name(Arc::from(text))))
+        Ok(Self(Name::of(text)))
     }
 }
 
@@ -184,15 +219,41 @@ impl FromStr for Namespace {
     }
 }
 
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        &self.0
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        // Equal texts have equal hashes, so the whole is compared; unequal ones mostly differ in
+        // the first bytes.
+        self.hashed == other.hashed
+    }
+}
+
+impl Eq for Name {}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let carried = self.hashed.as_bytes().first_chunk::<HASH_BYTES>();
+        let carried = u64::from_le_bytes(carried.copied().unwrap_or_default());
+        // Maps use the lowest and the highest bits, and one bit of each byte is always 0.
+        let spread = carried.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        state.write_u64(spread ^ (spread >> 32));
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
@@ -201,7 +262,7 @@ impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reserved_parts() {
             Some((kind, name)) => write!(f, "{kind} {name:?}"),
-            None => fmt::Debug::fmt(&*self.0, f),
+            None => fmt::Debug::fmt(self.as_str(), f),
         }
     }
 }
@@ -255,6 +316,33 @@ mod tests {
             assert_eq!(Name::try_from(text).unwrap().as_str(), text);
             assert_eq!(Namespace::try_from(text).unwrap().as_str(), text);
         }
+    }
+
+    #[test]
+    fn equal_names_have_equal_hashes_and_others_are_spread_over_all_bits() {
+        let hash = |name: &Name| BuildHasherDefault::<IdHasher>::default().hash_one(name);
+        let names: Vec<Name> =
+            (0..4_096).map(|at| Name::try_from(&*format!("account:{at}")).unwrap()).collect();
+        assert_eq!(hash(&names[7]), hash(&"account:7".parse().unwrap()));
+        assert_ne!(names[7], names[8]);
+        let hashes: Vec<u64> = names.iter().map(hash).collect();
+        for bit in 0..64 {
+            let set = hashes.iter().filter(|hash| **hash >> bit & 1 == 1).count();
+            assert!((1_500..2_600).contains(&set), "bit {bit} is set in {set} of 4096");
+        }
+        // Buckets of a map: by the lowest bits.
+        let buckets: std::collections::HashSet<u64> =
+            hashes.iter().map(|hash| hash & 0xfff).collect();
+        assert!(buckets.len() > 2_300, "{} of 4096 buckets", buckets.len());
+    }
+
+    #[test]
+    fn names_are_ordered_by_their_text_alone() {
+        let mut names: Vec<Name> =
+            ["b", "a", "aa", "c", "B"].map(|text| text.parse().unwrap()).into();
+        names.sort();
+        let texts: Vec<&str> = names.iter().map(Name::as_str).collect();
+        assert_eq!(texts, ["B", "a", "aa", "b", "c"]);
     }
 
     #[test]

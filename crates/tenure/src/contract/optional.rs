@@ -5,15 +5,33 @@
 //! have no default, so a wrapper that forgets one does not compile, and `None` is an answer.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Pending;
-use super::claim::ClaimRef;
+use super::claim::{Claim, ClaimRef};
 use super::doctor::Finding;
 use super::ids::{ClaimId, SessionId};
 use super::name::Name;
 use super::ownership::Ownership;
-use super::verdict::{Confirmed, Fence, Raised};
+use super::verdict::{Confirmed, Fence, Grant, Raised};
+
+/// An engine that can answer for a free lock without waiting: no future, no connection.
+///
+/// Each method does the whole step or nothing. If it declines, nothing has changed that a caller
+/// could notice, and the session makes the ordinary call for the same claim. So a method may decline
+/// for any reason, and should for everything that is not the common case. It is called while the
+/// session holds no lock of its own, and keeps the rules of [`Engine`](super::Engine).
+pub trait Immediate: Send + Sync {
+    /// Grants a claim of one name if nothing holds the name, waits for it or keeps it closed. A
+    /// grant is the reply of [`Engine::claim`](super::Engine::claim).
+    fn claim_free(&self, claim: &Arc<Claim>) -> Option<Grant>;
+
+    /// Releases a claim that holds one name, alone and without a waiter. Returns whether it did:
+    /// then the reply of [`Engine::release`](super::Engine::release) is
+    /// [`Released::Done`](super::Released::Done).
+    fn release_lone(&self, claim: &Claim) -> bool;
+}
 
 /// A floor under the fences of a namespace, for moves between stores. Promised as
 /// [`Promises::fence_floor`](super::Promises::fence_floor).
@@ -95,6 +113,9 @@ macro_rules! optional_objects {
     };
     ($engine:ident: $($accessor:ident => $object:expr),+ $(,)?) => {
         $(optional_objects!(@ $engine $accessor $object);)+
+    };
+    (@ $engine:ident immediate $object:expr) => {
+        fn immediate(&$engine) -> Option<&dyn $crate::contract::Immediate> { $object }
     };
     (@ $engine:ident cells $object:expr) => {
         fn cells(&$engine) -> Option<&dyn $crate::contract::Cells> { $object }

@@ -168,7 +168,7 @@ impl<S: Shelf> Ledger<S> {
     }
 
     /// Removes expired claims from all slots: there may never be another call for their names.
-    fn sweep(&mut self, now: Now) {
+    pub(super) fn sweep(&mut self, now: Now) {
         let names = self.shelf.names();
         self.sweep_these(&names, now);
         self.shelf.swept();

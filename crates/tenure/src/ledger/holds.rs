@@ -131,13 +131,28 @@ impl Holds {
         Self { calm_until: Tick::NEVER, additive, ..Self::default() }
     }
 
+    /// Drops all holders and keeps their memory.
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+        self.next = 0;
+        self.weight = 0;
+        self.calm_until = Tick::NEVER;
+        self.index = None;
+    }
+
+    /// Whether it is worth keeping the memory of these holders.
+    pub(super) fn is_small(&self) -> bool {
+        self.all.capacity() <= 4
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Hold> {
         self.all.iter().map(|(_, hold)| hold)
     }
 
     pub(crate) fn insert(&mut self, hold: Hold) {
         let (number, owner, weight) = (self.next, hold.owner(), u64::from(hold.weight));
-        let before = if self.additive { 0 } else { self.owner_weight(owner) };
+        let alone = self.additive || self.all.is_empty();
+        let before = if alone { 0 } else { self.owner_weight(owner) };
         self.weight += weight.saturating_sub(before);
         self.calm_until = self.calm_until.min(hold.expires);
         if let Some(index) = &mut self.index {

@@ -13,6 +13,7 @@ pub(crate) mod bytes;
 pub(crate) mod cells;
 mod claim;
 mod deadlock;
+mod free;
 mod holds;
 mod inspect;
 #[allow(dead_code, reason = "for engines that a build may leave out")]

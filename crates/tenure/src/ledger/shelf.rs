@@ -1,18 +1,24 @@
 //! Storage of slots and tombstones in memory, by name and by id. Contains no rules.
 //!
 //! The rules reach slots only through [`Shelf`], so that an engine can keep them elsewhere.
+//!
+//! A slot lives from the first claim of its name to the last release, which for most locks is one
+//! pair. So the memory of some slots that were forgotten is kept for the next ones.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::holds::{Holders, Holds};
 use super::line::{Line, Queue};
 use super::slot::Slot;
-use crate::contract::{ClaimId, IdMap, Name, Shape};
+use crate::contract::{ClaimId, IdMap, Name, NameMap, Shape};
 use crate::time::Tick;
 
 /// How many slots or tombstones may gather before the next look for dead ones.
 const SWEEP_FROM: usize = 1_024;
+
+/// How many forgotten slots are kept for the next ones.
+const SPARE_SLOTS: usize = 32;
 
 /// The slots and tombstones of one namespace, wherever they are kept.
 pub(crate) trait Shelf {
@@ -62,7 +68,10 @@ pub(crate) trait Shelf {
 #[derive(Clone, Debug)]
 pub(crate) struct Heap {
     /// Boxed: a map has room to spare, and a slot is large.
-    slots: HashMap<Name, Box<Slot<Queue>>>,
+    slots: NameMap<Box<Slot<Queue>>>,
+    /// Empty, and without a queue.
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare: Vec<Box<Slot<Queue>>>,
     tombs: IdMap<ClaimId, Tomb>,
     sweep_at: usize,
     clear_at: usize,
@@ -78,9 +87,29 @@ pub(crate) struct Tomb {
 
 impl Default for Heap {
     fn default() -> Self {
-        let (slots, tombs) = (HashMap::new(), IdMap::default());
-        Self { slots, tombs, sweep_at: SWEEP_FROM, clear_at: SWEEP_FROM }
+        let (slots, tombs) = (NameMap::default(), IdMap::default());
+        Self { slots, spare: Vec::new(), tombs, sweep_at: SWEEP_FROM, clear_at: SWEEP_FROM }
     }
+}
+
+impl Heap {
+    /// A new slot, if there is none of this name.
+    pub(super) fn open_new(&mut self, name: &Name, shape: Shape) -> Option<&mut Slot<Queue>> {
+        match self.slots.entry(name.clone()) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(place) => Some(place.insert(new_slot(&mut self.spare, shape))),
+        }
+    }
+}
+
+/// A slot in the memory of a spare one, if there is one.
+#[allow(clippy::vec_box, clippy::unnecessary_box_returns, reason = "the boxes are what is kept")]
+fn new_slot(spare: &mut Vec<Box<Slot<Queue>>>, shape: Shape) -> Box<Slot<Queue>> {
+    let Some(mut slot) = spare.pop() else {
+        return Box::new(Slot::new(shape, Queue::default(), Holds::default()));
+    };
+    slot.take_shape(shape);
+    slot
 }
 
 #[cfg(test)]
@@ -103,14 +132,20 @@ impl Shelf for Heap {
     }
 
     fn open(&mut self, name: &Name, shape: Shape) -> &mut Slot<Queue> {
-        let fresh = || Box::new(Slot::new(shape, Queue::default(), Holds::default()));
-        let slot = self.slots.entry(name.clone()).or_insert_with(fresh);
+        let slot = self.slots.entry(name.clone());
+        let slot = slot.or_insert_with(|| new_slot(&mut self.spare, shape));
         slot.take_shape(shape);
         slot
     }
 
     fn forget(&mut self, name: &Name) -> u64 {
-        self.slots.remove(name).map_or(0, |slot| slot.last_fence)
+        let Some(mut slot) = self.slots.remove(name) else { return 0 };
+        let last = slot.last_fence;
+        if self.spare.len() < SPARE_SLOTS && slot.holds.is_small() {
+            slot.clear();
+            self.spare.push(slot);
+        }
+        last
     }
 
     fn names(&mut self) -> Vec<Name> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::holds::{Hold, Holders, Holds};
-use super::line::{Line, Ticket};
+use super::line::{Line, Queue, Ticket};
 use super::mint::Mint;
 use crate::contract::{Arrival, Claim, ClaimId, Fence, Lineage, OwnerId, Shape};
 use crate::limits;
@@ -54,6 +54,17 @@ pub(super) enum End {
     Expired(Tick),
 }
 
+impl Slot<Queue> {
+    /// Makes the slot as new, but keeps the memory of its holders.
+    pub(super) fn clear(&mut self) {
+        self.holds.clear();
+        self.line = Queue::default();
+        self.closed_until = Tick::ZERO;
+        self.last_fence = 0;
+        self.groups.clear();
+    }
+}
+
 impl<L: Line, H: Holders> Slot<L, H> {
     /// An empty slot with this line before it, which is empty too, as are its holders.
     pub(crate) fn new(shape: Shape, line: L, mut holds: H) -> Self {
@@ -77,6 +88,13 @@ impl<L: Line, H: Holders> Slot<L, H> {
     /// Vacant, and nothing has to be remembered but the fence.
     pub(super) fn idle(&self, now: Tick) -> bool {
         self.vacant() && self.closed_until <= now
+    }
+
+    /// Whether this claim is the only one here, holds, and leaves an idle slot when it is released.
+    pub(super) fn is_lone(&self, id: ClaimId, now: Tick) -> bool {
+        let alone = self.holds.len() == 1 && self.line.is_empty() && self.groups.is_empty();
+        let holds = |hold: H::Seen<'_>| now < hold.expires && !hold.reserved;
+        alone && self.closed_until <= now && self.holds.get(id).is_some_and(holds)
     }
 
     /// Whether the claim's weight fits beside the living holders. Holds of the own owner and its
@@ -143,7 +161,7 @@ impl<L: Line, H: Holders> Slot<L, H> {
         })
     }
 
-    /// Grants the claim its part of this slot and gives it a fence.
+    /// Grants the claim its part of this slot. Returns the fence that it has.
     pub(super) fn grant(
         &mut self,
         claim: &Arc<Claim>,
@@ -151,10 +169,10 @@ impl<L: Line, H: Holders> Slot<L, H> {
         arrival: Arrival,
         life: Life,
         mint: &mut Mint,
-    ) {
+    ) -> Fence {
         let (fence, group) = self.fence_for(&claim.lineage, weight, mint);
         let owner = claim.lineage.owner();
-        let first = self.holds.heaviest_of(owner).is_none();
+        let first = self.holds.is_empty() || self.holds.heaviest_of(owner).is_none();
         self.holds.insert(Hold {
             claim: Arc::clone(claim),
             weight,
@@ -169,6 +187,7 @@ impl<L: Line, H: Holders> Slot<L, H> {
         if first && self.shape.reentrant() {
             self.line.owner_holds(owner, true);
         }
+        fence
     }
 
     /// Takes a place in line.

@@ -26,7 +26,7 @@ use super::classes::ClassNames;
 use super::document::OrderGraph;
 use super::finder::EdgeKey;
 use super::habits::HoldTimer;
-use super::holds::{FlowKey, HeldLock, HoldMark, held_by};
+use super::holds::{FlowKey, HeldLock, HoldMark, held_by, hold_nothing};
 use super::learning::Learned;
 use super::name_order::NameOrders;
 use super::report::{OrderReport, ReportKind};
@@ -193,6 +193,9 @@ impl OrderChecker {
         clock: &dyn Clock,
     ) -> Result<bool, Error> {
         let lineage = request.scoped.then_some(request.lineage);
+        if hold_nothing(lineage, task) {
+            return Ok(false);
+        }
         let held = held_by(lineage, task, Some(self.0.id));
         if held.is_empty() {
             return Ok(false);

@@ -5,7 +5,6 @@
 //! given up, except where the store refused the exchange.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::guard::{AnyGuard, RwLockReadGuard, RwLockWriteGuard};
 use crate::contract::{Error, ErrorKind, Part, Verb};
@@ -107,7 +106,7 @@ async fn exchange(old: &Share, part: Part) -> Result<Share, Error> {
     old.hold().check()?;
     let ask = old.exchange_request(part);
     let stays = ask.replaces.is_none();
-    let outcome = Arc::clone(old.core()).acquire(ask).await;
+    let outcome = old.core().acquire(ask).await;
     match outcome.map_err(Error::while_holding)? {
         Outcome::Held(lease) => {
             // A hold that stayed beside the new one may have been lost meanwhile, and then another

@@ -7,47 +7,16 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contract::{
     ClaimId, Error, ErrorKind, Fence, Fencing, Loss, Name, Ownership, Pending, Verb,
 };
 use crate::order::HoldMark;
-use crate::session::{Hold, Lost, Share, block_on};
-
-/// The status of a lock that was acquired: fence, time left, loss. Cheap to clone. It only watches:
-/// a `LockStatus` does not keep the lock, and outlives it. Every guard dereferences to one.
-///
-/// # Examples
-/// ```
-/// use tenure::{Loss, Tenure};
-///
-/// # tenure::block_on(async {
-/// let tenure = Tenure::connect("memory:").await?;
-/// let guard = tenure.mutex("reports")?.lock().await?;
-/// let status = guard.status(); // for another task or thread
-/// status.check()?; // an error once the lock is lost
-/// println!("{} is held with fence {}", status.name(), status.fence()?);
-/// assert_eq!(status.run(async { 42 }).await?, 42); // dropped if the lock is lost meanwhile
-///
-/// tenure.close().await;
-/// assert_eq!(status.lost().await, Loss::Closed);
-/// assert!(status.remaining().is_zero());
-/// # drop(guard);
-/// # Ok::<(), tenure::Error>(()) }).unwrap();
-/// ```
-#[derive(Clone)]
-#[must_use]
-pub struct LockStatus {
-    hold: Arc<Hold>,
-}
+pub use crate::session::LockStatus;
+use crate::session::{Lost, Share, block_on};
 
 impl LockStatus {
-    pub(super) fn new(lease: &Share) -> Self {
-        Self { hold: Arc::clone(lease.hold()) }
-    }
-
     /// A clone that watches the lock without keeping it: for other tasks and threads.
     pub fn status(&self) -> Self {
         self.clone()
@@ -166,7 +135,8 @@ pub(super) trait AnyGuard: Deref<Target = LockStatus> + Send {
     fn into_share(self) -> Share;
 }
 
-async fn ownership(status: &LockStatus, lease: &Share) -> Result<Ownership, Error> {
+async fn ownership(lease: &Share) -> Result<Ownership, Error> {
+    let status = lease.status();
     status.check()?;
     let (core, name) = (lease.core(), status.name());
     let ask = || -> Pending<'_, Option<Ownership>> {
@@ -192,7 +162,6 @@ macro_rules! guard {
         $(#[$doc])*
         #[must_use = "if unused, the lock is released at once"]
         pub struct $name {
-            pub(super) status: LockStatus,
             pub(super) lease: Share,
             /// The place of this guard in the order checker's table, where there is a checker.
             pub(super) mark: Option<HoldMark>,
@@ -200,7 +169,7 @@ macro_rules! guard {
 
         impl AnyGuard for $name {
             fn new(lease: Share, mark: Option<HoldMark>) -> Self {
-                Self { status: LockStatus::new(&lease), lease, mark }
+                Self { lease, mark }
             }
 
             fn into_share(self) -> Share {
@@ -279,7 +248,7 @@ macro_rules! guard {
             /// # Cancel safety
             /// Dropping the future changes nothing.
             pub async fn ownership(&self) -> Result<Ownership, Error> {
-                ownership(&self.status, &self.lease).await
+                ownership(&self.lease).await
             }
 
             /// The blocking form of [`ownership`](Self::ownership).
@@ -295,13 +264,13 @@ macro_rules! guard {
             type Target = LockStatus;
 
             fn deref(&self) -> &LockStatus {
-                &self.status
+                self.lease.status()
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_tuple(stringify!($name)).field(&self.status).finish()
+                f.debug_tuple(stringify!($name)).field(self.lease.status()).finish()
             }
         }
     };

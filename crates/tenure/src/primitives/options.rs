@@ -130,14 +130,19 @@ impl Options {
         resolved.wait = wait.unwrap_or(resolved.wait);
         let checked = self.check(&resolved, core, &parts);
         checked.map_err(|error| error.on(parts.first_name()))?;
-        let (lineage, scoped) = self.lineage();
+        // The owner that was given, or that of the surrounding scope, or one for this claim alone.
+        let owner = self.owner.clone().or_else(Owner::current);
+        let conduct = self.conduct(core, owner.as_ref());
+        let scoped = owner.is_some();
+        let alone = || Lineage::root(OwnerId::new());
+        let lineage = owner.map_or_else(alone, |owner| owner.lineage().clone());
         let about = About {
             host: Arc::clone(core.host()),
             pid: core.pid(),
             // The place in the code of a helper process would explain nothing.
             place: core.settings().pid.is_none().then_some(Place::Here(place)),
             label: self.label.clone(),
-            conduct: self.conduct(core, scoped),
+            conduct,
         };
         Ok(AcquireRequest {
             parts,
@@ -153,23 +158,13 @@ impl Options {
     }
 
     /// How the deadlock detector treats the claim.
-    fn conduct(&self, core: &Core, scoped: bool) -> Conduct {
+    fn conduct(&self, core: &Core, owner: Option<&Owner>) -> Conduct {
         let breaks = core.settings().deadlocks.mode == DeadlockMode::Break;
-        let owner = self.owner.clone().or_else(Owner::current);
         Conduct {
-            breakable: scoped && breaks,
-            held_up: owner.map_or(0, |owner| owner.waiting_parents()),
+            breakable: owner.is_some() && breaks,
+            held_up: owner.map_or(0, Owner::waiting_parents),
             priority: self.victim_priority,
             flow: 0,
-        }
-    }
-
-    /// The owner that was given, or that of the surrounding scope, or one for this claim alone.
-    fn lineage(&self) -> (Lineage, bool) {
-        let owner = self.owner.clone().or_else(Owner::current);
-        match owner {
-            Some(owner) => (owner.lineage().clone(), true),
-            None => (Lineage::root(OwnerId::new()), false),
         }
     }
 

@@ -16,23 +16,44 @@ pub(super) struct OrderedRequest {
     task: Option<FlowKey>,
 }
 
-impl OrderedRequest {
-    /// Checks a request. What no process of this service has seen before is shared with the store.
-    pub(super) async fn check(
-        order: OrderChecker,
-        level: Option<Arc<str>>,
+/// A request that was checked.
+pub(super) enum CheckedOrder {
+    /// Every process of this service knows what it does.
+    Known(OrderedRequest),
+    /// It taught something that has to be shared with the store.
+    News(OrderedRequest),
+}
+
+impl CheckedOrder {
+    /// Shares what the request taught.
+    pub(super) async fn shared(
+        self,
         core: &Arc<Core>,
         ask: &AcquireRequest,
-    ) -> Result<Self, Error> {
+    ) -> Result<OrderedRequest, Error> {
+        match self {
+            Self::Known(ordered) => Ok(ordered),
+            Self::News(ordered) => {
+                let cells: &dyn Cells = &**core;
+                ordered.order.share(cells, &ordered.request(ask), &**core.clock()).await?;
+                Ok(ordered)
+            }
+        }
+    }
+}
+
+impl OrderedRequest {
+    /// Checks a request against what its flow holds.
+    pub(super) fn check(
+        order: OrderChecker,
+        level: Option<Arc<str>>,
+        core: &Core,
+        ask: &AcquireRequest,
+    ) -> Result<CheckedOrder, Error> {
         let task = FlowKey::current();
         let checked = Self { order, level, scoped: ask.scoped, task };
-        let request = checked.request(ask);
-        if checked.order.check(&request, task, &**core.clock())? {
-            // Boxed: it happens once for each edge, and the futures of all locks stay small.
-            let cells: &dyn Cells = &**core;
-            Box::pin(checked.order.share(cells, &request, &**core.clock())).await?;
-        }
-        Ok(checked)
+        let news = checked.order.check(&checked.request(ask), task, &**core.clock())?;
+        Ok(if news { CheckedOrder::News(checked) } else { CheckedOrder::Known(checked) })
     }
 
     fn request<'a>(&'a self, ask: &'a AcquireRequest) -> OrderRequest<'a> {

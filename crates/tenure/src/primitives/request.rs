@@ -7,16 +7,17 @@
 
 use std::future::Future;
 use std::panic::Location;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::guard::{AnyGuard, LockStatus};
 use super::options::Options;
-use super::ordered::OrderedRequest;
+use super::ordered::{CheckedOrder, OrderedRequest};
 use super::run::{release_after, until_lost};
 use crate::contract::{Conduct, Error, ErrorKind, Lineage, OwnerId, Parts};
 use crate::order::OrderChecker;
-use crate::session::{AcquireRequest, Core, Outcome, Session, Wait, block_on};
+use crate::session::{AcquireRequest, AtOnce, Core, Outcome, Session, Share, Wait, block_on};
 use crate::time::Tick;
 
 /// A checked request for the session.
@@ -72,21 +73,32 @@ impl Request {
     }
 
     /// Waits for the guard.
-    pub(super) async fn wait<G: AnyGuard>(self) -> Result<G, Error> {
-        let guard = self.attempt().await?;
-        // Only a try may be refused because the lock is held, and this was none.
-        guard.ok_or_else(|| Error::new(ErrorKind::TimedOut, "it is held"))
+    pub(super) fn wait<G: AnyGuard>(self) -> impl Future<Output = Result<G, Error>> + Send {
+        // Only a try may be refused because the lock is held, and this is none.
+        let held = || Error::new(ErrorKind::TimedOut, "it is held");
+        self.acquire(move |guard| guard.ok_or_else(held))
     }
 
     /// Takes the guard if it is available, in the time that the request allows.
-    pub(super) async fn attempt<G: AnyGuard>(self) -> Result<Option<G>, Error> {
-        let core = Arc::clone(self.session.core());
-        let ask = self.ask?;
-        let ordered = match self.order {
-            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &ask).await?),
-            None => None,
+    pub(super) fn attempt<G: AnyGuard>(
+        self,
+    ) -> impl Future<Output = Result<Option<G>, Error>> + Send {
+        self.acquire(Ok)
+    }
+
+    /// Acquires the lock. The one future of an acquisition that is done at once; what takes longer
+    /// is boxed, and so is everything that is not needed while it goes on, so that the futures of
+    /// all locks stay small.
+    async fn acquire<G: AnyGuard, T>(
+        self,
+        reply: impl FnOnce(Option<G>) -> Result<T, Error> + Send,
+    ) -> Result<T, Error> {
+        let Self { session, ask, order, level } = self;
+        let rest = match begin(session.core(), ask, order, level)? {
+            Begin::Held(guard) => return reply(Some(guard)),
+            Begin::Rest(rest) => rest,
         };
-        Ok(core.acquire(ask).await?.into_guard(ordered, self.session.core()))
+        reply(rest.await?)
     }
 
     /// Tries for the guard again and again, holding nothing between two attempts.
@@ -98,7 +110,10 @@ impl Request {
         let core = Arc::clone(self.session.core());
         let ask = self.ask?;
         let ordered = match self.order {
-            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &ask).await?),
+            Some(order) => {
+                let checked = OrderedRequest::check(order, self.level, &core, &ask)?;
+                Some(checked.shared(&core, &ask).await?)
+            }
             None => None,
         };
         let outcome = core.try_repeatedly(ask, limit, tries).await?;
@@ -131,14 +146,53 @@ impl Request {
     }
 }
 
+/// What was done of an acquisition without waiting.
+enum Begin<'a, G> {
+    Held(G),
+    /// What is left to do.
+    Rest(Pin<Box<dyn Future<Output = Result<Option<G>, Error>> + Send + 'a>>),
+}
+
+/// Checks the order of locks, and acquires if that can be done at once.
+fn begin<'a, G: AnyGuard + 'a>(
+    core: &'a Arc<Core>,
+    ask: Result<AcquireRequest, Error>,
+    order: Option<OrderChecker>,
+    level: Option<Arc<str>>,
+) -> Result<Begin<'a, G>, Error> {
+    let ask = ask?;
+    let ordered = match order {
+        None => None,
+        Some(order) => match OrderedRequest::check(order, level, core, &ask)? {
+            CheckedOrder::Known(ordered) => Some(ordered),
+            // This happens once for each edge.
+            news @ CheckedOrder::News(_) => {
+                return Ok(Begin::Rest(Box::pin(async move {
+                    let ordered = news.shared(core, &ask).await?;
+                    Ok(core.acquire(ask).await?.into_guard(Some(ordered), core))
+                })));
+            }
+        },
+    };
+    match core.acquire_at_once(ask)? {
+        AtOnce::Held(share) => Ok(Begin::Held(guard(share, ordered, core))),
+        AtOnce::Begun(begun) => Ok(Begin::Rest(Box::pin(async move {
+            Ok(core.acquire_begun(begun).await?.into_guard(ordered, core))
+        }))),
+    }
+}
+
+/// The guard, which the order checker counts as held until it is dropped.
+fn guard<G: AnyGuard>(share: Share, ordered: Option<OrderedRequest>, core: &Core) -> G {
+    let mark = ordered.and_then(|ordered| ordered.hold(&share, core));
+    G::new(share, mark)
+}
+
 impl Outcome {
-    /// The guard, which the order checker counts as held until it is dropped.
+    /// The guard, if there is one.
     fn into_guard<G: AnyGuard>(self, ordered: Option<OrderedRequest>, core: &Core) -> Option<G> {
         match self {
-            Self::Held(lease) => {
-                let mark = ordered.and_then(|ordered| ordered.hold(&lease, core));
-                Some(G::new(lease, mark))
-            }
+            Self::Held(share) => Some(guard(share, ordered, core)),
             Self::No => None,
         }
     }

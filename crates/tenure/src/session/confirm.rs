@@ -11,7 +11,7 @@ use super::park::{sleep_until, within};
 use super::request::{AcquireRequest, Outcome};
 use super::retry::Retry;
 use super::share::Share;
-use super::{Core, Event, unanswered};
+use super::{Begun, Core, Event, unanswered};
 use crate::contract::{Confirmed, Error, ErrorKind, Renewed, Verb};
 use crate::limits;
 use crate::time::Tick;
@@ -35,7 +35,8 @@ impl Core {
         let mut retry = Retry::new(ask.wait, deadline, self.clock.now());
         let mut forgotten = 0;
         while forgotten < limits::CLAIM_TRIES {
-            let lease = match self.claim_until_granted(ask, deadline, behind).await? {
+            let begun = Begun::Request(ask.clone());
+            let lease = match self.claim_until_granted(begun, deadline, behind).await? {
                 Outcome::Held(lease) => lease,
                 Outcome::No => return Ok(Outcome::No),
             };

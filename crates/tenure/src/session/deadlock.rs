@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use super::acquire::Attempt;
+use super::attempt::Attempt;
 use super::entry::{EndReason, Entry, Phase};
 use super::errors::victim_error;
 use super::park::{WaitOutcome, wait_for_grant};
@@ -433,7 +433,7 @@ impl Core {
             about,
         };
         // Readers of one name never exclude each other.
-        match Box::pin(self.acquire_one(&ask, Tick::NEVER, None)).await? {
+        match Box::pin(self.acquire_one(ask, Tick::NEVER, None)).await? {
             Outcome::Held(share) => Ok(share),
             Outcome::No => Err(super::closed_error(Verb::Claim)),
         }

@@ -12,14 +12,16 @@
 //! within one lease is released, while one in the hands of guards is renewed for as long as they
 //! live. An entry in `Ended` stays until its caller has read the reason.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use super::hold::Hold;
 use super::joint::Joint;
-use crate::contract::{Arrival, Claim, ClaimId, Error, Grant, Loss, Name, Queued, Release, Shape};
+use crate::contract::{
+    Arrival, Claim, ClaimId, Error, Grant, IdHasher, Loss, Name, Queued, Release, Shape,
+};
 use crate::limits;
 use crate::sync::thread::ThreadId;
 use crate::time::Tick;
@@ -130,13 +132,20 @@ impl Flow {
     /// A number that is the same for all claims of this task or thread, and not 0. Another task may
     /// have the same one by chance: it is for reports.
     pub(super) fn number(self) -> u16 {
-        let mut hasher = DefaultHasher::new();
-        match self {
-            Self::Task(id) => id.hash(&mut hasher),
-            Self::Thread(id) => id.hash(&mut hasher),
-        }
-        let [low, high, ..] = hasher.finish().to_le_bytes();
-        u16::from_le_bytes([low, high]).max(1)
+        let mut hasher = IdHasher::default();
+        let salt = match self {
+            Self::Task(id) => {
+                id.hash(&mut hasher);
+                0
+            }
+            Self::Thread(id) => {
+                id.hash(&mut hasher);
+                0x5555
+            }
+        };
+        // The upper bits of the product depend on all bits of the id.
+        let spread = hasher.finish().wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        (u16::from_be_bytes([spread[0], spread[1]]) ^ salt).max(1)
     }
 }
 
@@ -182,6 +191,10 @@ impl Entry {
 
     pub(super) fn extras_mut(&mut self) -> &mut Extras {
         self.extras.get_or_insert_default()
+    }
+
+    pub(super) fn take_extras(&mut self) -> Option<Box<Extras>> {
+        self.extras.take()
     }
 
     /// The joints that this claim is a member of.
@@ -290,10 +303,14 @@ impl Entry {
         self.void_sends == self.sends
     }
 
+    /// Whether another copy of the claim may still be on its way to the store.
+    pub(super) fn is_uncertain(&self) -> bool {
+        self.sends > 1 || !self.answered
+    }
+
     /// Builds the release of this claim.
     pub(super) fn to_release(&self) -> Release {
-        let uncertain = self.sends > 1 || !self.answered;
-        Release { claim: self.claim.to_ref(), uncertain }
+        Release { claim: self.claim.to_ref(), uncertain: self.is_uncertain() }
     }
 
     /// Adds one guard to the hold, up to the limit of re-entries.

@@ -6,14 +6,14 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::contract::{Arrival, Claim, Error, ErrorKind, Fence, Fences, Fencing, Grant, Loss};
 use crate::process::Birth;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, PoisonError};
+use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use crate::time::{Clock, Tick};
 
 /// One grant, shared by its guards, its observers and the keeper.
@@ -25,16 +25,30 @@ pub(crate) struct Hold {
     safe_until: AtomicU64,
     /// `max_hold` ends the grant here whatever is renewed.
     cap: Tick,
-    fences: Mutex<Fences>,
+    state: Mutex<HoldState>,
     /// How many replicas of the store had the grant before it was handed out, or [`UNASKED`].
     replicas: AtomicU32,
     fencing: Fencing,
     /// The process that holds it.
     birth: Birth,
-    /// Boxed, like the wakers: for most holds the reason is never read.
-    ended: OnceLock<Box<Loss>>,
-    wakers: Mutex<Option<Box<Wakers>>>,
+    /// [`HELD`], [`RELEASED`] or [`LOST`]. Changes once, under the lock of `state`.
+    ended: AtomicU8,
 }
+
+/// What changes while a grant is held.
+struct HoldState {
+    fences: Fences,
+    /// Why the grant is over, if it is [`LOST`]. Boxed, like the wakers: most holds have neither.
+    loss: Option<Box<Loss>>,
+    wakers: Option<Box<Wakers>>,
+}
+
+/// The grant is not over, unless its time has passed.
+const HELD: u8 = 0;
+/// It is over with [`Loss::Released`], which nearly every grant is in the end: kept without a box.
+const RELEASED: u8 = 1;
+/// It is over with the loss in its state.
+const LOST: u8 = 2;
 
 /// The replicas were not asked. Four bytes less than an option: there may be many thousands of
 /// holds.
@@ -63,13 +77,25 @@ impl Hold {
             clock: Arc::clone(clock),
             safe_until: AtomicU64::new(safe_until.as_nanos()),
             cap,
-            fences: Mutex::new(grant.fences),
+            state: Mutex::new(HoldState { fences: grant.fences, loss: None, wakers: None }),
             replicas: AtomicU32::new(UNASKED),
             fencing,
             birth: Birth::here(),
-            ended: OnceLock::new(),
-            wakers: Mutex::default(),
+            ended: AtomicU8::new(HELD),
         })
+    }
+
+    fn state(&self) -> MutexGuard<'_, HoldState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the grant was ended, if it was.
+    fn ended(&self) -> Option<Loss> {
+        match self.ended.load(Ordering::Acquire) {
+            HELD => None,
+            RELEASED => Some(Loss::Released),
+            _ => self.state().loss.as_deref().cloned(),
+        }
     }
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
@@ -106,13 +132,13 @@ impl Hold {
 
     /// The last known fences, whether or not the grant may be trusted.
     pub(super) fn last_fences(&self) -> Fences {
-        self.fences.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().fences.clone()
     }
 
     /// Takes over a later safe-until and fences, after a renewal of this grant or of the members it
     /// is made of.
     pub(super) fn follow(&self, safe_until: Tick, fences: Fences) {
-        *self.fences.lock().unwrap_or_else(PoisonError::into_inner) = fences;
+        self.state().fences = fences;
         self.safe_until.fetch_max(safe_until.as_nanos(), Ordering::AcqRel);
     }
 
@@ -132,14 +158,14 @@ impl Hold {
     /// The fences, if the grant may be trusted at this instant.
     pub(crate) fn fences(&self) -> Result<Fences, Error> {
         self.check()?;
-        Ok(self.fences.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        Ok(self.state().fences.clone())
     }
 
     /// The largest fence of the grant, if it may be trusted at this instant.
     pub(crate) fn fence(&self) -> Result<Fence, Error> {
         self.check()?;
-        let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(fences.as_slice().iter().copied().max().unwrap_or(Fence::new(0)))
+        let state = self.state();
+        Ok(state.fences.as_slice().iter().copied().max().unwrap_or(Fence::new(0)))
     }
 
     /// An error if the grant may not be trusted at this instant.
@@ -163,8 +189,8 @@ impl Hold {
         if self.birth.is_inherited() {
             return Some(Loss::Forked);
         }
-        if let Some(loss) = self.ended.get() {
-            return Some(Loss::clone(loss));
+        if let Some(loss) = self.ended() {
+            return Some(loss);
         }
         if now >= self.cap {
             return Some(Loss::MaxHold);
@@ -199,9 +225,9 @@ impl Hold {
     }
 
     fn is_this(&self, grant: &Grant) -> Result<(), Loss> {
-        let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state();
         let falls = |(old, new): (&Fence, &Fence)| new < old;
-        let pairs = fences.as_slice().iter().zip(grant.fences.as_slice());
+        let pairs = state.fences.as_slice().iter().zip(grant.fences.as_slice());
         // Another arrival is another grant: in between, another owner may have held the lock.
         if grant.arrival != self.arrival || pairs.into_iter().any(falls) {
             return Err(Loss::Forgotten);
@@ -222,11 +248,14 @@ impl Hold {
         }
         // If the safe-until has passed, that came before the reason given now.
         let loss = self.loss_at(now).unwrap_or(loss);
-        let _ = self.ended.set(Box::new(loss));
-        let wakers = {
-            let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-            wakers.take()
-        };
+        let mut state = self.state();
+        if self.ended.load(Ordering::Relaxed) == HELD {
+            let how = if loss == Loss::Released { RELEASED } else { LOST };
+            state.loss = (how == LOST).then(|| Box::new(loss));
+            self.ended.store(how, Ordering::Release);
+        }
+        let wakers = state.wakers.take();
+        drop(state);
         for (_, waker) in wakers.into_iter().flat_map(|wakers| wakers.waiting) {
             waker.wake();
         }
@@ -257,7 +286,7 @@ impl Hold {
         if self.birth.is_inherited() {
             return Loss::Forked;
         }
-        self.ended.get().map_or(Loss::Expired, |loss| Loss::clone(loss))
+        self.ended().unwrap_or(Loss::Expired)
     }
 
     /// Resolves when the grant is over.
@@ -266,13 +295,41 @@ impl Hold {
     }
 }
 
+/// The status of a lock that was acquired: fence, time left, loss. Cheap to clone. It only watches:
+/// a `LockStatus` does not keep the lock, and outlives it. Every guard dereferences to one.
+///
+/// # Examples
+/// ```
+/// use tenure::{Loss, Tenure};
+///
+/// # tenure::block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let guard = tenure.mutex("reports")?.lock().await?;
+/// let status = guard.status(); // for another task or thread
+/// status.check()?; // an error once the lock is lost
+/// println!("{} is held with fence {}", status.name(), status.fence()?);
+/// assert_eq!(status.run(async { 42 }).await?, 42); // dropped if the lock is lost meanwhile
+///
+/// tenure.close().await;
+/// assert_eq!(status.lost().await, Loss::Closed);
+/// assert!(status.remaining().is_zero());
+/// # drop(guard);
+/// # Ok::<(), tenure::Error>(()) }).unwrap();
+/// ```
+// Defined here, because a guard's share contains it; its methods are in `primitives/guard.rs`.
+#[derive(Clone)]
+#[must_use]
+pub struct LockStatus {
+    pub(crate) hold: Arc<Hold>,
+}
+
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
             .field("claim", &self.claim.id)
             .field("name", self.claim.parts.first_name())
             .field("remaining", &self.remaining())
-            .field("ended", &self.ended.get())
+            .field("ended", &self.ended())
             .finish_non_exhaustive()
     }
 }
@@ -296,24 +353,23 @@ impl Future for Lost {
         if hold.check().is_err() {
             return Poll::Ready(hold.loss());
         }
-        let mut wakers = hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.key = Some(wakers.get_or_insert_default().put(self.key, cx.waker()));
-        drop(wakers);
-        // It may have ended between the look above and the waker's entry.
-        match hold.ended.get() {
-            Some(loss) => Poll::Ready(Loss::clone(loss)),
-            None => Poll::Pending,
+        let mut state = hold.state();
+        // It may have ended between the look above and the lock, under which grants end.
+        if hold.ended.load(Ordering::Relaxed) != HELD {
+            drop(state);
+            return Poll::Ready(hold.loss());
         }
+        self.key = Some(state.wakers.get_or_insert_default().put(self.key, cx.waker()));
+        Poll::Pending
     }
 }
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        if let Some(key) = self.key.filter(|_| !self.hold.birth.is_inherited()) {
-            let mut wakers = self.hold.wakers.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(wakers) = wakers.as_mut() {
-                wakers.waiting.retain(|(other, _)| *other != key);
-            }
+        if let Some(key) = self.key.filter(|_| !self.hold.birth.is_inherited())
+            && let Some(wakers) = self.hold.state().wakers.as_mut()
+        {
+            wakers.waiting.retain(|(other, _)| *other != key);
         }
     }
 }

@@ -394,7 +394,7 @@ impl Core {
         self.apply(effects);
     }
 
-    fn released(&self, count: usize) {
+    pub(super) fn released(&self, count: usize) {
         let drained = self.lock().releases_done(count);
         drained.into_iter().for_each(Waker::wake);
     }

@@ -9,11 +9,11 @@ use std::sync::{Arc, Weak};
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
     Batch, BatchVerdict, Cell, CellPart, CellQuery, CellRange, Cells, Claim, ClaimRef,
-    DeadlockCase, Deadlocks, Delivery, Engine, Error, Evicted, Eviction, JobChange, JobChanged,
-    JobFilter, JobId, JobView, Jobs, Name, NewJob, Pending, Promises, Pushed, Query, QueueCounts,
-    Rates, Release, Released, Renewed, SessionId, Settle, Settled, SignalListener, Snapshot,
-    SqlPlace, Take, TakeVerdict, Turn, TurnReply, Verb, Verdict, VictimVerdict, WeakWatcher,
-    optional_objects,
+    DeadlockCase, Deadlocks, Delivery, Engine, Error, Evicted, Eviction, Grant, Immediate,
+    JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, NewJob, Pending, Promises,
+    Pushed, Query, QueueCounts, Rates, Release, Released, Renewed, SessionId, Settle, Settled,
+    SignalListener, Snapshot, SqlPlace, Take, TakeVerdict, Turn, TurnReply, Verb, Verdict,
+    VictimVerdict, WeakWatcher, optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -55,6 +55,12 @@ impl MeasuredEngine {
             report.outcome = outcome(&reply);
             reply
         })
+    }
+
+    /// Reports a call about one claim that began then and has a reply.
+    fn report_reply(&self, verb: Verb, began: Tick) {
+        let outcome = CallOutcome::Replied;
+        drop(CallReport { engine: self, verb, items: 1, began, outcome });
     }
 
     fn cells(&self) -> &dyn Cells {
@@ -125,6 +131,7 @@ impl Engine for MeasuredEngine {
     }
 
     optional_objects! { self:
+        immediate => self.inner.immediate().map(|_| self as &dyn Immediate),
         cells => self.inner.cells().map(|_| self as &dyn Cells),
         jobs => self.inner.jobs().map(|_| self as &dyn Jobs),
         rates => self.inner.rates().map(|_| self as &dyn Rates),
@@ -135,6 +142,25 @@ impl Engine for MeasuredEngine {
         ownership_proof => self.inner.ownership_proof(),
         deadlocks => self.inner.deadlocks().map(|_| self as &dyn Deadlocks),
         local => self.inner.local(),
+    }
+}
+
+/// An answer that was declined is no call: the ordinary call follows and is reported.
+impl Immediate for MeasuredEngine {
+    fn claim_free(&self, claim: &Arc<Claim>) -> Option<Grant> {
+        let began = self.clock.now();
+        let grant = self.inner.immediate()?.claim_free(claim)?;
+        self.report_reply(Verb::Claim, began);
+        Some(grant)
+    }
+
+    fn release_lone(&self, claim: &Claim) -> bool {
+        let began = self.clock.now();
+        let released = self.inner.immediate().is_some_and(|engine| engine.release_lone(claim));
+        if released {
+            self.report_reply(Verb::Release, began);
+        }
+        released
     }
 }
 

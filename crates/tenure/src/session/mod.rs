@@ -15,9 +15,11 @@
 //! was dropped.
 
 mod acquire;
+mod attempt;
 mod cells;
 mod confirm;
 mod deadlock;
+mod due_times;
 mod effects;
 mod entry;
 mod errors;
@@ -50,11 +52,12 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+pub(crate) use acquire::{AtOnce, Begun};
 pub(crate) use confirm::Wanted;
 pub use deadlock::DeadlockMode;
 pub(crate) use deadlock::DeadlockSettings;
 pub(crate) use hold::Hold;
-pub use hold::Lost;
+pub use hold::{LockStatus, Lost};
 pub use park::block_on;
 pub(crate) use park::{sleep_until, within};
 pub use release::Closed;

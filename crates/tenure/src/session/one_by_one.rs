@@ -103,7 +103,7 @@ impl<'a> Acquired<'a> {
     /// Acquires one more name, unless a name before it is lost meanwhile.
     async fn acquire_next(&self, ask: &AcquireRequest, deadline: Tick) -> NextOutcome {
         let joint = self.held.as_ref().map(|held| &held.joint);
-        let mut acquiring = pin!(self.core.acquire_one(ask, deadline, joint));
+        let mut acquiring = pin!(self.core.acquire_one(ask.clone(), deadline, joint));
         let mut lost = joint.map(|joint| joint.hold().lost());
         poll_fn(|cx| {
             // Polled first, so that no call is made for a set that has lost a name.

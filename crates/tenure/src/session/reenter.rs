@@ -9,10 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::entry::{Entry, Phase};
+use super::entry::{Entry, Flow, Phase};
 use super::request::AcquireRequest;
-use super::{Core, Share, closed_error};
-use crate::contract::{Claim, Error, Name, OwnerId, Verb};
+use super::table::Table;
+use super::{Core, Hold, Share, closed_error};
+use crate::contract::{Claim, Error, Name, OwnerId, Part, Verb};
+use crate::time::Tick;
 
 impl Core {
     /// Enters a hold of the same owner once more, without a call. A lock with another lease, or a
@@ -63,5 +65,50 @@ impl Core {
             _ => 0,
         };
         ids.filter_map(|id| table.get(*id)).map(guards).sum()
+    }
+}
+
+impl Table {
+    /// Returns a hold of this owner that a claim for `part` may re-enter, with one more guard.
+    pub(super) fn reenter(
+        &mut self,
+        owner: OwnerId,
+        part: &Part,
+        now: Tick,
+        terms_fit: impl Fn(&Claim) -> bool,
+    ) -> Option<Arc<Hold>> {
+        if !part.shape().reentrant() {
+            return None;
+        }
+        let fits = |entry: &Entry| {
+            // Not a hold that is being exchanged, and not a set, which has other names and fences.
+            let plain = entry.extras().is_none_or(|extras| extras.successor.is_none())
+                && entry.claim.parts.as_slice().len() == 1;
+            if entry.claim.lineage.owner() != owner || !plain || !terms_fit(&entry.claim) {
+                return false;
+            }
+            let weight = entry.weight_on(part.name(), part.shape());
+            let living = matches!(&entry.phase,
+                Phase::Held { hold, .. } if hold.loss_at(now).is_none());
+            living && weight.is_some_and(|weight| weight >= part.weight())
+        };
+        // The first that fits is as good as any: holds of one owner on a slot share a fence.
+        let ids = self.held.get(part.name())?;
+        let id = *ids.iter().find(|id| self.get(**id).is_some_and(fits))?;
+        self.update(id, Entry::reenter)?
+    }
+
+    /// Returns the hold of the same task or thread on this name under another owner, if there is
+    /// one: a task that waits for it waits for itself.
+    pub(super) fn own_hold(&self, flow: Flow, name: &Name, owner: OwnerId) -> Option<Arc<Hold>> {
+        let mut entries = self.held.get(name)?.iter().filter_map(|id| self.get(*id));
+        entries.find_map(|entry| match &entry.phase {
+            Phase::Held { hold, .. }
+                if entry.flow == Some(flow) && entry.claim.lineage.owner() != owner =>
+            {
+                Some(Arc::clone(hold))
+            }
+            _ => None,
+        })
     }
 }

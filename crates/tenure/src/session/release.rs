@@ -19,57 +19,83 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::effects::{Effects, PendingRelease};
-use super::entry::{EndReason, Entry, Phase};
+use super::entry::{EndReason, Entry, Extras, Phase};
 use super::park::within;
 use super::{Core, Event, Hold, Session};
-use crate::contract::{Error, Loss, Name, Release, Released, Verb};
+use crate::contract::{Claim, Error, Loss, Name, Release, Released, Verb};
 use crate::time::Tick;
 
 impl Core {
     /// Removes one guard's share. If it was the last, takes the claim out of the table, ends the
-    /// hold and returns the entry: the caller has to send its release.
-    pub(super) fn let_go(&self, hold: &Arc<Hold>, now: Tick) -> Option<Entry> {
-        let id = hold.claim().id;
+    /// hold and returns the release, which the caller has to send.
+    pub(super) fn let_go(&self, hold: &Arc<Hold>, now: Tick) -> Option<LastShare> {
+        let claim = hold.claim();
         let mut table = self.lock();
-        let last = table.update(id, |entry| match &mut entry.phase {
-            Phase::Held { guards, .. } => {
-                *guards -= 1;
-                *guards == 0
-            }
-            _ => false,
-        });
-        if last != Some(true) {
-            return None;
-        }
-        let entry = table.remove(id)?;
+        let last = table.drop_share(claim.id)?;
         // Counted as in flight from here on: the keeper must not end in between.
-        table.begin_release(entry.claim.lease, now);
+        table.begin_release(claim.lease, now);
         // Another flow of an owner that waits: see `deadlock.rs`. Of a guard that said that it left
         // this was known, and it is over.
-        let detached = entry.extras().is_some_and(|extras| extras.detached);
-        let owner = entry.claim.lineage.owner();
-        let waiting = if detached { Vec::new() } else { table.released_by(owner) };
+        let owner = claim.lineage.owner();
+        let waiting = if last.detached() { Vec::new() } else { table.released_by(owner) };
         drop(table);
         waiting.into_iter().for_each(Waker::wake);
-        self.emit(hold.claim(), || Event::Released);
+        self.emit(claim, || Event::Released);
         hold.end_at(now, Loss::Released);
-        Some(entry)
+        Some(last)
+    }
+
+    /// Releases a claim that has left the table, if the engine can do that without waiting.
+    pub(super) fn release_at_once(&self, claim: &Claim, last: &LastShare) -> bool {
+        let immediate = self.engine.immediate().filter(|_| !last.uncertain);
+        let released = immediate.is_some_and(|engine| engine.release_lone(claim));
+        if released {
+            self.released(1);
+        }
+        released
     }
 
     /// Queues releases that were counted as in flight for the keeper: all in one step, so that they
     /// go in one batch.
-    pub(super) fn send_back(&self, pending: Vec<PendingRelease>) {
-        if pending.is_empty() {
+    pub(super) fn send_back(&self, pending: impl IntoIterator<Item = PendingRelease>) {
+        let mut pending = pending.into_iter().peekable();
+        if pending.peek().is_none() {
             return;
         }
-        let count = PendingRelease::count(&pending);
+        let mut count = 0;
         let mut table = self.lock();
         for pending in pending {
+            count += usize::from(!pending.void);
             table.push_release(pending);
         }
         let drained = table.releases_done(count);
         drop(table);
         drained.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// What the release of a claim's last share has to say.
+pub(super) struct LastShare {
+    /// Another copy of the claim may still be on its way to the store.
+    uncertain: bool,
+    /// What the claim's entry had. Dropped after the table's lock.
+    extras: Option<Box<Extras>>,
+}
+
+impl LastShare {
+    /// Of an entry that is about to be removed.
+    pub(super) fn of(entry: &mut Entry) -> Self {
+        Self { uncertain: entry.is_uncertain(), extras: entry.take_extras() }
+    }
+
+    /// Whether the guard had said that it left the flow of its owner.
+    fn detached(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.detached)
+    }
+
+    /// The release of the claim.
+    pub(super) fn to_release(&self, claim: &Claim) -> Release {
+        Release { claim: claim.to_ref(), uncertain: self.uncertain }
     }
 }
 
@@ -87,6 +113,10 @@ impl ReleaseCall {
     pub(super) fn new(core: &Arc<Core>, releases: SmallVec<[Release; 1]>) -> Option<Self> {
         let count = releases.len();
         (count > 0).then(|| Self { core: Arc::clone(core), releases, count })
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
     }
 
     /// Sends the releases. Returns the name of the first claim that the store did not know, if any.
@@ -128,7 +158,7 @@ impl Drop for ReleaseCall {
             PendingRelease::new(release)
         };
         let pending = std::mem::take(&mut self.releases).into_iter().map(pending);
-        self.core.send_back(pending.collect());
+        self.core.send_back(pending);
     }
 }
 

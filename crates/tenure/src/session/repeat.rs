@@ -26,7 +26,7 @@ impl Core {
         let deadline = self.clock.now() + limit;
         let mut made = 0_u32;
         loop {
-            let round = match Arc::clone(&self).acquire(ask.clone()).await {
+            let round = match self.acquire(ask.clone()).await {
                 Err(error) if !may_pass(&error) => return Err(error),
                 Ok(Outcome::Held(lease)) => return Ok(Outcome::Held(lease)),
                 round => round,

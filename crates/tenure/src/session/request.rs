@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Share;
 use crate::contract::{About, ClaimId, Lineage, OwnerId, Parts};
+use crate::time::Tick;
 
 /// A request to acquire one or several names.
 #[derive(Clone, Debug)]
@@ -25,12 +26,11 @@ impl AcquireRequest {
     /// The request for another claim while a ticket of the first may still be queued in the store.
     /// A claim of the same owner would be granted together with that ticket, ahead of claims that
     /// arrived in between; so an owner that was made for this call alone is replaced.
-    pub(super) fn anew(&self) -> Self {
-        let mut ask = self.clone();
-        if !ask.scoped {
-            ask.lineage = Lineage::root(OwnerId::new());
+    pub(super) fn anew(mut self) -> Self {
+        if !self.scoped {
+            self.lineage = Lineage::root(OwnerId::new());
         }
-        ask
+        self
     }
 }
 
@@ -48,6 +48,14 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
+    /// Returns when a wait that begins at `now` times out.
+    pub(super) fn deadline(self, now: Tick) -> Tick {
+        match self {
+            Self::Limit(limit) | Self::TryFor(limit) => now + limit,
+            Self::Try | Self::Unlimited => Tick::NEVER,
+        }
+    }
+
     /// Returns the timeout after which the wait is an error, if it has one.
     pub(super) fn timeout(self) -> Option<Duration> {
         match self {

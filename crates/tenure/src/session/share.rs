@@ -13,10 +13,10 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::effects::PendingRelease;
-use super::entry::{Entry, Phase};
+use super::entry::Phase;
 use super::joint::Joint;
 use super::release::ReleaseCall;
-use super::{AcquireRequest, Core, Hold, Wait};
+use super::{AcquireRequest, Core, Hold, LockStatus, Wait};
 use crate::contract::{Error, ErrorKind, Loss, Part, Parts, Release, Verb};
 use crate::seeded::{self, Bug};
 use crate::time::Tick;
@@ -24,7 +24,7 @@ use crate::time::Tick;
 /// One guard's share of a grant. Dropping it requests the release in the background.
 pub(crate) struct Share {
     core: Arc<Core>,
-    hold: Arc<Hold>,
+    status: LockStatus,
     /// What few shares have. Boxed, so that guards stay small.
     extras: Option<Box<ShareExtras>>,
     /// The caller's timeout, which an upgrade of the guard uses again. In milliseconds, because a
@@ -51,7 +51,7 @@ impl Share {
         let millis = |limit: Duration| limit.as_micros().div_ceil(1_000);
         let timeout = timeout.and_then(|limit| u32::try_from(millis(limit)).ok());
         let timeout_millis = timeout.unwrap_or(NO_TIMEOUT);
-        Self { core, hold, extras: None, timeout_millis, done: false }
+        Self { core, status: LockStatus { hold }, extras: None, timeout_millis, done: false }
     }
 
     /// A share of several grants that are held as one.
@@ -67,16 +67,13 @@ impl Share {
         self.done = true;
     }
 
-    /// Gives the share up. Returns the claims that have no share left: the caller releases them.
-    fn leave(&self, now: Tick) -> SmallVec<[Release; 1]> {
-        match self.joint() {
-            Some(joint) => self.core.take_apart(joint, now),
-            None => self.core.let_go(&self.hold, now).iter().map(Entry::to_release).collect(),
-        }
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.status.hold
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
+    /// The grant as its holder sees it.
+    pub(crate) fn status(&self) -> &LockStatus {
+        &self.status
     }
 
     pub(super) fn timeout(&self) -> Option<Duration> {
@@ -97,7 +94,7 @@ impl Share {
         if self.core.is_inherited() {
             return 0;
         }
-        let claim = self.hold.claim();
+        let claim = self.hold().claim();
         self.core.depth(claim.parts.first_name(), claim.lineage.owner())
     }
 
@@ -117,7 +114,7 @@ impl Share {
     /// owner. The old claim ends when the new one is granted. A hold that has other guards, or that
     /// is part of a set, stays beside the new one.
     pub(crate) fn exchange_request(&self, part: Part) -> AcquireRequest {
-        let claim = self.hold.claim();
+        let claim = self.hold().claim();
         let (mut sole, mut scoped) = (false, false);
         if !self.core.is_inherited() {
             let table = self.core.lock();
@@ -133,7 +130,7 @@ impl Share {
             scoped,
             lease: claim.lease,
             wait: self.timeout().map_or(Wait::Unlimited, Wait::Limit),
-            max_hold: self.hold.hold_left(),
+            max_hold: self.hold().hold_left(),
             lock_delay: claim.lock_delay,
             replaces,
             about: claim.about.clone(),
@@ -142,26 +139,91 @@ impl Share {
 
     /// Releases the claim and waits until the store has confirmed it.
     pub(crate) async fn release(mut self) -> Result<(), Error> {
-        self.done = true;
-        let now = self.core.clock.now();
-        let lost = self.hold.check_at(now).err();
-        if let Some(error) = lost.as_ref().filter(|_| self.core.is_inherited()) {
-            return Err(error.clone());
-        }
-        let safe_until = self.hold.safe_until();
         if seeded::on(Bug::RenewAfterReleaseIsLoss) && self.joint().is_none() {
+            self.done = true;
             return self.release_before_forgetting().await;
         }
-        let Some(mut call) = ReleaseCall::new(&self.core, self.leave(now)) else {
-            // Another guard of the same owner holds it, or the keeper has released it already.
-            return lost.map_or(Ok(()), Err);
+        match self.begin_release() {
+            ReleaseStep::Over(reply) => reply,
+            ReleaseStep::Unsent(sending) => sending.send().await,
+        }
+    }
+
+    /// Takes the claim out of the table and ends the hold. Releases the claim if the engine can do
+    /// that without waiting.
+    fn begin_release(mut self) -> ReleaseStep {
+        self.done = true;
+        let now = self.core.clock.now();
+        let lost = self.hold().check_at(now).err();
+        if let Some(error) = lost.as_ref().filter(|_| self.core.is_inherited()) {
+            return ReleaseStep::Over(Err(error.clone()));
+        }
+        let safe_until = self.hold().safe_until();
+        let releases = match self.leave(now) {
+            Left::Unsent(releases) => releases,
+            // Another guard of the same owner holds it, or the keeper has released it already; or
+            // the engine has released it at once.
+            Left::Nothing => return ReleaseStep::Over(lost.map_or(Ok(()), Err)),
         };
-        let reply = call.send(now).await;
-        match (lost, reply) {
+        match ReleaseCall::new(&self.core, releases) {
+            // Of a set every member may have another share.
+            None => ReleaseStep::Over(lost.map_or(Ok(()), Err)),
+            Some(call) => {
+                let extras = self.extras.take();
+                ReleaseStep::Unsent(Sending { call, sent: now, lost, safe_until, extras })
+            }
+        }
+    }
+
+    /// Gives the share up. If it was the last one of a claim, ends the hold; the release is made at
+    /// once if the engine can, and is the caller's to send otherwise.
+    fn leave(&self, now: Tick) -> Left {
+        if let Some(joint) = self.joint() {
+            return Left::Unsent(self.core.take_apart(joint, now));
+        }
+        let claim = self.hold().claim();
+        match self.core.let_go(self.hold(), now) {
+            None => Left::Nothing,
+            Some(last) if self.core.release_at_once(claim, &last) => Left::Nothing,
+            Some(last) => Left::Unsent(SmallVec::from_buf([last.to_release(claim)])),
+        }
+    }
+}
+
+/// What is left to do for a share that was given up.
+enum Left {
+    Nothing,
+    /// These releases have to be sent.
+    Unsent(SmallVec<[Release; 1]>),
+}
+
+/// The state of a release that has begun.
+enum ReleaseStep {
+    Over(Result<(), Error>),
+    Unsent(Sending),
+}
+
+/// A release that has to be sent.
+struct Sending {
+    call: ReleaseCall,
+    sent: Tick,
+    /// The error of a lock that had been lost before.
+    lost: Option<Error>,
+    safe_until: Tick,
+    /// Dropped when the reply has come: until then the owner counts as able to run.
+    #[allow(dead_code, reason = "it matters when it is dropped")]
+    extras: Option<Box<ShareExtras>>,
+}
+
+impl Sending {
+    /// Sends the release and waits for the reply of the store.
+    async fn send(mut self) -> Result<(), Error> {
+        let reply = self.call.send(self.sent).await;
+        match (self.lost.take(), reply) {
             (Some(lost), _) => Err(lost),
             (None, Ok(None)) => Ok(()),
             // The release took longer than the lease: the right had ended before, in `leave`.
-            (None, Ok(Some(_))) if self.core.clock.now() >= safe_until => Ok(()),
+            (None, Ok(Some(_))) if self.call.core().clock.now() >= self.safe_until => Ok(()),
             (None, Ok(Some(gone))) => {
                 let why = Loss::Forgotten;
                 Err(Error::new(ErrorKind::Lost, format!("the lock was lost: {why}"))
@@ -180,10 +242,10 @@ impl Share {
 impl Share {
     /// A seeded bug: keeps the claim in the table while its release is in flight.
     async fn release_before_forgetting(&self) -> Result<(), Error> {
-        let batch = [Release { claim: self.hold.claim().to_ref(), uncertain: true }];
+        let batch = [Release { claim: self.hold().claim().to_ref(), uncertain: true }];
         let answer = self.core.limited(Verb::Release, || self.core.engine.release(&batch)).await;
-        self.hold.check()?;
-        if self.core.let_go(&self.hold, self.core.clock.now()).is_some() {
+        self.hold().check()?;
+        if self.core.let_go(self.hold(), self.core.clock.now()).is_some() {
             drop(self.core.lock().releases_done(1));
         }
         answer.map(drop)
@@ -195,14 +257,14 @@ impl Drop for Share {
         if self.done || self.core.is_inherited() {
             return;
         }
-        let now = self.core.clock.now();
-        let pending = self.leave(now).into_iter().map(PendingRelease::new);
-        self.core.send_back(pending.collect());
+        if let Left::Unsent(releases) = self.leave(self.core.clock.now()) {
+            self.core.send_back(releases.into_iter().map(PendingRelease::new));
+        }
     }
 }
 
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.fmt(f)
+        self.hold().fmt(f)
     }
 }

@@ -18,7 +18,7 @@
 //!    out after the lock was dropped: the hold ends first, then the release is sent. A holder that
 //!    asks in between reads the clock itself, and the claim is not renewed any more.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -26,20 +26,24 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::deadlock::WatchedWait;
+use super::due_times::DueTimes;
 use super::effects::{Effects, PendingRelease};
-use super::entry::{EndReason, Entry, Flow, Phase};
-use super::hold::Hold;
-use crate::contract::{Claim, ClaimId, IdMap, Loss, Name, OwnerId, Part};
+use super::entry::{EndReason, Entry, Phase};
+use super::release::LastShare;
+use crate::contract::{ClaimId, IdMap, Loss, NameMap, OwnerId};
 use crate::time::{Alarm, Tick};
 
 /// All claims of a session.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// Each entry with its deadline. Boxed: a map has spare capacity, and an entry is large.
-    entries: IdMap<ClaimId, Box<(Entry, Tick)>>,
-    due: BTreeSet<(Tick, ClaimId)>,
+    /// Boxed: a map has spare capacity, and an entry is large.
+    entries: IdMap<ClaimId, Box<Place>>,
+    /// Places of entries that are gone, for the next ones.
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare: Vec<Box<Place>>,
+    due: DueTimes,
     /// The claims that hold, by name: for re-entry, and to recognize a task that waits for itself.
-    pub(super) held: HashMap<Name, SmallVec<[ClaimId; 1]>>,
+    pub(super) held: NameMap<SmallVec<[ClaimId; 1]>>,
     /// The waits of owners that look for deadlocks, see `deadlock.rs`.
     pub(super) watched: IdMap<OwnerId, SmallVec<[WatchedWait; 1]>>,
     /// The wakers of callers with a timeout, by when it expires.
@@ -63,12 +67,25 @@ pub(super) struct Table {
     pub(super) orphaned: bool,
 }
 
+/// The memory of one entry.
+#[derive(Debug)]
+struct Place {
+    /// None only while the place is spare.
+    entry: Option<Entry>,
+    /// The entry's deadline.
+    due: Tick,
+}
+
+/// How many places are kept for the next entries.
+const SPARE_PLACES: usize = 32;
+
 impl Table {
     pub(super) fn new(alarm: Arc<dyn Alarm>) -> Self {
         Self {
             entries: IdMap::default(),
-            due: BTreeSet::new(),
-            held: HashMap::new(),
+            spare: Vec::new(),
+            due: DueTimes::default(),
+            held: NameMap::default(),
             watched: IdMap::default(),
             sleepers: BTreeMap::new(),
             next_sleeper: 0,
@@ -121,12 +138,19 @@ impl Table {
     }
 
     pub(super) fn get(&self, id: ClaimId) -> Option<&Entry> {
-        self.entries.get(&id).map(|both| &both.0)
+        self.entries.get(&id)?.entry.as_ref()
     }
 
     pub(super) fn insert(&mut self, entry: Entry) {
         let (id, due) = (entry.claim.id, entry.next_due());
-        self.entries.insert(id, Box::new((entry, due)));
+        let place = match self.spare.pop() {
+            Some(mut place) => {
+                (place.entry, place.due) = (Some(entry), due);
+                place
+            }
+            None => Box::new(Place { entry: Some(entry), due }),
+        };
+        self.entries.insert(id, place);
         self.schedule(due, id);
     }
 
@@ -136,93 +160,81 @@ impl Table {
         id: ClaimId,
         change: impl FnOnce(&mut Entry) -> T,
     ) -> Option<T> {
-        let (entry, due) = self.entries.get_mut(&id)?.as_mut();
+        let place = self.entries.get_mut(&id)?;
+        let entry = place.entry.as_mut()?;
         // The index of holds by name follows the phase: only the step into `Held` adds to it, and
         // `remove` takes out.
         let was_held = matches!(entry.phase, Phase::Held { .. });
         let changed = change(entry);
-        let (old, new) = (*due, entry.next_due());
-        *due = new;
-        let index = !was_held && matches!(entry.phase, Phase::Held { .. });
-        let claim = index.then(|| Arc::clone(&entry.claim));
+        let (old, new) = (place.due, entry.next_due());
+        place.due = new;
+        if !was_held && matches!(entry.phase, Phase::Held { .. }) {
+            for name in entry.claim.parts.names() {
+                self.held.entry(name.clone()).or_default().push(id);
+            }
+        }
         if old != new {
             self.unschedule(old, id);
             self.schedule(new, id);
         }
-        if let Some(claim) = claim {
-            for name in claim.parts.names() {
-                self.held.entry(name.clone()).or_default().push(id);
-            }
-        }
         Some(changed)
     }
 
+    /// Removes one guard's share of a hold. If that was the last share, removes the claim and
+    /// returns what its release has to know. Not by `update`: no deadline depends on the number of
+    /// guards.
+    pub(super) fn drop_share(&mut self, id: ClaimId) -> Option<LastShare> {
+        let entry = self.entries.get_mut(&id)?.entry.as_mut()?;
+        let Phase::Held { guards, .. } = &mut entry.phase else { return None };
+        *guards -= 1;
+        if *guards > 0 {
+            return None;
+        }
+        let last = LastShare::of(entry);
+        let mut place = self.take_out(id)?;
+        // Where it stands: an entry is large. It owns no code of users; its extras might.
+        place.entry = None;
+        self.keep_place(place);
+        Some(last)
+    }
+
     pub(super) fn remove(&mut self, id: ClaimId) -> Option<Entry> {
-        let (entry, due) = *self.entries.remove(&id)?;
-        self.unschedule(due, id);
+        let mut place = self.take_out(id)?;
+        let entry = place.entry.take();
+        self.keep_place(place);
+        entry
+    }
+
+    /// Takes an entry out of the table and its indexes.
+    fn take_out(&mut self, id: ClaimId) -> Option<Box<Place>> {
+        let place = self.entries.remove(&id)?;
+        self.unschedule(place.due, id);
+        let entry = place.entry.as_ref()?;
         if matches!(entry.phase, Phase::Held { .. }) {
             for name in entry.claim.parts.names() {
-                if let Some(ids) = self.held.get_mut(name) {
-                    ids.retain(|other| *other != id);
-                    if ids.is_empty() {
-                        self.held.remove(name);
-                    }
+                let Some(ids) = self.held.get_mut(name) else { continue };
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.held.remove(name);
                 }
             }
         }
-        Some(entry)
+        Some(place)
+    }
+
+    fn keep_place(&mut self, place: Box<Place>) {
+        if self.spare.len() < SPARE_PLACES {
+            self.spare.push(place);
+        }
     }
 
     /// Whether any entry is such.
     pub(super) fn any_entry(&self, is_such: impl Fn(&Entry) -> bool) -> bool {
-        self.entries.values().any(|both| is_such(&both.0))
+        self.entries.values().filter_map(|place| place.entry.as_ref()).any(is_such)
     }
 
     pub(super) fn ids(&self) -> Vec<ClaimId> {
         self.entries.keys().copied().collect()
-    }
-
-    /// Returns a hold of this owner that a claim for `part` may re-enter, with one more guard.
-    pub(super) fn reenter(
-        &mut self,
-        owner: OwnerId,
-        part: &Part,
-        now: Tick,
-        terms_fit: impl Fn(&Claim) -> bool,
-    ) -> Option<Arc<Hold>> {
-        if !part.shape().reentrant() {
-            return None;
-        }
-        let fits = |entry: &Entry| {
-            // Not a hold that is being exchanged, and not a set, which has other names and fences.
-            let plain = entry.extras().is_none_or(|extras| extras.successor.is_none())
-                && entry.claim.parts.as_slice().len() == 1;
-            if entry.claim.lineage.owner() != owner || !plain || !terms_fit(&entry.claim) {
-                return false;
-            }
-            let weight = entry.weight_on(part.name(), part.shape());
-            let living = matches!(&entry.phase,
-                Phase::Held { hold, .. } if hold.loss_at(now).is_none());
-            living && weight.is_some_and(|weight| weight >= part.weight())
-        };
-        // The first that fits is as good as any: holds of one owner on a slot share a fence.
-        let ids = self.held.get(part.name())?;
-        let id = *ids.iter().find(|id| self.get(**id).is_some_and(fits))?;
-        self.update(id, Entry::reenter)?
-    }
-
-    /// Returns the hold of the same task or thread on this name under another owner, if there is
-    /// one: a task that waits for it waits for itself.
-    pub(super) fn own_hold(&self, flow: Flow, name: &Name, owner: OwnerId) -> Option<Arc<Hold>> {
-        let mut entries = self.held.get(name)?.iter().filter_map(|id| self.get(*id));
-        entries.find_map(|entry| match &entry.phase {
-            Phase::Held { hold, .. }
-                if entry.flow == Some(flow) && entry.claim.lineage.owner() != owner =>
-            {
-                Some(Arc::clone(hold))
-            }
-            _ => None,
-        })
     }
 
     /// Queues a release for the keeper and wakes it.
@@ -258,9 +270,7 @@ impl Table {
         // Renewals that are due within a second go into this batch; `Entry::due` decides which of
         // these entries really are.
         let horizon = now + Duration::from_secs(1);
-        let soon: Vec<ClaimId> =
-            self.due.iter().take_while(|(due, _)| *due <= horizon).map(|(_, id)| *id).collect();
-        for id in soon {
+        for id in self.due.until(horizon) {
             self.collect_one(id, now, &mut effects);
         }
         while let Some(first) = self.sleepers.first_entry()
@@ -279,7 +289,7 @@ impl Table {
         // queue empty in between.
         self.in_flight += PendingRelease::count(&ready);
         effects.release = ready;
-        let first = self.due.first().map_or(Tick::NEVER, |(due, _)| *due);
+        let first = self.due.first().unwrap_or(Tick::NEVER);
         let retry = self.releases.iter().map(|pending| pending.not_before).min();
         let sleeper = self.sleepers.first_key_value().map(|((at, _), _)| *at);
         let next = [retry, sleeper].into_iter().flatten().min().unwrap_or(Tick::NEVER);
@@ -430,14 +440,14 @@ impl Table {
 
     fn schedule(&mut self, due: Tick, id: ClaimId) {
         if due != Tick::NEVER {
-            self.due.insert((due, id));
+            self.due.insert(due, id);
             self.alarm_by(due);
         }
     }
 
     fn unschedule(&mut self, due: Tick, id: ClaimId) {
         if due != Tick::NEVER {
-            self.due.remove(&(due, id));
+            self.due.remove(due, id);
         }
     }
 }
@@ -445,7 +455,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::samples;
+    use crate::contract::{Part, samples};
     use crate::time::{Clock, ManualClock};
 
     #[test]

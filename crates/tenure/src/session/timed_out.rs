@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Core;
-use super::acquire::Attempt;
+use super::attempt::Attempt;
 use super::errors::{WaitTimeout, timed_out_error};
 use super::park::{WaitOutcome, wait_for_grant, within};
 use super::request::Outcome;

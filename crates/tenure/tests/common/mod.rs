@@ -9,9 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Claim, ClaimId, ClaimRef, Engine, Evicted, Eviction, Fence, FenceFloor, Lineage,
-    OwnerId, Part, Parts, Patience, Pending, Promises, Query, Raised, Release, Released, Renewed,
-    SessionId, SignalListener, Snapshot, Verdict,
+    About, Claim, ClaimId, ClaimRef, Engine, Evicted, Eviction, Fence, FenceFloor, Grant,
+    Immediate, Lineage, OwnerId, Part, Parts, Patience, Pending, Promises, Query, Raised, Release,
+    Released, Renewed, SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
@@ -130,6 +130,11 @@ impl Meddler {
         }
     }
 
+    /// Whether a call may be answered in another way than by the store, or later.
+    fn interferes(&self) -> bool {
+        [&self.suspend, &self.refuse, &self.swallow].iter().any(|on| on.load(Ordering::SeqCst))
+    }
+
     fn call<'a, T: Send + 'a>(&'a self, call: Pending<'a, T>) -> Pending<'a, T> {
         Box::pin(async move {
             if self.refuse.load(Ordering::SeqCst) {
@@ -199,12 +204,29 @@ impl Engine for Meddler {
     }
 
     optional_objects!(self:
+        immediate => Some(self),
         fence_floor => Some(self),
     );
     optional_objects!(self of inner:
         cells, jobs, rates, replication, partitions, diagnostics, ownership_proof,
         deadlocks, local
     );
+}
+
+impl Immediate for Meddler {
+    fn claim_free(&self, claim: &Arc<Claim>) -> Option<Grant> {
+        let engine = self.inner.immediate().filter(|_| !self.interferes())?;
+        engine.claim_free(claim).inspect(|_| _ = self.claims.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn release_lone(&self, claim: &Claim) -> bool {
+        let engine = self.inner.immediate().filter(|_| !self.interferes());
+        let released = engine.is_some_and(|engine| engine.release_lone(claim));
+        if released {
+            self.releases.fetch_add(1, Ordering::SeqCst);
+        }
+        released
+    }
 }
 
 impl FenceFloor for Meddler {

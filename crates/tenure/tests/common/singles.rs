@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tenure::conformance::{Absent, Harness, MemoryHarness, Stage};
 use tenure::contract::{
-    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor, Jobs,
-    LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Rates, Release, Released,
-    Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
+    Cells, Claim, ClaimRef, Deadlocks, Diagnostics, Engine, Evicted, Eviction, FenceFloor,
+    Immediate, Jobs, LocalSessions, OwnershipProof, Partitions, Pending, Promises, Query, Rates,
+    Release, Released, Renewed, Replication, SessionId, SignalListener, Snapshot, Verdict,
 };
 use tenure::engine::memory::PROMISES;
 use tenure::time::Clock;
@@ -90,6 +90,10 @@ impl Engine for SinglesEngine {
 
     fn listen(&self, session: SessionId, listener: Weak<dyn SignalListener>) {
         self.0.listen(session, listener);
+    }
+
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        self.0.immediate()
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

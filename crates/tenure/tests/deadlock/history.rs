@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use tenure::contract::{
     Cells, Claim, ClaimAt, ClaimId, ClaimRef, DeadlockCase, Deadlocks, Diagnostics, Engine,
-    Evicted, Eviction, FenceFloor, InlineWait, Jobs, LocalSessions, OwnershipProof, Partitions,
-    Pending, Promises, Query, Rates, Release, Released, Renewed, Replication, SessionId, Signal,
-    SignalListener, Snapshot, Verdict, VictimVerdict, concurrency_marker,
+    Evicted, Eviction, FenceFloor, Immediate, InlineWait, Jobs, LocalSessions, OwnershipProof,
+    Partitions, Pending, Promises, Query, Rates, Release, Released, Renewed, Replication,
+    SessionId, Signal, SignalListener, Snapshot, Verdict, VictimVerdict, concurrency_marker,
 };
 
 /// What is known of one claim. Each instant is the earliest by which it was surely so.
@@ -284,6 +284,11 @@ impl Engine for Recorder {
         let weak: Weak<RecordingListener> = Arc::downgrade(&ours);
         self.listeners.lock().unwrap().push(ours);
         self.inner.listen(session, weak);
+    }
+
+    fn immediate(&self) -> Option<&dyn Immediate> {
+        // Every call is recorded, and may be cut off.
+        None
     }
 
     fn cells(&self) -> Option<&dyn Cells> {

@@ -42,16 +42,18 @@ impl Bare {
         open().map_err(trouble)
     }
 
-    pub(super) fn pair(&self, keep: impl Fn()) -> Result<(), Error> {
+    /// Takes the lock and passes it on. Returns whether it had to wait.
+    pub(super) fn pair(&self, keep: impl Fn()) -> Result<bool, Error> {
         let pair = || {
-            if !self.claim()? {
+            let free = self.claim()?;
+            if !free {
                 self.socket.recv(&mut [0; 64])?;
             }
             keep();
             if let Some(next) = self.release()? {
                 self.socket.send_to(&[1; 40], self.directory.join(format!("s{next}")))?;
             }
-            Ok(())
+            Ok(!free)
         };
         pair().map_err(trouble)
     }

@@ -56,7 +56,7 @@ impl Engine for CountingEngine {
     }
 
     optional_objects!(self of inner:
-        cells, jobs, rates, fence_floor, replication, partitions, diagnostics,
+        immediate, cells, jobs, rates, fence_floor, replication, partitions, diagnostics,
         ownership_proof, deadlocks, local
     );
 }

@@ -2,17 +2,26 @@
 //!
 //! The workers are this program again, with a hidden command. The reference for hand-offs is a loop
 //! of the same transactions and datagrams without leases, fences, order checks or a session.
+//!
+//! All workers of a block begin at one instant, which each of them is told in advance, and go on for
+//! a fixed time. A fixed number of laps would measure the end, at which few still want the lock; and
+//! workers that start one after the other find it free. Each says how many of its acquisitions had
+//! to wait: the share shows that both lanes measure hand-offs.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
+use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
-use tenure::{Error, ErrorKind, Tenure};
+use tenure::contract::Claim;
+use tenure::time::Tick;
+use tenure::{Error, ErrorKind, Event, Tenure, Witness};
 
 use super::bare::Bare;
 use super::{cells, election};
@@ -29,10 +38,10 @@ pub(crate) const HANDOFF: [&str; 2] = ["handoff_16_procs", "handoff_16_procs_2ms
 /// What a worker does.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Worker {
-    /// Takes a lock, keeps it for so many microseconds and gives it back, so many times
-    Locks { url: String, times: u32, hold: u64 },
+    /// Takes a lock, keeps it for so many microseconds and gives it back, for so many milliseconds
+    Locks { url: String, millis: u64, hold: u64 },
     /// The same with bare transactions and datagrams
-    Bare { directory: String, number: u32, times: u32, hold: u64 },
+    Bare { directory: String, number: u32, millis: u64, hold: u64 },
     /// Takes a lock and keeps it
     Holds { url: String },
     /// Leads an election, with a lease of so many milliseconds
@@ -44,21 +53,22 @@ pub(crate) enum Worker {
 impl Worker {
     pub(crate) fn work(&self) -> Result<(), Error> {
         match self {
-            Self::Locks { url, times, hold } => {
-                let tenure = Tenure::blocking_connect(url)?;
+            Self::Locks { url, millis, hold } => {
+                let waits = Arc::new(Waits::default());
+                let witness = Arc::clone(&waits);
+                let tenure = Tenure::builder().witness(witness).blocking_connect(url)?;
                 let mutex = tenure.mutex("handoff")?;
-                ready();
-                for _ in 0..*times {
+                laps(*millis, || {
+                    let before = waits.0.load(Ordering::Relaxed);
                     let guard = mutex.blocking_lock()?;
                     keep(*hold);
                     guard.blocking_release()?;
-                }
-                Ok(())
+                    Ok(waits.0.load(Ordering::Relaxed) > before)
+                })
             }
-            Self::Bare { directory, number, times, hold } => {
+            Self::Bare { directory, number, millis, hold } => {
                 let bare = Bare::open(Path::new(directory), *number)?;
-                ready();
-                (0..*times).try_for_each(|_| bare.pair(|| keep(*hold)))
+                laps(*millis, || bare.pair(|| keep(*hold)))
             }
             Self::Leads { url, lease } => {
                 let election = Tenure::blocking_connect(url)?.election(election::NAME)?;
@@ -89,6 +99,47 @@ impl Worker {
     }
 }
 
+/// Counts the claims that had to wait.
+#[derive(Debug, Default)]
+struct Waits(AtomicU64);
+
+impl Witness for Waits {
+    fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
+        if matches!(event, Event::Queued { .. }) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs laps for so many milliseconds from the instant that all workers were told, and prints how
+/// many there were and how many of them had to wait. A lap that has begun is ended, but not counted.
+fn laps(millis: u64, mut lap: impl FnMut() -> Result<bool, Error>) -> Result<(), Error> {
+    println!("ready");
+    let mut line = String::new();
+    stdin().read_line(&mut line).map_err(|error| failed("cannot read the start", error))?;
+    let start: u64 = line.trim().parse().map_err(|_| broken("no instant to start at"))?;
+    std::thread::sleep(Duration::from_nanos(start.saturating_sub(monotonic())));
+    let end = start + millis * 1_000_000;
+    let (mut done, mut waited) = (0_u64, 0_u64);
+    loop {
+        let has_waited = lap()?;
+        if monotonic() >= end {
+            break;
+        }
+        done += 1;
+        waited += u64::from(has_waited);
+    }
+    println!("{done} {waited}");
+    Ok(())
+}
+
+/// Nanoseconds of a clock that all processes of this host share.
+fn monotonic() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+    seconds * 1_000_000_000 + nanos
+}
+
 /// Does nothing for so many microseconds.
 fn keep(hold: u64) {
     if hold > 0 {
@@ -105,39 +156,82 @@ fn ready() {
 /// Hand-offs per second among sixteen processes that all want one lock, beside the bare loop: with
 /// nothing to do under the lock, and with two milliseconds of it.
 pub(crate) fn handoff(run: &Run, directory: &TempDir) -> Result<Vec<Figure>, Error> {
-    let free = beside_bare(run, directory, run.count(20, 1_000), 0)?;
-    let held = beside_bare(run, directory, run.count(2, 25), 2_000)?;
     let note = "x bare transactions and datagrams; aim >= 0.6";
-    let free = Figure::new(HANDOFF[0], free.0, "1/s", note).relative_to(free.1);
-    let note = "the same, each holds 2 ms";
-    Ok(vec![free, Figure::new(HANDOFF[1], held.0, "1/s", note).relative_to(held.1)])
+    let free = beside_bare(run, directory, HANDOFF[0], note, 0)?;
+    let held = beside_bare(run, directory, HANDOFF[1], "the same, each holds 2 ms", 2_000)?;
+    Ok(vec![free, held])
 }
 
 /// Our rate and the bare one, interleaved.
-fn beside_bare(run: &Run, directory: &TempDir, times: u32, hold: u64) -> Result<(f64, f64), Error> {
-    let blocks = run.count(1, 7);
+fn beside_bare(
+    run: &Run,
+    directory: &TempDir,
+    name: &'static str,
+    note: &'static str,
+    hold: u64,
+) -> Result<Figure, Error> {
+    let (blocks, millis) = (run.count(1, 7), u64::from(run.count(100, 1_000)));
     let url = format!("embedded://{}/store", directory.path().display());
-    let (times_text, hold_text) = (times.to_string(), hold.to_string());
-    let (mut ours, mut bares) = (Vec::new(), Vec::new());
+    let (millis_text, hold_text) = (millis.to_string(), hold.to_string());
+    let (mut ours, mut bares) = (Contest::default(), Contest::default());
     for block in 0..blocks {
-        ours.push(rate(times, |_| {
-            vec!["locks".into(), url.clone(), times_text.clone(), hold_text.clone()]
-        })?);
+        ours.add(millis, |_| {
+            vec!["locks".into(), url.clone(), millis_text.clone(), hold_text.clone()]
+        })?;
         let bare = directory.path().join(format!("bare-{hold}-{block}"));
         std::fs::create_dir(&bare).map_err(|error| failed("cannot make a directory", error))?;
         let bare = bare.display().to_string();
-        bares.push(rate(times, |number| {
+        bares.add(millis, |number| {
             let number = number.to_string();
-            vec!["bare".into(), bare.clone(), number, times_text.clone(), hold_text.clone()]
-        })?);
+            vec!["bare".into(), bare.clone(), number, millis_text.clone(), hold_text.clone()]
+        })?;
         run.progress.step(block + 1, blocks);
     }
-    Ok((median(&ours), median(&bares)))
+    let figure = Figure::new(name, median(&ours.rates), "1/s", note);
+    let figure = figure.relative_to(median(&bares.rates));
+    Ok(figure.with_waited(ours.waited_share(), bares.waited_share()))
 }
 
-/// How often a second the lock changes hands.
-fn rate(times: u32, arguments: impl Fn(u32) -> Vec<String>) -> Result<f64, Error> {
-    throughput(WORKERS, times, arguments)
+/// Blocks in which sixteen workers wanted one lock.
+#[derive(Default)]
+struct Contest {
+    /// How often a second the lock changed hands, for each block.
+    rates: Vec<f64>,
+    laps: u64,
+    waited: u64,
+}
+
+impl Contest {
+    /// Runs one block of so many milliseconds.
+    fn add(&mut self, millis: u64, arguments: impl Fn(u32) -> Vec<String>) -> Result<(), Error> {
+        let mut workers = Vec::new();
+        for number in 0..WORKERS {
+            workers.push(Process::start(&arguments(number))?);
+        }
+        // Time enough for all of them to read it and to sleep until then.
+        let start = monotonic() + 50_000_000;
+        for worker in &mut workers {
+            worker.say(&format!("{start}\n"))?;
+        }
+        let mut laps = 0;
+        for worker in &mut workers {
+            let (done, waited) = worker.hear_laps()?;
+            worker.ends_well()?;
+            laps += done;
+            self.waited += waited;
+        }
+        self.laps += laps;
+        #[allow(clippy::cast_precision_loss, reason = "small counts")]
+        self.rates.push(laps as f64 * 1e3 / millis as f64);
+        Ok(())
+    }
+
+    /// The share of the acquisitions that had to wait.
+    fn waited_share(&self) -> f64 {
+        #[allow(clippy::cast_precision_loss, reason = "small counts")]
+        let share = self.waited as f64 / self.laps.max(1) as f64;
+        share
+    }
 }
 
 /// Starts so many workers, each of which does something so many times; how often a second it is
@@ -192,6 +286,7 @@ pub(crate) fn takeover(run: &Run, directory: &TempDir) -> Result<Vec<Figure>, Er
 /// A worker in a process of its own.
 pub(super) struct Process {
     child: Child,
+    output: BufReader<ChildStdout>,
 }
 
 impl Process {
@@ -199,24 +294,44 @@ impl Process {
     pub(super) fn start(arguments: &[String]) -> Result<Self, Error> {
         let program =
             std::env::current_exe().map_err(|error| failed("cannot find myself", error))?;
-        let child = Command::new(program)
+        let mut child = Command::new(program)
             .arg("worker")
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| failed("cannot start a worker", error))?;
-        let mut process = Self { child };
-        let out = process.child.stdout.as_mut().ok_or_else(|| broken("no output"))?;
-        let mut line = String::new();
-        let read = BufReader::new(out).read_line(&mut line);
-        read.map_err(|error| failed("cannot read from a worker", error))?;
+        let output = child.stdout.take().map(BufReader::new);
+        let mut process = Self { child, output: output.ok_or_else(|| broken("no output"))? };
+        let line = process.hear()?;
         if line.trim() == "ready" { Ok(process) } else { Err(broken("a worker failed to start")) }
     }
 
     fn go(&mut self) -> Result<(), Error> {
+        self.say("\n")
+    }
+
+    fn say(&mut self, line: &str) -> Result<(), Error> {
         let input = self.child.stdin.as_mut().ok_or_else(|| broken("no input"))?;
-        input.write_all(b"\n").map_err(|error| failed("cannot write to a worker", error))
+        let written = input.write_all(line.as_bytes());
+        written.map_err(|error| failed("cannot write to a worker", error))
+    }
+
+    fn hear(&mut self) -> Result<String, Error> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        read.map_err(|error| failed("cannot read from a worker", error))?;
+        Ok(line)
+    }
+
+    /// How many laps a worker made, and how many of them had to wait.
+    fn hear_laps(&mut self) -> Result<(u64, u64), Error> {
+        let line = self.hear()?;
+        let mut numbers = line.split_whitespace().map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(laps)), Some(Ok(waited))) => Ok((laps, waited)),
+            _ => Err(broken("a worker did not say how many laps it made")),
+        }
     }
 
     fn ends_well(&mut self) -> Result<(), Error> {

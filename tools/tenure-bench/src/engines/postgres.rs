@@ -11,7 +11,7 @@ use crate::run::Bench;
 pub(crate) fn benches() -> Vec<Bench> {
     vec![
         Bench::new(&["advisory_pair"], |run| advisory::measure(run, &start()?)),
-        Bench::new(&["pair_async"], |run| pair::measure(run, &start()?)),
+        Bench::new(&pair::NAMES, |run| pair::measure(run, start)),
         Bench::new(&handoff::NAMES, |run| handoff::measure(run, &start()?)),
         Bench::new(&["neighbours_10k"], |run| neighbours::measure(run, &start()?, &start()?)),
         Bench::new(&[crowd::NAME], |run| {

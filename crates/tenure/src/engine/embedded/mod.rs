@@ -136,6 +136,7 @@ impl Engine for EmbeddedEngine {
     }
 
     optional_objects!(self:
+        immediate => None,
         cells => Some(&self.cells),
         jobs => Some(&self.jobs),
         rates => Some(self),

@@ -236,6 +236,7 @@ impl Engine for EtcdEngine {
     }
 
     optional_objects!(self:
+        immediate => None,
         cells => Some(self),
         jobs => None,
         rates => None,

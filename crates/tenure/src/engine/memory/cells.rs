@@ -93,11 +93,12 @@ impl Cells for MemoryCells {
             let CellQuery { pattern, after, limit } = query;
             let (table, now) = self.lock();
             let prefix = pattern.literal_prefix();
-            let from = match after.map(Name::as_str).filter(|after| **after >= *prefix) {
+            let first = Name::bound(&prefix);
+            let from = match after.filter(|after| **after >= first) {
                 Some(after) => Bound::Excluded(after),
-                None => Bound::Included(&*prefix),
+                None => Bound::Included(&first),
             };
-            let rows = table.rows.range::<str, _>((from, Bound::Unbounded));
+            let rows = table.rows.range((from, Bound::Unbounded));
             let rows = rows.take_while(|(name, _)| name.as_str().starts_with(&*prefix));
             let matching = rows.filter(|(name, _)| pattern.matches(name.as_str()));
             let living = matching.filter_map(|(name, row)| Some((name.clone(), row.cell(now)?)));

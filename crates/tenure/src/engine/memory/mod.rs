@@ -19,9 +19,9 @@ use super::Terms;
 use super::common::max_lease;
 use crate::contract::{
     Claim, ClaimRef, DeadlockCase, DeadlockHandling, Deadlocks, Engine, Error, Evicted, Eviction,
-    Fence, FenceFloor, Fencing, Name, Namespace, Pending, Promises, Query, Raised, Release,
-    Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verb, Verdict, VictimVerdict,
-    Wake, optional_objects,
+    Fence, FenceFloor, Fencing, Grant, Immediate, Name, Namespace, Pending, Promises, Query,
+    Raised, Release, Released, Renewed, SessionId, Signal, SignalListener, Snapshot, Verb, Verdict,
+    VictimVerdict, Wake, optional_objects,
 };
 use crate::engine::common::listeners::Listeners;
 pub use crate::ledger::Census;
@@ -147,6 +147,7 @@ impl Engine for MemoryEngine {
     }
 
     optional_objects!(self:
+        immediate => Some(self),
         cells => Some(&self.inner.cells),
         jobs => Some(self),
         rates => Some(&self.inner.rates),
@@ -158,6 +159,18 @@ impl Engine for MemoryEngine {
         deadlocks => Some(self),
         local => None,
     );
+}
+
+impl Immediate for MemoryEngine {
+    fn claim_free(&self, claim: &Arc<Claim>) -> Option<Grant> {
+        self.inner.step(|ledger, now| ledger.claim_free(claim, now))
+    }
+
+    fn release_lone(&self, claim: &Claim) -> bool {
+        let mut ledger = self.inner.lock();
+        // Neither the wall clock nor signals: no fence is made, and nothing waits.
+        ledger.release_lone(claim, self.inner.clock.now())
+    }
 }
 
 impl Deadlocks for MemoryEngine {

@@ -253,6 +253,7 @@ impl Engine for PostgresEngine {
     }
 
     optional_objects!(self:
+        immediate => None,
         cells => Some(self),
         jobs => Some(self),
         rates => Some(self),

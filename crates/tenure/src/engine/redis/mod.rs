@@ -193,6 +193,7 @@ impl Engine for RedisEngine {
     }
 
     optional_objects!(self:
+        immediate => None,
         cells => Some(self),
         jobs => Some(self),
         rates => Some(self),

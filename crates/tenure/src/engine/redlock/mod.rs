@@ -200,6 +200,7 @@ impl Engine for RedlockEngine {
     }
 
     optional_objects!(self:
+        immediate => None,
         cells => None,
         jobs => None,
         rates => None,

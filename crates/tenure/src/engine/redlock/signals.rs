@@ -9,7 +9,6 @@
 //!
 //! Listeners are called after the lock was dropped: a listener may call back.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use super::Quorum;
 use super::attempt::Taken;
 use super::keys::NodeKeys;
 use super::queue::{Admission, Departure, Notice, TryQueue, pause_without_session};
-use crate::contract::{Claim, ClaimId, Name, SessionId, SignalListener};
+use crate::contract::{Claim, ClaimId, Name, NameMap, SessionId, SignalListener};
 use crate::engine::common::listeners::Listeners;
 use crate::engine::common::redis::signals::dispatch;
 use crate::engine::redis::client::ReplyTo;
@@ -30,7 +29,7 @@ pub(super) struct ProcessWaiters {
     majority: usize,
     clock: Arc<dyn Clock>,
     listeners: Listeners,
-    queues: Mutex<HashMap<Name, TryQueue>>,
+    queues: Mutex<NameMap<TryQueue>>,
 }
 
 /// How long a waiter pauses whose attempt was lost, or that waits for its turn.
@@ -192,7 +191,7 @@ impl ProcessWaiters {
         self.listeners.get(notice.session?)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, TryQueue>> {
+    fn lock(&self) -> MutexGuard<'_, NameMap<TryQueue>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

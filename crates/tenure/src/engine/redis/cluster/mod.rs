@@ -160,6 +160,7 @@ impl Engine for ClusterEngine {
     }
 
     optional_objects!(self:
+        immediate => None,
         cells => Some(self),
         jobs => Some(self),
         rates => Some(self),
