@@ -14,7 +14,9 @@
 //! (`builds.rs`); a newer build of the same service removes them.
 //!
 //! The store is no part of the lock: if it has no cells, or fails, the lock is acquired all the
-//! same, and the edges are shared with the next one that is learned.
+//! same, and the edges are shared with the next one that is learned, or with a lock that comes
+//! [`RETRY_AFTER`] later. Nor does it delay a lock for long: `primitives/ordered.rs` drops an exchange
+//! that takes longer than one call may.
 
 use std::cell::Cell;
 
@@ -49,6 +51,8 @@ impl OrderChecker {
         clock: &dyn Clock,
     ) -> Result<(), Error> {
         let news = lock(&self.0.learned).unshared.clone();
+        // If the exchange fails, or its caller does not wait for the end, a later lock tries again.
+        self.0.next_seen.store(seconds(clock) + RETRY_AFTER, Ordering::Relaxed);
         match self.exchange(cells, &news, seconds(clock)).await {
             Ok(()) => lock(&self.0.learned).unshared.retain(|key| !news.contains(key)),
             Err(error) if error.kind() == ErrorKind::Unsupported => {

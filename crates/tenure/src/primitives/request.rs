@@ -81,9 +81,9 @@ impl Request {
     /// Takes the guard if it is available, in the time that the request allows.
     pub(super) async fn attempt<G: AnyGuard>(self) -> Result<Option<G>, Error> {
         let core = Arc::clone(self.session.core());
-        let ask = self.ask?;
+        let mut ask = self.ask?;
         let ordered = match self.order {
-            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &ask).await?),
+            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &mut ask).await?),
             None => None,
         };
         Ok(core.acquire(ask).await?.into_guard(ordered, self.session.core()))
@@ -96,9 +96,9 @@ impl Request {
         tries: Option<u32>,
     ) -> Result<Option<G>, Error> {
         let core = Arc::clone(self.session.core());
-        let ask = self.ask?;
+        let mut ask = self.ask?;
         let ordered = match self.order {
-            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &ask).await?),
+            Some(order) => Some(OrderedRequest::check(order, self.level, &core, &mut ask).await?),
             None => None,
         };
         let outcome = core.try_repeatedly(ask, limit, tries).await?;
