@@ -31,6 +31,7 @@ use super::learning::Learned;
 use super::name_order::NameOrders;
 use super::report::{OrderReport, ReportKind};
 use super::settings::{LockOrder, OrderMode, default_service};
+use super::share::Rereads;
 use crate::contract::{About, Claim, Error, ErrorKind, Lineage, Name, Part, Parts, Place, Verb};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,6 +58,7 @@ pub(super) struct CheckerState {
     pub(super) next_seen: AtomicU64,
     /// That time has come.
     pub(super) seen_is_due: AtomicBool,
+    pub(super) rereads: Rereads,
     places: Mutex<HashSet<(ReportKind, u64)>>,
     /// The place whose unlimited wait was looked at last: most come again and again.
     last_place: AtomicU64,
@@ -123,6 +125,7 @@ impl OrderChecker {
             classes: Mutex::default(),
             known: RwLock::default(),
             learned: Mutex::default(),
+            rereads: Rereads::default(),
             places: Mutex::default(),
             last_place: AtomicU64::new(0),
             reports: Mutex::default(),

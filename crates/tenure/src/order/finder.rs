@@ -11,8 +11,8 @@
 //! conflict all the way round. A hold to read conflicts with a wait to read only after a writer of
 //! the class was seen, when the arcs of earlier readers are added.
 //!
-//! Edges from a class to itself are judged by [`NameOrders`] instead. Those of readers alone are kept
-//! apart until the class has a writer, and count from then on.
+//! Edges from a class to itself are judged by [`NameOrders`] instead. Those of readers alone are
+//! kept apart until the class has a writer, and count from then on.
 
 use std::collections::HashMap;
 
@@ -61,8 +61,8 @@ struct ClassFacts {
 pub(super) struct Closed {
     /// The edges of a cycle: the new edge comes last, or one that became dangerous with it.
     pub(super) cycle: Option<Vec<EdgeKey>>,
-    /// The edge is a pair of one class that agrees with no order of names which was left. It did not
-    /// narrow the orders.
+    /// The edge is a pair of one class that agrees with no order of names which was left. It did
+    /// not narrow the orders.
     pub(super) contradicts: bool,
     /// Classes of which readers were taken in contradicting orders: now a writer was seen.
     pub(super) readers_contradict: Vec<ClassId>,

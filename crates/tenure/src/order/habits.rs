@@ -1,5 +1,5 @@
-//! Habits that end in deadlock sooner or later. Each is told once for each place in the code; a hold
-//! that takes too long as soon as the keeper sees it, and at the latest when it ends.
+//! Habits that end in deadlock sooner or later. Each is told once for each place in the code; a
+//! hold that takes too long as soon as the keeper sees it, and at the latest when it ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ impl OrderChecker {
     }
 }
 
-/// Measures one hold: it says if that takes too long, while the lock is held or when it is given up.
+/// Measures one hold: it says if that takes too long, while the lock is held or when it ends.
 pub(super) struct HoldTimer {
     checker: OrderChecker,
     clock: Arc<dyn Clock>,

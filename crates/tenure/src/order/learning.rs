@@ -3,8 +3,8 @@
 //! `own` are the edges that this very process has seen, `foreign` those in the store, one sighting
 //! for each service and build. A report is made only of a cycle that an own edge is part of, so
 //! that each service hears of its own part. If an edge from the store closes a cycle of other
-//! services, a cycle through each own edge is searched for: the same edge may close both. A cycle is
-//! reported once, and once more if it turned out to be worse than it looked (a wait in it had a
+//! services, a cycle through each own edge is searched for: the same edge may close both. A cycle
+//! is reported once, and once more if it turned out to be worse than it looked (a wait in it had a
 //! limit, and then had none).
 //!
 //! The search only grows. When an edge has left the store, because its build is gone, everything is

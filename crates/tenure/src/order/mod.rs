@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `edge.rs`, `document.rs`, `report.rs` and `silence.rs` are what goes in and out as text;
-//! `inherited.rs` carries holds to other processes; `upgrade.rs` checks a reader that wants to write;
-//! `habits.rs` warns of what is no cycle yet.
+//! `inherited.rs` carries holds to other processes; `upgrade.rs` checks a reader that wants to
+//! write; `habits.rs` warns of what is no cycle yet.
 //! This room knows claims and cells, neither sessions nor guards: `primitives/request.rs` asks it
 //! before and after each acquisition, only if a checker was set.
 

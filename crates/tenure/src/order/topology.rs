@@ -111,8 +111,8 @@ impl Topology {
         self.arcs.contains(&(from, to)) || self.closes(from, to)
     }
 
-    /// The nodes that a cycle can lead through: every cycle has an arc that closed one, so its nodes
-    /// are reached from the end of such an arc and reach the start of such an arc.
+    /// The nodes that a cycle can lead through: every cycle has an arc that closed one, so its
+    /// nodes are reached from the end of such an arc and reach the start of such an arc.
     pub(super) fn tangled(&mut self) -> HashSet<Node> {
         let ends: Vec<Node> = self.closing.values().flatten().copied().collect();
         let starts: Vec<Node> = self.closing.keys().copied().collect();

@@ -2,7 +2,7 @@
 //!
 //! So an upgrade is one more request of its flow, and what else the flow holds is held meanwhile:
 //! two flows that each read A, then lock B, then upgrade A can wait for each other for ever. Left
-//! out is what the flow holds of that name alone: two upgrades of one lock are refused by the store.
+//! out is what the flow holds of that name alone: the store refuses two upgrades of one lock.
 
 use std::sync::Arc;
 

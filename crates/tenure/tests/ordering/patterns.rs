@@ -1,9 +1,9 @@
 //! Random programs that are legal by construction: the checker must not report any of them.
 //!
 //! Each program follows one hidden order of classes, and does inside it all that is allowed: it
-//! enters again, takes sets, sorted loops and hand-over-hand chains, tries in any order, reads in any
-//! order what is never written, and in order what is written too, upgrades what it read last, hands
-//! guards to other flows, and does work in tasks of its own.
+//! enters again, takes sets, sorted loops and hand-over-hand chains, tries in any order, reads in
+//! any order what is never written, and in order what is written too, upgrades what it read last,
+//! hands guards to other flows, and does work in tasks of its own.
 
 use tenure::{MutexGuard, OrderMode, Tenure};
 

@@ -23,6 +23,7 @@ struct Faulty {
     fails: AtomicBool,
     hangs: AtomicBool,
     calls: AtomicUsize,
+    lists: AtomicUsize,
 }
 
 impl Faulty {
@@ -53,6 +54,7 @@ impl Cells for Faulty {
     }
 
     fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
         self.call(self.cells().list(query))
     }
 
@@ -75,6 +77,14 @@ impl Flow {
         let (held, mut wanted) = (Arc::new(claim("a")), claim("b"));
         wanted.lineage = held.lineage.clone();
         Self { checker, clock: Arc::new(clock.clone()), held, wanted }
+    }
+
+    /// The same flow, which acquires a lock of this name.
+    fn wants(&self, name: &str) -> Self {
+        let mut wanted = self.wanted.clone();
+        wanted.parts = samples::claim(Part::write(Name::try_from(name).unwrap())).parts;
+        let (checker, clock) = (self.checker.clone(), Arc::clone(&self.clock));
+        Self { checker, clock, held: Arc::clone(&self.held), wanted }
     }
 
     fn request(&self) -> OrderRequest<'_> {
@@ -133,4 +143,35 @@ fn an_edge_whose_sharing_failed_or_was_abandoned_is_shared_by_a_later_lock() {
         assert_eq!(stored.edges().len(), 1, "{stored:?}");
         assert_eq!(stored.edges()[0].acquired, "b");
     }
+}
+
+/// After a deploy every edge is new.
+#[test]
+fn many_new_edges_read_those_of_all_services_once_a_second_and_once_behind_the_last() {
+    let (clock, cells) = (ManualClock::new(), Faulty::default());
+    let flow = flow(&clock);
+    let lists = || cells.lists.load(Ordering::Relaxed);
+    let learn = |names: std::ops::Range<char>| {
+        for name in names {
+            let flow = flow.wants(&name.to_string());
+            assert_eq!(flow.check(1), 1, "{name} is news");
+            flow.share(&cells);
+        }
+    };
+    learn('b'..'n');
+    assert_eq!(lists(), 2, "before the first edge and behind it");
+    assert_eq!(block_on(stored_graph(&cells)).unwrap().edges().len(), 12, "all are written");
+    assert_eq!((lists(), flow.check(100)), (3, 0), "not yet");
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(flow.check(100), 1, "one of many reads again");
+    flow.share(&cells);
+    assert_eq!((lists(), flow.check(100)), (4, 0));
+    // In mode `deny` the verdict comes before the lock.
+    let flow = Flow::new(OrderChecker::new(OrderMode::Deny), &clock);
+    for name in ["b", "c", "d"] {
+        let flow = flow.wants(name);
+        assert_eq!(flow.check(1), 1);
+        flow.share(&cells);
+    }
+    assert_eq!(lists(), 8);
 }
