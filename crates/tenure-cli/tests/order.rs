@@ -69,6 +69,70 @@ fn check_finds_the_deadlock_of_two_services_that_never_met_and_names_both_places
     assert_eq!(place.code(&arguments), 0);
 }
 
+/// CI would be green for ever.
+#[test]
+fn a_check_of_no_edges_warns_and_says_what_to_set() {
+    let place = Place::embedded();
+    let empty = export(&place, "empty.order", &[]);
+    for arguments in [&["order", "check"][..], &["order", "check", &empty, "--json"]] {
+        let output = place.run(arguments);
+        assert_eq!(output.status.code(), Some(0));
+        let said = stderr(&output);
+        assert!(said.contains("no edge was read") && said.contains("TENURE_ORDER"), "{said}");
+    }
+    let one = export(&place, "one.order", &[line("a", "b", "one")]);
+    let silenced = place.write("silenced", "a -> b : known\n").display().to_string();
+    for arguments in
+        [&["order", "check", &one][..], &["order", "check", &one, "--silenced", &silenced]]
+    {
+        let output = place.run(arguments);
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+    }
+}
+
+/// The first service waits with a limit, a third takes the same pair without one.
+#[test]
+fn a_deadlock_behind_a_wait_with_a_limit_is_an_error() {
+    let place = Place::embedded();
+    let limited = line("account:*", "ledger", "limited").replace("unlimited", "bounded");
+    let limited = export(&place, "limited.order", &[limited]);
+    let reports = line("ledger", "account:*", "reports").replace("1763471460", "1763471470");
+    let reports = export(&place, "reports.order", &[reports]);
+    let billing = line("account:*", "ledger", "billing").replace("1763471460", "1763471480");
+    let billing = export(&place, "billing.order", &[billing]);
+    assert_eq!(place.code(&["order", "check", &limited, &reports]), 0, "it ends by itself");
+    let all = place.run(&["order", "check", &limited, &reports, &billing]);
+    assert_eq!(all.status.code(), Some(1), "{}", stdout(&all));
+    let said = stdout(&all);
+    let error = said.split("error: ").nth(1).expect("the cycle of the other two");
+    assert!(error.contains("src/reports.rs:9") && error.contains("src/billing.rs:9"), "{said}");
+}
+
+#[test]
+fn the_order_flag_sets_the_mode_and_counts_before_the_variable() {
+    let place = Place::embedded();
+    let run = |first: &str, second: &str, flag: &str, variable: Option<&str>| {
+        let tenure = format!("tenure run --order {flag}");
+        let mut command =
+            place.shell(&format!("{tenure} {first} -- {tenure} {second} -- echo done"));
+        command.env_remove("TENURE_ORDER");
+        if let Some(mode) = variable {
+            command.env("TENURE_ORDER", mode);
+        }
+        output(&mut command)
+    };
+    let first = run("account:1", "ledger", "warn", None);
+    assert_eq!(stdout(&first), "done\n", "{}", stderr(&first));
+    assert!(place.says(&["order", "show"]).contains("then ledger"));
+    let warned = run("ledger", "account:1", "warn", Some("deny"));
+    assert_eq!(stdout(&warned), "done\n", "{}", stderr(&warned));
+    assert!(stderr(&warned).contains("can deadlock"), "{}", stderr(&warned));
+    let denied = run("ledger", "account:1", "deny", Some("warn"));
+    assert_eq!(stdout(&denied), "", "{}", stderr(&denied));
+    let quiet = run("ledger", "account:1", "off", Some("deny"));
+    assert_eq!((stdout(&quiet), stderr(&quiet)), ("done\n".to_owned(), String::new()));
+}
+
 #[test]
 fn a_declared_order_is_enforced_and_mistakes_in_files_are_named() {
     let place = Place::embedded();

@@ -122,6 +122,8 @@ pub const ORDER_INHERITED: usize = 128;
 pub const ORDER_INHERITED_BYTES: usize = 4_000;
 /// How often a process that checks locks writes that its build was seen, at least.
 pub const ORDER_SEEN_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
+/// How often a process reads the edges of all services after it has written some, at most.
+pub const ORDER_REREAD_EVERY: Duration = Duration::from_secs(1);
 /// A build of a service is gone when another one was seen this long after it.
 pub const ORDER_BUILD_GONE: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 /// Most edges that one lock writes again, or removes, for the sake of others.

@@ -36,7 +36,8 @@ Examples:
   tenure order check --declared order.txt --silenced order.silenced",
         after_help = "\
 A cycle is a deadlock that has not happened yet. One in which a wait has a time limit is printed,
-but is no failure: it ends by itself. Exit codes: 0 none; 1 a cycle, names taken in contradicting
+but is no failure: it ends by itself. A warning on standard error says that there were no edges,
+as after tests without TENURE_ORDER. Exit codes: 0 none; 1 a cycle, names taken in contradicting
 orders, or an edge against the declared order; 69 the store cannot be reached."
     )]
     Check(OrderCheckArgs),

@@ -31,6 +31,7 @@ use super::learning::Learned;
 use super::name_order::NameOrders;
 use super::report::{OrderReport, ReportKind};
 use super::settings::{LockOrder, OrderMode, default_service};
+use super::share::Rereads;
 use crate::contract::{About, Claim, Error, ErrorKind, Lineage, Name, Part, Parts, Place, Verb};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,11 +53,12 @@ pub(super) struct CheckerState {
     pub(super) learned: Mutex<Learned>,
     /// The store has no cells: sharing is over.
     pub(super) alone: AtomicBool,
-    /// When the store is to be told again that this build was seen, in seconds since 1970; 0 until
-    /// something was shared.
+    /// When the store is to be told again that this build was seen, or what it was not told yet, in
+    /// seconds since 1970; 0 until something was to be shared.
     pub(super) next_seen: AtomicU64,
     /// That time has come.
     pub(super) seen_is_due: AtomicBool,
+    pub(super) rereads: Rereads,
     places: Mutex<HashSet<(ReportKind, u64)>>,
     /// The place whose unlimited wait was looked at last: most come again and again.
     last_place: AtomicU64,
@@ -81,6 +83,8 @@ pub(crate) struct OrderRequest<'a> {
     pub(crate) scoped: bool,
     pub(crate) level: Option<&'a Arc<str>>,
     pub(crate) wait: WaitLimit,
+    /// A reader becomes the writer: it waits for the other readers, also where it is one.
+    pub(crate) upgrades: bool,
     /// Where in the code, and in which process.
     pub(crate) about: &'a About,
 }
@@ -121,6 +125,7 @@ impl OrderChecker {
             classes: Mutex::default(),
             known: RwLock::default(),
             learned: Mutex::default(),
+            rereads: Rereads::default(),
             places: Mutex::default(),
             last_place: AtomicU64::new(0),
             reports: Mutex::default(),
@@ -171,6 +176,10 @@ impl OrderChecker {
         self.0.settings.levels.as_ref()
     }
 
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
+    }
+
     pub(super) fn learns(&self) -> bool {
         self.mode() != OrderMode::Off
     }
@@ -200,14 +209,24 @@ impl OrderChecker {
         if held.is_empty() {
             return Ok(false);
         }
-        self.check_levels(request, &held)?;
+        self.check_against(request, &held, clock)
+    }
+
+    /// Checks a lock against these that are held.
+    pub(super) fn check_against(
+        &self,
+        request: &OrderRequest<'_>,
+        held: &[HeldLock],
+        clock: &dyn Clock,
+    ) -> Result<bool, Error> {
+        self.check_levels(request, held)?;
         if !self.learns() || request.wait == WaitLimit::Try {
             return Ok(false);
         }
         let mut news = false;
         let mut waits = false;
         for part in request.parts.as_slice() {
-            if part.name().is_reserved() || request.enters_again(part, &held) {
+            if part.name().is_reserved() || request.enters_again(part, held) {
                 continue;
             }
             waits = true;
@@ -216,7 +235,7 @@ impl OrderChecker {
             }
         }
         if waits && request.wait == WaitLimit::Unlimited {
-            self.unlimited_wait(request, &held);
+            self.unlimited_wait(request, held);
         }
         Ok((self.is_seen_due(clock) || news) && !self.0.alone.load(Ordering::Relaxed))
     }
@@ -243,10 +262,6 @@ impl OrderChecker {
                 held_shared: held_part.is_shared(),
                 acquired_shared: part.is_shared(),
             };
-            // Readers of one class do not wait for each other.
-            if class == acquired && key.held_shared && key.acquired_shared {
-                continue;
-            }
             let (held_name, acquired_name) = (held_part.name(), part.name());
             let pair = ClassPair { key, held, held_name, acquired_name };
             news |= self.check_pair(request, &pair, clock)?;
@@ -352,6 +367,11 @@ impl OrderChecker {
         {
             return false;
         }
+        self.first_of(kind, number)
+    }
+
+    /// Whether this is the first report of its kind for a number.
+    pub(super) fn first_of(&self, kind: ReportKind, number: u64) -> bool {
         let mut places = lock(&self.0.places);
         places.len() < limits::ORDER_PLACES && places.insert((kind, number))
     }
@@ -386,7 +406,7 @@ impl OrderRequest<'_> {
             self.lineage.includes(one.claim.lineage.owner())
                 && one.claim.parts.names().any(|name| name == part.name())
         };
-        self.scoped && part.shape().reentrant() && held.iter().any(same)
+        !self.upgrades && self.scoped && part.shape().reentrant() && held.iter().any(same)
     }
 }
 
@@ -433,7 +453,7 @@ impl Hasher for CodeHasher {
 }
 
 /// A place in the code as a number: no text is made for a place that is known.
-fn place_number(place: Option<&Place>) -> u64 {
+pub(super) fn place_number(place: Option<&Place>) -> u64 {
     match place {
         None => 0,
         Some(Place::Here(location)) => std::ptr::from_ref(*location).addr() as u64,

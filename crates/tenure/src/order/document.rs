@@ -1,12 +1,16 @@
 //! Learned edges as a document: read and written as text, merged from several services, searched
 //! for cycles, compared, and checked against a declared order. Pure: no session and no store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::edge::OrderEdge;
 use super::finder::{ClassId, CycleFinder, EdgeKey};
+use super::name_order::NameOrders;
 use super::report::{OrderReport, ReportKind};
+use super::search::CycleSearch;
 use super::silence::SilencedEdges;
 use crate::contract::{Error, ErrorKind};
 
@@ -27,9 +31,11 @@ use crate::contract::{Error, ErrorKind};
 /// let text = cycles[0].to_string();
 /// assert!(text.contains("bill.rs:9") && text.contains("rep.rs:5"));
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub struct OrderGraph {
     edges: Vec<OrderEdge>,
+    /// Where edges are in the vector, by a hash of their identity.
+    index: HashMap<u64, Vec<usize>>,
 }
 
 /// The first line of a file with a graph.
@@ -44,11 +50,17 @@ impl OrderGraph {
 
     /// Adds an edge, or what it says to the one that is there.
     pub fn add(&mut self, edge: OrderEdge) {
-        match self.edges.iter_mut().find(|other| other.identity() == edge.identity()) {
-            Some(known) => {
-                known.absorb(&edge);
+        let mut hasher = DefaultHasher::new();
+        edge.identity().hash(&mut hasher);
+        let places = self.index.entry(hasher.finish()).or_default();
+        match places.iter().find(|at| self.edges[**at].identity() == edge.identity()) {
+            Some(at) => {
+                self.edges[*at].absorb(&edge);
             }
-            None => self.edges.push(edge),
+            None => {
+                places.push(self.edges.len());
+                self.edges.push(edge);
+            }
         }
     }
 
@@ -61,9 +73,11 @@ impl OrderGraph {
 
     /// The graph without the edges that are silenced.
     #[must_use]
-    pub fn without(mut self, silenced: &SilencedEdges) -> Self {
-        self.edges.retain(|edge| !silenced.contains(&edge.held, &edge.acquired));
-        self
+    pub fn without(self, silenced: &SilencedEdges) -> Self {
+        let mut graph = Self::default();
+        let left = |edge: &OrderEdge| !silenced.contains(&edge.held, &edge.acquired);
+        self.edges.into_iter().filter(left).for_each(|edge| graph.add(edge));
+        graph
     }
 
     /// The graph as text: a head, and one line for each edge, sorted.
@@ -104,46 +118,42 @@ impl OrderGraph {
     pub fn cycles(&self) -> Vec<OrderReport> {
         let mut sorted: Vec<&OrderEdge> = self.edges.iter().collect();
         sorted.sort_by(|a, b| (a.first_seen, a.identity()).cmp(&(b.first_seen, b.identity())));
-        let (mut finder, mut numbers) = (CycleFinder::default(), Numbers::default());
+        let (mut search, mut numbers) = (CycleSearch::default(), Numbers::default());
         let mut evidence: HashMap<EdgeKey, &OrderEdge> = HashMap::new();
         let mut reports = Vec::new();
         for edge in sorted {
             let key = numbers.key(edge);
-            if key.held == key.acquired {
-                reports.extend(self.contradiction(&mut finder, key.held, edge));
-                continue;
-            }
             let known = evidence.entry(key).or_insert(edge);
             // One unlimited wait makes the edge an unlimited one.
             if known.bounded && !edge.bounded {
                 *known = edge;
             }
-            if let Some(cycle) = finder.add(key) {
+            let found = search.add(key, edge.bounded, edge.orders);
+            for class in found.readers_contradict {
+                let class = if class == key.held { &edge.held } else { &edge.acquired };
+                reports.push(self.contradiction(class, None));
+            }
+            if found.contradicts {
+                reports.push(self.contradiction(&edge.held, Some(edge)));
+            }
+            if let Some((kind, cycle)) = found.cycle {
                 let edges = cycle.iter().filter_map(|key| evidence.get(key));
-                reports.push(cycle_report(edges.map(|edge| (*edge).clone()).collect()));
+                reports.push(cycle_report(kind, edges.map(|edge| (*edge).clone()).collect()));
             }
         }
         reports
     }
 
-    /// The report if an edge inside a class contradicts the ones before it.
-    fn contradiction(
-        &self,
-        finder: &mut CycleFinder,
-        class: ClassId,
-        edge: &OrderEdge,
-    ) -> Option<OrderReport> {
-        if finder.add_pair(class, edge.orders) {
-            return None;
-        }
-        let contradicts = |other: &&OrderEdge| {
-            other.held == edge.held
-                && other.acquired == edge.acquired
-                && other.identity() != edge.identity()
+    /// The report of edges inside a class that contradict each other, with the one that shows it
+    /// at the end.
+    fn contradiction(&self, class: &str, last: Option<&OrderEdge>) -> OrderReport {
+        let inside = |edge: &&OrderEdge| {
+            edge.held == class
+                && edge.acquired == class
+                && last.is_none_or(|last| last.identity() != edge.identity())
         };
-        let others = self.edges.iter().filter(contradicts).cloned();
-        let edges = others.chain([edge.clone()]).collect();
-        Some(OrderReport { kind: ReportKind::NamesOutOfOrder, edges, detail: String::new() })
+        let edges = self.edges.iter().filter(inside).chain(last).cloned().collect();
+        OrderReport { kind: ReportKind::NamesOutOfOrder, edges, detail: String::new() }
     }
 
     /// The classes, each before those that are acquired while it is held, as far as there are no
@@ -155,7 +165,8 @@ impl OrderGraph {
             let key = numbers.key(edge);
             if key.held != key.acquired {
                 // Readers and writers stand in one order.
-                finder.add(EdgeKey { held_shared: false, acquired_shared: false, ..key });
+                let key = EdgeKey { held_shared: false, acquired_shared: false, ..key };
+                finder.add(key, NameOrders::ALL);
             }
         }
         let mut classes: Vec<_> = numbers.0.into_iter().collect();
@@ -185,9 +196,8 @@ impl OrderGraph {
     #[must_use]
     pub fn diff<'a>(&'a self, newer: &'a Self) -> (Vec<&'a OrderEdge>, Vec<&'a OrderEdge>) {
         let missing = |from: &'a Self, of: &'a Self| {
-            let lacks =
-                |edge: &&OrderEdge| !from.edges.iter().any(|other| other.pair() == edge.pair());
-            of.edges.iter().filter(lacks).collect()
+            let present: HashSet<_> = from.edges.iter().map(OrderEdge::pair).collect();
+            of.edges.iter().filter(|edge| !present.contains(&edge.pair())).collect()
         };
         (missing(self, newer), missing(newer, self))
     }
@@ -231,10 +241,8 @@ impl OrderGraph {
     /// Each pair of classes, with the services that take it and whether it is part of a cycle.
     fn drawn(&self) -> BTreeMap<(String, String), (Vec<String>, bool)> {
         let cycles = self.cycles();
-        let in_cycle = |edge: &OrderEdge| {
-            let mut edges = cycles.iter().flat_map(|report| &report.edges);
-            edges.any(|one| one.held == edge.held && one.acquired == edge.acquired)
-        };
+        let edges = cycles.iter().flat_map(|report| &report.edges);
+        let in_cycles: HashSet<_> = edges.map(|edge| (&edge.held, &edge.acquired)).collect();
         let mut drawn: BTreeMap<_, (Vec<String>, bool)> = BTreeMap::new();
         for edge in &self.edges {
             let pair = (edge.held.clone(), edge.acquired.clone());
@@ -242,17 +250,33 @@ impl OrderGraph {
             if !services.contains(&edge.service) && !edge.service.is_empty() {
                 services.push(edge.service.clone());
             }
-            *marked |= in_cycle(edge);
+            *marked |= in_cycles.contains(&(&edge.held, &edge.acquired));
         }
         drawn
     }
 }
 
+impl PartialEq for OrderGraph {
+    fn eq(&self, other: &Self) -> bool {
+        self.edges == other.edges
+    }
+}
+
+impl Eq for OrderGraph {}
+
+impl fmt::Debug for OrderGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OrderGraph").field("edges", &self.edges).finish_non_exhaustive()
+    }
+}
+
 /// The report of a cycle with this evidence.
-pub(super) fn cycle_report(edges: Vec<OrderEdge>) -> OrderReport {
-    let heals = edges.iter().any(|edge| edge.bounded);
-    let kind = if heals { ReportKind::SelfHealingCycle } else { ReportKind::Cycle };
-    OrderReport { kind, edges, detail: String::new() }
+pub(super) fn cycle_report(kind: ReportKind, edges: Vec<OrderEdge>) -> OrderReport {
+    let mut detail = String::new();
+    if kind == ReportKind::SelfHealingCycle && !edges.iter().any(|edge| edge.bounded) {
+        detail.push_str("the readers wait behind writers whose waits have a time limit");
+    }
+    OrderReport { kind, edges, detail }
 }
 
 /// Numbers for classes.

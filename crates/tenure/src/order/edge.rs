@@ -184,11 +184,17 @@ impl OrderEdge {
     /// Takes over what another sighting of the same edge says. Returns whether that is news.
     pub(super) fn absorb(&mut self, other: &Self) -> bool {
         let before = (self.bounded, self.orders);
-        if other.first_seen < self.first_seen {
-            self.first_seen = other.first_seen;
+        // The places of the first wait without a limit, if there was one: a report is about it.
+        let shows_more = match (self.bounded, other.bounded) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => other.first_seen < self.first_seen,
+        };
+        if shows_more {
             self.held_at.clone_from(&other.held_at);
             self.acquired_at.clone_from(&other.acquired_at);
         }
+        self.first_seen = self.first_seen.min(other.first_seen);
         self.last_seen = self.last_seen.max(other.last_seen);
         self.bounded &= other.bounded;
         self.orders = self.orders.and(other.orders);

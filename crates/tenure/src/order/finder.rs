@@ -11,7 +11,8 @@
 //! conflict all the way round. A hold to read conflicts with a wait to read only after a writer of
 //! the class was seen, when the arcs of earlier readers are added.
 //!
-//! Edges from a class to itself are judged by [`NameOrders`] instead.
+//! Edges from a class to itself are judged by [`NameOrders`] instead. Those of readers alone are
+//! kept apart until the class has a writer, and count from then on.
 
 use std::collections::HashMap;
 
@@ -48,43 +49,72 @@ struct ClassFacts {
     written: bool,
     /// The edges of those that held it to read.
     readers: Vec<EdgeKey>,
-    /// The orders that all pairs of its members agree with.
+    /// The orders that all pairs of its members agree with, but those in `reader_orders`.
     orders: NameOrders,
+    /// The orders that all pairs of readers agreed with which came before any writer; none may be
+    /// left, since nothing makes these readers wait.
+    reader_orders: NameOrders,
+}
+
+/// What an edge closed.
+#[derive(Debug, Default)]
+pub(super) struct Closed {
+    /// The edges of a cycle: the new edge comes last, or one that became dangerous with it.
+    pub(super) cycle: Option<Vec<EdgeKey>>,
+    /// The edge is a pair of one class that agrees with no order of names which was left. It did
+    /// not narrow the orders.
+    pub(super) contradicts: bool,
+    /// Classes of which readers were taken in contradicting orders: now a writer was seen.
+    pub(super) readers_contradict: Vec<ClassId>,
 }
 
 impl CycleFinder {
-    /// Adds an edge between two classes. Returns the edges of a cycle if it closes one: the new
-    /// edge, or one that became dangerous with it, comes last.
-    pub(super) fn add(&mut self, edge: EdgeKey) -> Option<Vec<EdgeKey>> {
+    /// Adds an edge; `orders` are those of its names, if both are of one class. Of several cycles
+    /// that it closes, one through the edge itself is returned.
+    pub(super) fn add(&mut self, edge: EdgeKey, orders: NameOrders) -> Closed {
         self.reach(edge.held.max(edge.acquired));
-        let mut cycle = None;
-        if edge.held_shared {
-            let readers = &mut self.class(edge.held).readers;
-            if !readers.contains(&edge) {
-                readers.push(edge);
-            }
-        } else {
-            cycle = self.written(edge.held);
+        let mut closed = Closed::default();
+        if !edge.held_shared {
+            self.written(edge.held, &mut closed);
         }
         if !edge.acquired_shared {
-            let other = self.written(edge.acquired);
-            cycle = cycle.or(other);
+            self.written(edge.acquired, &mut closed);
         }
+        if edge.held == edge.acquired {
+            closed.contradicts = !self.add_pair(edge, orders);
+            return closed;
+        }
+        let facts = self.class(edge.held);
+        if edge.held_shared && !facts.readers.contains(&edge) {
+            facts.readers.push(edge);
+        }
+        let conflicts_with_readers = facts.written;
         let to = node(edge.acquired, edge.acquired_shared);
-        let exclusive = self.arc(edge, node(edge.held, false), to);
-        cycle = cycle.or(exclusive);
-        if !edge.held_shared || self.class(edge.held).written {
+        let mut cycle = self.arc(edge, node(edge.held, false), to);
+        if conflicts_with_readers {
             let shared = self.arc(edge, node(edge.held, true), to);
             cycle = cycle.or(shared);
         }
-        cycle
+        closed.cycle = cycle.or(closed.cycle);
+        closed
+    }
+
+    /// Notes that a class has writers, of whom no edge is added.
+    pub(super) fn add_writer(&mut self, class: ClassId) -> Closed {
+        self.reach(class);
+        let mut closed = Closed::default();
+        self.written(class, &mut closed);
+        closed
     }
 
     /// Narrows the orders of a class by a pair of its members. Returns false if no order would be
     /// left: the pair contradicts what was seen before, and changes nothing.
-    pub(super) fn add_pair(&mut self, class: ClassId, orders: NameOrders) -> bool {
-        self.reach(class);
-        let class = self.class(class);
+    fn add_pair(&mut self, pair: EdgeKey, orders: NameOrders) -> bool {
+        let class = self.class(pair.held);
+        if pair.held_shared && pair.acquired_shared && !class.written {
+            class.reader_orders = class.reader_orders.and(orders);
+            return true;
+        }
         let left = class.orders.and(orders);
         if left.is_empty() {
             return false;
@@ -93,9 +123,33 @@ impl CycleFinder {
         true
     }
 
-    /// The orders that all pairs of a class agree with.
-    pub(super) fn orders(&self, class: ClassId) -> NameOrders {
-        self.classes.get(class as usize).map_or(NameOrders::ALL, |class| class.orders)
+    /// The orders of names that are no news for a pair of one class.
+    pub(super) fn orders(&self, pair: EdgeKey) -> NameOrders {
+        match self.classes.get(pair.held as usize) {
+            None => NameOrders::ALL,
+            Some(class) if pair.held_shared && pair.acquired_shared && !class.written => {
+                class.reader_orders
+            }
+            Some(class) => class.orders,
+        }
+    }
+
+    /// A cycle through each of these edges that is part of one.
+    pub(super) fn cycles_through(&mut self, edges: &[EdgeKey]) -> Vec<Vec<EdgeKey>> {
+        let tangled = self.topology.tangled();
+        let mut cycles = Vec::new();
+        for edge in edges.iter().filter(|edge| edge.held != edge.acquired) {
+            let to = node(edge.acquired, edge.acquired_shared);
+            let steps = [false, true].map(|shared| (node(edge.held, shared), to));
+            let cycle = steps.into_iter().find_map(|(from, to)| {
+                let possible =
+                    tangled.contains(&from) && tangled.contains(&to) && self.topology.has(from, to);
+                let path = possible.then(|| self.topology.path(to, from)).flatten()?;
+                Some(self.edges_of(&path, *edge))
+            });
+            cycles.extend(cycle);
+        }
+        cycles
     }
 
     /// Where a class stands in an order that all edges agree with, but those that closed a cycle.
@@ -104,25 +158,35 @@ impl CycleFinder {
     }
 
     /// Notes that a class has writers. The readers before now conflict with each other.
-    fn written(&mut self, class: ClassId) -> Option<Vec<EdgeKey>> {
-        if std::mem::replace(&mut self.class(class).written, true) {
-            return None;
+    fn written(&mut self, class: ClassId, closed: &mut Closed) {
+        let facts = self.class(class);
+        if std::mem::replace(&mut facts.written, true) {
+            return;
         }
-        let mut cycle = None;
-        for edge in self.class(class).readers.clone() {
+        let left = facts.orders.and(facts.reader_orders);
+        if left.is_empty() {
+            closed.readers_contradict.push(class);
+        } else {
+            facts.orders = left;
+        }
+        for edge in facts.readers.clone() {
             let to = node(edge.acquired, edge.acquired_shared);
             let found = self.arc(edge, node(class, true), to);
-            cycle = cycle.or(found);
+            closed.cycle = closed.cycle.take().or(found);
         }
-        cycle
     }
 
     fn arc(&mut self, edge: EdgeKey, from: Node, to: Node) -> Option<Vec<EdgeKey>> {
         self.arcs.entry((from, to)).or_insert(edge);
         let path = self.topology.add(from, to)?;
+        Some(self.edges_of(&path, edge))
+    }
+
+    /// The edges of a path, and the one that leads from its end to its start.
+    fn edges_of(&self, path: &[Node], last: EdgeKey) -> Vec<EdgeKey> {
         let steps = path.iter().copied().zip(path.iter().copied().skip(1));
         let edges = steps.filter_map(|step| self.arcs.get(&step).copied());
-        Some(edges.chain([edge]).collect())
+        edges.chain([last]).collect()
     }
 
     fn class(&mut self, class: ClassId) -> &mut ClassFacts {
@@ -131,8 +195,12 @@ impl CycleFinder {
 
     fn reach(&mut self, class: ClassId) {
         while self.classes.len() <= class as usize {
-            let orders = NameOrders::ALL;
-            self.classes.push(ClassFacts { written: false, readers: Vec::new(), orders });
+            self.classes.push(ClassFacts {
+                written: false,
+                readers: Vec::new(),
+                orders: NameOrders::ALL,
+                reader_orders: NameOrders::ALL,
+            });
         }
         self.topology.reach(node(class, true));
     }

@@ -1,4 +1,5 @@
-//! Habits that end in deadlock sooner or later. Each is told once for each place in the code.
+//! Habits that end in deadlock sooner or later. Each is told once for each place in the code; a
+//! hold that takes too long as soon as the keeper sees it, and at the latest when it ends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +7,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::checker::{OrderChecker, OrderRequest, place_text};
-use super::holds::{FlowKey, HeldLock, held_by};
+use super::checker::{OrderChecker, OrderRequest, lock, place_text};
+use super::holds::{FlowKey, HeldLock, held_by, overdue};
 use super::report::{OrderReport, ReportKind};
 use crate::contract::{Claim, Lineage, Place, short};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Tick};
 
 impl OrderChecker {
@@ -62,13 +65,37 @@ fn holding(held: &[HeldLock]) -> String {
     format!("{} is held", all.join(" and "))
 }
 
-/// Measures one hold: when the lock is given up, it says whether that took too long.
+impl OrderChecker {
+    /// What a keeper calls when it wakes, if long holds are told: it reports those that go on. A
+    /// keeper wakes to renew whatever is held, so that a flow that hangs is told of as well.
+    pub(crate) fn hold_watch(&self) -> Option<impl Fn(Tick) + Send + Sync + use<>> {
+        /// A look goes through all that is held.
+        const LOOK_EVERY: Duration = Duration::from_millis(500);
+        self.0.settings.long_hold?;
+        let checker = self.clone();
+        let next = Mutex::new(Tick::ZERO);
+        Some(move |now| {
+            let mut next = lock(&next);
+            if now < *next {
+                return;
+            }
+            *next = now + LOOK_EVERY;
+            drop(next);
+            for timer in overdue(checker.id()) {
+                timer.report("is");
+            }
+        })
+    }
+}
+
+/// Measures one hold: it says if that takes too long, while the lock is held or when it ends.
 pub(super) struct HoldTimer {
     checker: OrderChecker,
     clock: Arc<dyn Clock>,
     claim: Arc<Claim>,
     since: Tick,
     limit: Duration,
+    told: AtomicBool,
 }
 
 impl HoldTimer {
@@ -79,24 +106,41 @@ impl HoldTimer {
         limit: Duration,
     ) -> Self {
         let (clock, claim) = (Arc::clone(clock), Arc::clone(claim));
-        Self { checker: checker.clone(), since: clock.now(), clock, claim, limit }
+        let told = AtomicBool::new(false);
+        Self { checker: checker.clone(), since: clock.now(), clock, claim, limit, told }
+    }
+
+    /// Whether the hold has taken too long, which was not told yet.
+    pub(super) fn is_due(&self) -> bool {
+        self.held_for() > self.limit && !self.told.load(Ordering::Relaxed)
+    }
+
+    fn held_for(&self) -> Duration {
+        self.clock.now().since(self.since)
+    }
+
+    fn report(&self, verb: &str) {
+        let place = self.claim.about.place.as_ref();
+        if !self.is_due()
+            || self.told.swap(true, Ordering::Relaxed)
+            || !self.checker.first_at(ReportKind::LongHold, place)
+        {
+            return;
+        }
+        let detail = format!(
+            "{:?} of {} {verb} held for {}, longer than {}",
+            self.claim.parts.first_name(),
+            place_text(&self.claim.about),
+            short(self.held_for()),
+            short(self.limit),
+        );
+        self.checker.habit(ReportKind::LongHold, detail);
     }
 }
 
 impl Drop for HoldTimer {
     fn drop(&mut self) {
-        let held_for = self.clock.now().since(self.since);
-        let place = self.claim.about.place.as_ref();
-        if held_for > self.limit && self.checker.first_at(ReportKind::LongHold, place) {
-            let detail = format!(
-                "{:?} of {} was held for {}, longer than {}",
-                self.claim.parts.first_name(),
-                place_text(&self.claim.about),
-                short(held_for),
-                short(self.limit),
-            );
-            self.checker.habit(ReportKind::LongHold, detail);
-        }
+        self.report("was");
     }
 }
 

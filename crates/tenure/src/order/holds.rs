@@ -21,12 +21,16 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use super::habits::HoldTimer;
 use crate::contract::{Claim, IdHasher, Lineage, OwnerId};
 use crate::process::{forks, is_blocked};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, PoisonError, thread};
 
 const SHARDS: usize = 256;
+/// The key of a lock whose guard has left its flow: no flow has it, since the lowest two bits of a
+/// [`FlowKey`] are never both zero.
+const AWAY: u64 = 4;
 /// Tables, one for each fork in a chain of them.
 const TABLES: usize = 16;
 // A mark has eight bits for the shard, and a shard is chosen by eight bits.
@@ -73,8 +77,7 @@ pub(super) struct HeldLock {
     /// The level that the lock itself named.
     pub(super) level: Option<Arc<str>>,
     /// Measures the hold, if long ones are told.
-    #[allow(dead_code, reason = "it measures when it is dropped")]
-    pub(super) timer: Option<Arc<super::habits::HoldTimer>>,
+    pub(super) timer: Option<Arc<HoldTimer>>,
 }
 
 /// A place in the table, freed when it is dropped. Every guard has one, so it is small.
@@ -131,6 +134,23 @@ impl HoldMark {
         if let Some(Some(held)) = state.held.get_mut(slot) {
             held.claim = Arc::clone(claim);
         }
+    }
+
+    /// The guard leaves its flow, which does not hold the lock any more. It is still measured.
+    pub(crate) fn leave_flow(&self) {
+        let Some((shard, slot)) = self.place() else { return };
+        let mut state = shard.lock();
+        if let Some(key) = state.keys.get_mut(slot).filter(|key| **key != 0) {
+            *key = AWAY;
+        }
+    }
+
+    /// What is held, and whether the guard is still in its flow.
+    pub(super) fn held(&self) -> Option<(HeldLock, bool)> {
+        let (shard, slot) = self.place()?;
+        let state = shard.lock();
+        let held = state.held.get(slot)?.clone()?;
+        Some((held, state.keys.get(slot).is_some_and(|key| *key != AWAY)))
     }
 
     /// Where it is, unless a parent process made it.
@@ -214,6 +234,19 @@ fn collect(flow: FlowKey, checker: Option<u64>, found: &mut SmallVec<[HeldLock; 
             found.push(held.clone());
         }
     }
+}
+
+/// The timers of a checker's locks that are held for too long, and were not told of.
+pub(super) fn overdue(checker: u64) -> Vec<Arc<HoldTimer>> {
+    let (table, _) = current_table();
+    let mut timers = Vec::new();
+    for shard in table.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) != 0) {
+        let state = shard.lock();
+        let held = state.held.iter().flatten().filter(|held| held.checker == checker);
+        let overdue = held.filter_map(|held| held.timer.as_ref().filter(|timer| timer.is_due()));
+        timers.extend(overdue.cloned());
+    }
+    timers
 }
 
 fn current_table() -> (&'static HoldTable, u32) {

@@ -2,10 +2,12 @@
 //!
 //! `own` are the edges that this very process has seen, `foreign` those in the store, one sighting
 //! for each service and build. A report is made only of a cycle that an own edge is part of, so
-//! that each service hears of its own part. A cycle is reported once, and once more if it turned
-//! out to be worse than it looked (a wait in it had a limit, and then had none).
+//! that each service hears of its own part. If an edge from the store closes a cycle of other
+//! services, a cycle through each own edge is searched for: the same edge may close both. A cycle
+//! is reported once, and once more if it turned out to be worse than it looked (a wait in it had a
+//! limit, and then had none).
 //!
-//! The finder only grows. When an edge has left the store, because its build is gone, everything is
+//! The search only grows. When an edge has left the store, because its build is gone, everything is
 //! judged anew from the edges that are left: the verdicts about known pairs are dropped too, and
 //! each pair is looked at again when it is next taken.
 
@@ -13,20 +15,23 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::checker::{
-    ClassPair, KnownPair, OrderChecker, OrderRequest, WaitLimit, code, lock, place_text,
+    ClassPair, KnownPair, OrderChecker, OrderRequest, WaitLimit, code, hash_byte, lock,
+    place_number, place_text,
 };
 use super::document::{OrderGraph, cycle_report};
 use super::edge::{LockMode, OrderEdge};
-use super::finder::{ClassId, CycleFinder, EdgeKey};
+use super::finder::{ClassId, EdgeKey};
 use super::name_order::NameOrders;
 use super::report::{OrderReport, ReportKind};
+use super::search::{CycleSearch, FoundCycle};
+use super::settings::OrderMode;
 use crate::sync::PoisonError;
 use crate::sync::atomic::Ordering;
 
 /// What a checker has learned.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
-    finder: CycleFinder,
+    search: CycleSearch,
     /// The sightings in the store of each edge, one for each service and build.
     foreign: HashMap<EdgeKey, Vec<OrderEdge>>,
     /// The edges that this process has seen itself.
@@ -39,6 +44,14 @@ pub(super) struct Learned {
     pub(super) loaded: bool,
     /// The cycles that were reported, by their classes, and as what.
     reported: HashMap<Vec<(ClassId, ClassId)>, ReportKind>,
+}
+
+/// A report that is due, or was made before.
+struct Finding {
+    report: OrderReport,
+    is_news: bool,
+    /// The edges that are refused for it.
+    edges: Vec<EdgeKey>,
 }
 
 impl Learned {
@@ -95,38 +108,54 @@ impl Learned {
     /// Forgets what came from the store, and the own edges that were refused: they are judged anew.
     fn start_over(&mut self, was_refused: impl Fn(EdgeKey) -> bool) {
         self.foreign.clear();
-        self.finder = CycleFinder::default();
+        self.search = CycleSearch::default();
         self.own.retain(|key, _| !was_refused(*key));
         for (key, edge) in self.own_edges() {
-            self.search(key, edge.orders);
+            self.search.add(key, edge.bounded, edge.orders);
         }
     }
 
-    /// The sighting that a report shows: that of this process if it has one, else the first.
-    fn evidence(&self, key: EdgeKey) -> Option<OrderEdge> {
+    /// The sighting that a report shows: that of this process if it has one, else the first. The
+    /// waits of a cycle that does not heal itself are shown where they have no limit.
+    fn evidence(&self, key: EdgeKey, kind: ReportKind) -> Option<OrderEdge> {
         let foreign = self.foreign.get(&key).map(Vec::as_slice).unwrap_or_default();
-        if let Some(own) = self.own_edge(key) {
+        let own = self.own_edge(key).map(|own| {
             let mut own = own.clone();
             // Another process of this build may have seen it earlier.
             if let Some(same) = foreign.iter().find(|edge| edge.identity() == own.identity()) {
                 own.absorb(same);
             }
-            return Some(own);
-        }
+            own
+        });
         // A cycle heals itself only if every service that takes this edge waits with a limit.
         let unlimited = foreign.iter().filter(|edge| !edge.bounded);
-        let first = unlimited.min_by_key(|edge| edge.first_seen);
-        first.or_else(|| foreign.iter().min_by_key(|edge| edge.first_seen)).cloned()
+        let unlimited = unlimited.min_by_key(|edge| edge.first_seen).cloned();
+        match own {
+            Some(own) if kind == ReportKind::Cycle && own.bounded => unlimited.or(Some(own)),
+            Some(own) => Some(own),
+            None => {
+                let first = || foreign.iter().min_by_key(|edge| edge.first_seen).cloned();
+                unlimited.or_else(first)
+            }
+        }
     }
 
-    /// The report of a cycle, unless no edge of this process is part of it, and whether it is news.
-    fn report_of(&mut self, cycle: &[EdgeKey]) -> Option<(OrderReport, bool)> {
+    /// The report of a cycle, unless no edge of this process is part of it.
+    fn report_of(&mut self, (kind, cycle): &FoundCycle) -> Option<Finding> {
         if !cycle.iter().any(|key| self.own.contains_key(key)) {
             return None;
         }
-        let report = cycle_report(cycle.iter().filter_map(|key| self.evidence(*key)).collect());
-        let news = self.is_news(cycle, report.kind);
-        Some((report, news))
+        let edges = cycle.iter().filter_map(|key| self.evidence(*key, *kind)).collect();
+        let report = cycle_report(*kind, edges);
+        let is_news = self.is_news(cycle, *kind);
+        Some(Finding { report, is_news, edges: cycle.clone() })
+    }
+
+    /// The reports of cycles through edges of this process.
+    fn own_cycles(&mut self) -> Vec<Finding> {
+        let own: Vec<EdgeKey> = self.own_edges().into_iter().map(|(key, _)| key).collect();
+        let cycles = self.search.cycles_through(&own);
+        cycles.iter().filter_map(|cycle| self.report_of(cycle)).collect()
     }
 
     /// Whether a cycle was not reported before, or as something less bad. From now on it was.
@@ -142,18 +171,9 @@ impl Learned {
         news
     }
 
-    /// Adds an edge to the finder. Returns the cycle that it closes: edges of one class form one
-    /// by themselves.
-    fn search(&mut self, key: EdgeKey, orders: NameOrders) -> Option<Vec<EdgeKey>> {
-        if key.held == key.acquired {
-            return (!self.finder.add_pair(key.held, orders)).then(|| vec![key]);
-        }
-        self.finder.add(key)
-    }
-
     /// The report of names that were taken in contradicting orders. `last` is the pair of this
     /// process that shows it; otherwise one of its earlier pairs must be part of it.
-    fn contradiction(&mut self, class: ClassId, last: Option<OrderEdge>) -> Option<OrderReport> {
+    fn contradiction(&self, class: ClassId, last: Option<OrderEdge>) -> Option<OrderReport> {
         let inside = |key: &EdgeKey| key.held == class && key.acquired == class;
         if last.is_none() && !self.own.keys().any(inside) {
             return None;
@@ -165,11 +185,20 @@ impl Learned {
             edges.push(own);
         }
         edges.extend(last);
-        let kind = ReportKind::NamesOutOfOrder;
-        let key =
-            EdgeKey { held: class, acquired: class, held_shared: false, acquired_shared: false };
-        self.is_news(&[key], kind).then(|| OrderReport { kind, edges, detail: String::new() })
+        Some(OrderReport { kind: ReportKind::NamesOutOfOrder, edges, detail: String::new() })
     }
+
+    /// The same for pairs that were learned before, told once for each class. `edges` are refused.
+    fn earlier_contradiction(&mut self, class: ClassId, edges: Vec<EdgeKey>) -> Option<Finding> {
+        let report = self.contradiction(class, None)?;
+        let is_news = self.is_news(&[pair_of_readers(class)], report.kind);
+        Some(Finding { report, is_news, edges })
+    }
+}
+
+/// The edge of a reader that acquires another lock of the class as a reader.
+fn pair_of_readers(class: ClassId) -> EdgeKey {
+    EdgeKey { held: class, acquired: class, held_shared: true, acquired_shared: true }
 }
 
 impl OrderChecker {
@@ -189,56 +218,61 @@ impl OrderChecker {
         }
         let mut learned = lock(&self.0.learned);
         let before = learned.own_edge(key).map(|own| (own.bounded, own.orders));
-        let orders = edge.orders;
-        let contradicts =
-            key.held == key.acquired && learned.finder.orders(key.held).and(orders).is_empty();
-        let mut report = None;
-        let cycle = learned.search(key, orders);
-        if contradicts {
-            report = learned.contradiction(key.held, Some(edge)).map(|report| (report, true));
+        let (bounded, orders) = (edge.bounded, edge.orders);
+        let found = learned.search.add(key, bounded, orders);
+        let mut findings = Vec::new();
+        if found.contradicts {
+            // Each place in the code is told of once, and in mode `deny` refused each time.
+            let place = place_number(request.about.place.as_ref());
+            let place = key.held.to_le_bytes().into_iter().fold(place, hash_byte);
+            let is_news = self.first_of(ReportKind::NamesOutOfOrder, place);
+            if is_news || self.mode() == OrderMode::Deny {
+                let report = learned.contradiction(key.held, Some(edge));
+                findings.extend(report.map(|report| Finding { report, is_news, edges: vec![key] }));
+            }
         } else {
             learned.sight(key, edge);
         }
         let news = before != learned.own_edge(key).map(|own| (own.bounded, own.orders));
-        match cycle {
-            Some(cycle) if !contradicts => report = learned.report_of(&cycle),
-            // The edge was seen with a time limit, and closed a cycle then.
-            None if before.is_some() && news => report = learned.worse_cycle(key),
-            _ => {}
+        for class in found.readers_contradict {
+            self.forget_readers(class);
+            let refused = if key.held == key.acquired { Vec::new() } else { vec![key] };
+            findings.extend(learned.earlier_contradiction(class, refused));
         }
-        if news && !contradicts && !self.0.alone.load(Ordering::Relaxed) {
+        if let Some(cycle) = found.cycle {
+            match learned.report_of(&cycle) {
+                Some(finding) => findings.push(finding),
+                None => findings.extend(learned.own_cycles()),
+            }
+        }
+        if news && !self.0.alone.load(Ordering::Relaxed) {
             learned.unshared.push(key);
         }
-        let orders = learned.finder.orders(key.held);
+        let pair_orders = learned.search.orders(key);
+        let orders = if key.held == key.acquired { pair_orders } else { NameOrders::ALL };
         drop(learned);
-        let mut known = KnownPair { refused: None, orders };
-        if key.held != key.acquired {
-            known.orders = NameOrders::ALL;
-        }
-        // A cycle through the same classes in other modes is no news, but refused all the same.
-        let refused = report.as_ref().filter(|(report, _)| report.kind.is_refused());
-        let mut refused = refused.map(|(report, _)| Arc::new(report.clone()));
-        if contradicts {
-            // Each pair of names is judged by itself: only those that contradict are refused.
-            refused = refused.or_else(|| self.first_contradiction(key));
-        } else {
-            known.refused.clone_from(&refused);
-        }
-        self.know(code, known);
-        if let Some((report, true)) = report {
-            self.emit(report);
+        // A cycle through the same classes in other modes is no news, but refused all the same. A
+        // wait with a limit is no part of a cycle that does not heal itself.
+        let refuses = |one: &&Finding| match one.report.kind {
+            ReportKind::Cycle => !bounded,
+            kind => kind.is_refused() && one.edges.contains(&key),
+        };
+        let refused = findings.iter().find(refuses).map(|one| Arc::new(one.report.clone()));
+        // Each pair of names is judged by itself: only those that contradict are refused.
+        let always = refused.clone().filter(|_| !found.contradicts);
+        self.know(code, KnownPair { refused: always, orders });
+        for finding in findings.into_iter().filter(|finding| finding.is_news) {
+            self.emit(finding.report);
         }
         refused
     }
 
-    /// The report of the first contradiction inside a class, for those that come after it.
-    fn first_contradiction(&self, key: EdgeKey) -> Option<Arc<OrderReport>> {
-        let class = self.class_name(key.held);
-        let about = |report: &&OrderReport| {
-            report.kind == ReportKind::NamesOutOfOrder
-                && report.edges.first().is_some_and(|edge| *edge.held == *class)
-        };
-        self.reports().iter().find(about).cloned().map(Arc::new)
+    /// Looks again at pairs of readers when they are next taken: their class has a writer now.
+    fn forget_readers(&self, class: ClassId) {
+        let mut all = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+        for bounded in [false, true] {
+            all.remove(&code(pair_of_readers(class), bounded));
+        }
     }
 
     pub(super) fn know(&self, code: u64, known: KnownPair) {
@@ -268,7 +302,8 @@ impl OrderChecker {
             edges.into_iter().filter(|(edge, _)| !silenced.contains(&edge.held, &edge.acquired));
         let listed: Vec<(EdgeKey, OrderEdge, u64)> =
             edges.filter_map(|(edge, kept)| Some((self.key_of(&edge)?, edge, kept))).collect();
-        let mut reports = Vec::new();
+        let mut findings = Vec::new();
+        let mut others_cycle = false;
         let mut learned = lock(&self.0.learned);
         learned.loaded = true;
         learned.stored.clear();
@@ -280,26 +315,35 @@ impl OrderChecker {
             if edge.service == self.0.service && edge.build == self.build() {
                 learned.stored.insert(key, (edge.clone(), kept));
             }
-            let orders = edge.orders;
+            let (bounded, orders) = (edge.bounded, edge.orders);
             learned.sight_foreign(key, edge);
-            let Some(cycle) = learned.search(key, orders) else { continue };
-            let report = if key.held == key.acquired {
-                learned.contradiction(key.held, None).map(|report| (report, true))
-            } else {
-                learned.report_of(&cycle)
-            };
-            let Some((report, is_news)) = report else { continue };
-            if report.kind.is_refused() {
-                let refused = cycle.iter().filter(|key| news.contains(key));
-                self.refuse(refused.copied(), &report);
+            let found = learned.search.add(key, bounded, orders);
+            if found.contradicts {
+                findings.extend(learned.earlier_contradiction(key.held, vec![key]));
             }
-            if is_news {
-                reports.push(report);
+            for class in found.readers_contradict {
+                self.forget_readers(class);
+                findings.extend(learned.earlier_contradiction(class, Vec::new()));
+            }
+            if let Some(cycle) = found.cycle {
+                match learned.report_of(&cycle) {
+                    Some(finding) => findings.push(finding),
+                    None => others_cycle = true,
+                }
             }
         }
+        if others_cycle {
+            findings.extend(learned.own_cycles());
+        }
         drop(learned);
-        for report in reports {
-            self.emit(report);
+        for finding in findings {
+            if finding.report.kind.is_refused() {
+                let refused = finding.edges.iter().filter(|key| news.contains(key));
+                self.refuse(refused.copied(), &finding.report);
+            }
+            if finding.is_news {
+                self.emit(finding.report);
+            }
         }
     }
 
@@ -327,22 +371,5 @@ impl OrderChecker {
             held_shared: edge.held_mode.is_shared(),
             acquired_shared: edge.acquired_mode.is_shared(),
         })
-    }
-}
-
-impl Learned {
-    /// A cycle through this edge that was reported as one that heals itself, and does not any more.
-    fn worse_cycle(&mut self, key: EdgeKey) -> Option<(OrderReport, bool)> {
-        let through =
-            |classes: &Vec<(ClassId, ClassId)>| classes.contains(&(key.held, key.acquired));
-        let healing = |kind: &ReportKind| *kind == ReportKind::SelfHealingCycle;
-        let found = self.reported.iter().find(|(all, kind)| through(all) && healing(kind));
-        let classes = found.map(|(classes, _)| classes.clone())?;
-        let edge_of = |pair: &(ClassId, ClassId)| {
-            let mut same = self.own.keys().chain(self.foreign.keys());
-            same.find(|key| (key.held, key.acquired) == *pair).copied()
-        };
-        let cycle: Vec<EdgeKey> = classes.iter().filter_map(edge_of).collect();
-        self.report_of(&cycle)
     }
 }

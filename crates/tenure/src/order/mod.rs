@@ -2,14 +2,17 @@
 //! while which are held and finds the deadlock before it happens.
 //!
 //! ```text
-//! request --check--> checker.rs --never seen--> learning.rs --> finder.rs --> topology.rs
-//!             |          |                          |            (cycles)     (their order)
-//!             |      holds.rs, levels.rs         share.rs <--> cells of the store
+//! request --check--> checker.rs --never seen--> learning.rs --> search.rs (limits of waits)
+//!             |          |                          |               |
+//!             |      holds.rs, levels.rs         share.rs       finder.rs (cycles)
+//!             |                                     |               |
+//!             |                             cells of the store  topology.rs (their order)
 //!             '--granted--> a mark in the guard
 //! ```
 //!
 //! `edge.rs`, `document.rs`, `report.rs` and `silence.rs` are what goes in and out as text;
-//! `inherited.rs` carries holds to other processes; `habits.rs` warns of what is no cycle yet.
+//! `inherited.rs` carries holds to other processes; `upgrade.rs` checks a reader that wants to
+//! write; `habits.rs` warns of what is no cycle yet.
 //! This room knows claims and cells, neither sessions nor guards: `primitives/request.rs` asks it
 //! before and after each acquisition, only if a checker was set.
 
@@ -28,12 +31,14 @@ mod learning;
 mod levels;
 mod name_order;
 mod report;
+mod search;
 mod settings;
 mod share;
 mod silence;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod upgrade;
 
 pub use checker::OrderChecker;
 pub(crate) use checker::{OrderRequest, WaitLimit};

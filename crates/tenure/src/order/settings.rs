@@ -162,14 +162,15 @@ impl LockOrder {
         self
     }
 
-    /// Reports locks that are held for longer than this, once for each place in the code.
+    /// Reports locks that are held for longer than this, once for each place in the code: when the
+    /// session next renews the lock, and at the latest when the hold ends.
     pub fn long_hold(mut self, limit: Duration) -> Self {
         self.long_hold = Some(limit);
         self
     }
 
-    /// Calls this for each report, beside the log. It runs where the lock is acquired: it must be
-    /// quick, and must not acquire locks.
+    /// Calls this for each report, beside the log. It runs where the lock is acquired, and for a
+    /// long hold on the keeper's thread: it must be quick, and must not acquire locks.
     pub fn on_report(mut self, listener: impl Fn(&OrderReport) + Send + Sync + 'static) -> Self {
         self.listener = Some(Arc::new(listener));
         self

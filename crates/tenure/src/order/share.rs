@@ -6,6 +6,10 @@
 //! first, so that of two services which see the two halves of a cycle at the same instant, at least
 //! one reads both. A service that starts again finds its edges in the store: one read, no write.
 //!
+//! After a deploy every edge is new, since each belongs to a build. So in mode `warn` all edges are
+//! read again at most once in [`limits::ORDER_REREAD_EVERY`]: an edge that is written sooner is
+//! compared by a later lock. Mode `deny` reads each time: its verdict must come before the lock.
+//!
 //! Edges of dead builds age out. The cell of an edge belongs to one build of a service, and says
 //! when that build was last seen. A process that learns an edge whose cell is older than
 //! [`limits::ORDER_SEEN_EVERY`] writes it again, and a process that goes on checking locks writes
@@ -14,9 +18,12 @@
 //! (`builds.rs`); a newer build of the same service removes them.
 //!
 //! The store is no part of the lock: if it has no cells, or fails, the lock is acquired all the
-//! same, and the edges are shared with the next one that is learned.
+//! same, and the edges are shared with the next one that is learned, or with a lock that comes
+//! [`RETRY_AFTER`] later. Nor does it delay a lock for long: `primitives/ordered.rs` drops an
+//! exchange that takes longer than one call may.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use super::builds::split_off_gone;
 use super::checker::{OrderChecker, OrderRequest, lock};
@@ -26,7 +33,7 @@ use super::finder::EdgeKey;
 use super::settings::OrderMode;
 use crate::contract::{Batch, CellQuery, Cells, Error, ErrorKind, Expect, Name, Pattern, Put};
 use crate::limits;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::time::Clock;
 
 /// The kind of reserved names that edges have.
@@ -36,6 +43,47 @@ const KIND: &str = "order";
 const RETRY_AFTER: u64 = 60;
 /// The clock is read at one of so many checks of a thread: it costs more than they do.
 const LOOK_EVERY: u8 = 16;
+
+/// When the edges of all services were read after a write, and when that is due again, in
+/// microseconds of the wall clock.
+#[derive(Debug, Default)]
+pub(super) struct Rereads {
+    last: AtomicU64,
+    /// 0: nothing was written since.
+    due_at: AtomicU64,
+    is_due: AtomicBool,
+}
+
+impl Rereads {
+    /// Whether they may be read again now; if not, that is due later.
+    fn may_begin(&self, now: u64) -> bool {
+        let every = micros(limits::ORDER_REREAD_EVERY);
+        let last = self.last.load(Ordering::Relaxed);
+        // The wall clock may have been set back.
+        let may = last == 0 || now < last || now - last >= every;
+        if may {
+            self.last.store(now.max(1), Ordering::Relaxed);
+        }
+        self.due_at.store(if may { 0 } else { last + every }, Ordering::Relaxed);
+        may
+    }
+
+    /// Whether the time for it has come. Of many threads, one is told.
+    fn falls_due(&self, clock: &dyn Clock) -> bool {
+        let due_at = self.due_at.load(Ordering::Relaxed);
+        if due_at == 0 {
+            return false;
+        }
+        let (now, order) = (clock.wall_micros(), Ordering::Relaxed);
+        let set_back = due_at.saturating_sub(now) > micros(limits::ORDER_REREAD_EVERY);
+        let due = (now >= due_at || set_back)
+            && self.due_at.compare_exchange(due_at, 0, order, order).is_ok();
+        if due {
+            self.is_due.store(true, order);
+        }
+        due
+    }
+}
 
 impl OrderChecker {
     /// Shares what was learned since the last time, and learns what other services have.
@@ -49,7 +97,9 @@ impl OrderChecker {
         clock: &dyn Clock,
     ) -> Result<(), Error> {
         let news = lock(&self.0.learned).unshared.clone();
-        match self.exchange(cells, &news, seconds(clock)).await {
+        // If the exchange fails, or its caller does not wait for the end, a later lock tries again.
+        self.0.next_seen.store(seconds(clock) + RETRY_AFTER, Ordering::Relaxed);
+        match self.exchange(cells, &news, clock.wall_micros()).await {
             Ok(()) => lock(&self.0.learned).unshared.retain(|key| !news.contains(key)),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 self.0.alone.store(true, Ordering::Relaxed);
@@ -65,10 +115,14 @@ impl OrderChecker {
         }
     }
 
-    /// Whether the store is to be told that this build is still seen. Of many threads, one is told.
+    /// Whether the store is to be told that this build is still seen, or read again. Of many
+    /// threads, one is told.
     pub(super) fn is_seen_due(&self, clock: &dyn Clock) -> bool {
         thread_local! {
             static CHECKS: Cell<u8> = const { Cell::new(0) };
+        }
+        if self.0.rereads.falls_due(clock) {
+            return true;
         }
         let checks = CHECKS.get().wrapping_add(1);
         CHECKS.set(checks);
@@ -87,9 +141,17 @@ impl OrderChecker {
         due
     }
 
-    async fn exchange(&self, cells: &dyn Cells, news: &[EdgeKey], now: u64) -> Result<(), Error> {
+    async fn exchange(
+        &self,
+        cells: &dyn Cells,
+        news: &[EdgeKey],
+        now_micros: u64,
+    ) -> Result<(), Error> {
+        let now = now_micros / 1_000_000;
         let due = self.0.seen_is_due.swap(false, Ordering::Relaxed);
-        if due || !self.is_loaded() {
+        let reread = self.0.rereads.is_due.swap(false, Ordering::Relaxed)
+            && self.0.rereads.may_begin(now_micros);
+        if due || reread || !self.is_loaded() {
             self.load(cells, news).await?;
         }
         let mut told = false;
@@ -100,7 +162,8 @@ impl OrderChecker {
             told |= news.contains(&key);
             lock(&self.0.learned).stored.insert(key, (edge, limits::ORDER_KEPT.as_secs()));
         }
-        if told {
+        let denies = self.mode() == OrderMode::Deny;
+        if told && (denies || self.0.rereads.may_begin(now_micros)) {
             self.load(cells, news).await?;
         }
         let next = now + limits::ORDER_SEEN_EVERY.as_secs();
@@ -172,6 +235,10 @@ impl OrderChecker {
 /// Whether the store will not keep an edge for much longer.
 fn ages(kept: u64) -> bool {
     kept <= limits::ORDER_KEPT.as_secs() / 2
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn seconds(clock: &dyn Clock) -> u64 {

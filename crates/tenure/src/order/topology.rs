@@ -53,7 +53,7 @@ impl Topology {
     /// one: they begin with `to` and end with `from`, and each has an arc to the next. An arc that
     /// is there already is no news, whether or not it closed a cycle when it came.
     pub(super) fn add(&mut self, from: Node, to: Node) -> Option<Vec<Node>> {
-        if self.arcs.contains(&(from, to)) || self.closes(from, to) {
+        if self.has(from, to) {
             return None;
         }
         let cycle = match self.path_in_window(from, to) {
@@ -106,8 +106,23 @@ impl Topology {
         Ok(())
     }
 
+    /// Whether an arc was added, whether or not it closed a cycle.
+    pub(super) fn has(&self, from: Node, to: Node) -> bool {
+        self.arcs.contains(&(from, to)) || self.closes(from, to)
+    }
+
+    /// The nodes that a cycle can lead through: every cycle has an arc that closed one, so its
+    /// nodes are reached from the end of such an arc and reach the start of such an arc.
+    pub(super) fn tangled(&mut self) -> HashSet<Node> {
+        let ends: Vec<Node> = self.closing.values().flatten().copied().collect();
+        let starts: Vec<Node> = self.closing.keys().copied().collect();
+        let behind: HashSet<Node> = self.collect(ends, |_, _| true, false).into_iter().collect();
+        let ahead = self.collect(starts, |_, _| true, true);
+        ahead.into_iter().filter(|node| behind.contains(node)).collect()
+    }
+
     /// A path over all arcs, those that closed cycles included.
-    fn path(&mut self, start: Node, end: Node) -> Option<Vec<Node>> {
+    pub(super) fn path(&mut self, start: Node, end: Node) -> Option<Vec<Node>> {
         let mut before: HashMap<Node, Node> = HashMap::new();
         let mut stack = vec![start];
         self.begin_search(start);
@@ -134,8 +149,8 @@ impl Topology {
         if last < first {
             return;
         }
-        let mut after = self.collect(to, |this, node| this.position(node) <= last, false);
-        let mut ahead = self.collect(from, |this, node| this.position(node) >= first, true);
+        let mut after = self.collect(vec![to], |this, node| this.position(node) <= last, false);
+        let mut ahead = self.collect(vec![from], |this, node| this.position(node) >= first, true);
         after.sort_unstable_by_key(|node| self.position(*node));
         ahead.sort_unstable_by_key(|node| self.position(*node));
         let nodes: Vec<Node> = ahead.into_iter().chain(after).collect();
@@ -146,16 +161,18 @@ impl Topology {
         }
     }
 
-    /// The nodes reached from `start`, itself included, through nodes inside the window.
+    /// The nodes reached from the start nodes, themselves included, through nodes inside the window
+    /// and over arcs that agree with the positions.
     fn collect(
         &mut self,
-        start: Node,
+        starts: Vec<Node>,
         inside: impl Fn(&Self, Node) -> bool,
         backwards: bool,
     ) -> Vec<Node> {
-        let mut found = vec![start];
+        self.search += 1;
+        let mut found = starts;
+        found.retain(|node| self.first_visit(*node));
         let mut next = 0;
-        self.begin_search(start);
         while let Some(node) = found.get(next).copied() {
             next += 1;
             let count = self.arcs_of(node, backwards).len();

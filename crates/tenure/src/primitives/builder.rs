@@ -10,7 +10,7 @@ use crate::contract::{Engine, Error, ErrorKind, Namespace, Verb};
 use crate::engine::{self, Terms};
 use crate::limits;
 use crate::order::{Levels, LockOrder, OrderChecker};
-use crate::session::{DeadlockMode, Session, Settings, Wait, Wanted, Witness, block_on};
+use crate::session::{DeadlockMode, Session, Settings, Wait, WakeHook, Wanted, Witness, block_on};
 use crate::time::{Clock, SystemClock};
 
 /// The settings of a [`Tenure`]. Made by [`Tenure::builder`].
@@ -281,6 +281,7 @@ impl Builder {
             (None, Some(order)) => OrderChecker::new(order),
             (None, None) => OrderChecker::new(LockOrder::from_env()?),
         };
+        self.settings.on_wake = checker.hold_watch().map(WakeHook::new);
         self.options.order = Some(checker).filter(|checker| !checker.is_idle());
         let session = Session::open(engine, self.clock, self.settings)?;
         Ok(Tenure { session, options: self.options })

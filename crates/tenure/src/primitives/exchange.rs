@@ -5,8 +5,11 @@
 //! given up, except where the store refused the exchange.
 
 use std::fmt;
+use std::future::Future;
+use std::panic::Location;
 
 use super::guard::{AnyGuard, RwLockReadGuard, RwLockWriteGuard};
+use super::ordered::OrderedRequest;
 use crate::contract::{Error, ErrorKind, Part, Verb};
 use crate::order::HoldMark;
 use crate::session::{Outcome, Share, block_on};
@@ -19,6 +22,7 @@ impl RwLockReadGuard {
     /// An [`UpgradeError`], which holds the [`Error`] and the read guard; `?` turns it into an
     /// [`Error`] and drops the guard. [`ErrorKind::UpgradeConflict`] at once if another reader
     /// already waits to write: both could only wait for each other; the read guard is still held.
+    /// [`ErrorKind::Order`] if it is against the order of locks: the read guard is still held.
     /// `TimedOut` if the timeout expires, or `Unavailable`: the store may have made the exchange
     /// already, so the read lock is given up too, and the guard in the error is lost. `Lost` if the
     /// read lock had been lost.
@@ -36,14 +40,20 @@ impl RwLockReadGuard {
     /// let reader = writer.downgrade().await?;
     /// # Ok::<(), tenure::Error>(()) }).unwrap();
     /// ```
-    pub async fn upgrade(self) -> Result<RwLockWriteGuard, UpgradeError<Self>> {
-        let part = Part::write(self.name().clone());
-        match exchange(&self.lease, part).await {
-            Ok(lease) => {
-                let mark = moved(self.mark, &lease);
-                Ok(RwLockWriteGuard::new(lease, mark))
+    #[track_caller]
+    pub fn upgrade(
+        self,
+    ) -> impl Future<Output = Result<RwLockWriteGuard, UpgradeError<Self>>> + Send {
+        let place = Location::caller();
+        async move {
+            let part = Part::write(self.name().clone());
+            match exchange(&self.lease, part, self.mark.as_ref().map(|mark| (mark, place))).await {
+                Ok(lease) => {
+                    let mark = moved(self.mark, &lease);
+                    Ok(RwLockWriteGuard::new(lease, mark))
+                }
+                Err(error) => Err(UpgradeError { error, guard: self }),
             }
-            Err(error) => Err(UpgradeError { error, guard: self }),
         }
     }
 
@@ -51,6 +61,7 @@ impl RwLockReadGuard {
     ///
     /// # Errors
     /// As [`upgrade`](Self::upgrade).
+    #[track_caller]
     pub fn blocking_upgrade(self) -> Result<RwLockWriteGuard, UpgradeError<Self>> {
         block_on(self.upgrade())
     }
@@ -78,7 +89,7 @@ impl RwLockWriteGuard {
     /// ```
     pub async fn downgrade(self) -> Result<RwLockReadGuard, UpgradeError<Self>> {
         let part = Part::read(self.name().clone());
-        match exchange(&self.lease, part).await {
+        match exchange(&self.lease, part, None).await {
             Ok(lease) => {
                 let mark = moved(self.mark, &lease);
                 Ok(RwLockReadGuard::new(lease, mark))
@@ -101,10 +112,19 @@ fn moved(mark: Option<HoldMark>, lease: &Share) -> Option<HoldMark> {
     mark.inspect(|mark| mark.replace_claim(lease.hold().claim()))
 }
 
-/// Claims `part` for the same owner; the old claim ends in the step that grants the new one.
-async fn exchange(old: &Share, part: Part) -> Result<Share, Error> {
+/// Claims `part` for the same owner; the old claim ends in the step that grants the new one. An
+/// upgrade waits: where its guard has a mark, the order checker is asked first.
+async fn exchange(
+    old: &Share,
+    part: Part,
+    upgrade: Option<(&HoldMark, &'static Location<'static>)>,
+) -> Result<Share, Error> {
     old.hold().check()?;
-    let ask = old.exchange_request(part);
+    let mut ask = old.exchange_request(part);
+    if let Some((mark, place)) = upgrade {
+        let checked = OrderedRequest::check_upgrade(mark, old.core(), &mut ask, place).await;
+        checked.map_err(Error::while_holding)?;
+    }
     let stays = ask.replaces.is_none();
     let outcome = old.core().acquire(ask).await;
     match outcome.map_err(Error::while_holding)? {
@@ -146,7 +166,8 @@ async fn exchange(old: &Share, part: Part) -> Result<Share, Error> {
 pub struct UpgradeError<G> {
     /// What went wrong.
     pub error: Error,
-    /// The guard, still what it was after an `UpgradeConflict`, and lost otherwise: ask `check`.
+    /// The guard, still what it was after an `UpgradeConflict` or an error of the order of locks,
+    /// and lost otherwise: ask `check`.
     pub guard: G,
 }
 

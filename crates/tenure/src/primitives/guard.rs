@@ -204,8 +204,9 @@ macro_rules! guard {
             /// Says that this guard leaves the flow of its owner: it moves to another task, or to
             /// another part of the program that may release it while the owner waits. Until the
             /// guard is released, the owner counts as able to run, so that no deadlock is seen
-            /// where there is none. A guard of a lock that was acquired outside a scope needs no
-            /// such word. An upgrade or downgrade makes a new guard: say it again.
+            /// where there is none. With an order checker, the flow no longer holds the lock; so
+            /// say it also of a guard that was acquired outside a scope and leaves its task or
+            /// thread. An upgrade or downgrade makes a new guard: say it again.
             ///
             /// # Errors
             /// If the store cannot be reached, or the session is closed.
@@ -227,7 +228,11 @@ macro_rules! guard {
             /// # Ok::<(), tenure::Error>(()) }).unwrap();
             /// ```
             pub async fn detach(&mut self) -> Result<(), Error> {
-                self.lease.detach().await
+                self.lease.detach().await?;
+                if let Some(mark) = &self.mark {
+                    mark.leave_flow();
+                }
+                Ok(())
             }
 
             /// The blocking form of [`detach`](Self::detach).

@@ -1,11 +1,12 @@
 //! The order checker on the way of a request: asked before the session is, and told of the grant.
 //! Only where a `Tenure` has a checker; the rules are in the room `order`.
 
+use std::panic::Location;
 use std::sync::Arc;
 
-use crate::contract::{Cells, Error};
+use crate::contract::{Cells, Error, Place};
 use crate::order::{FlowKey, HoldMark, OrderChecker, OrderRequest, WaitLimit};
-use crate::session::{AcquireRequest, Core, Share, Wait};
+use crate::session::{AcquireRequest, Core, Share, Wait, within};
 
 /// A request that the order checker has let through.
 pub(super) struct OrderedRequest {
@@ -25,19 +26,15 @@ pub(super) enum CheckedOrder {
 }
 
 impl CheckedOrder {
-    /// Shares what the request taught.
+    /// Shares what the request taught. The time that this takes is taken off the wait.
     pub(super) async fn shared(
         self,
         core: &Arc<Core>,
-        ask: &AcquireRequest,
+        ask: &mut AcquireRequest,
     ) -> Result<OrderedRequest, Error> {
         match self {
             Self::Known(ordered) => Ok(ordered),
-            Self::News(ordered) => {
-                let cells: &dyn Cells = &**core;
-                ordered.order.share(cells, &ordered.request(ask), &**core.clock()).await?;
-                Ok(ordered)
-            }
+            Self::News(ordered) => ordered.share(core, ask).await.map(|()| ordered),
         }
     }
 }
@@ -56,6 +53,48 @@ impl OrderedRequest {
         Ok(if news { CheckedOrder::News(checked) } else { CheckedOrder::Known(checked) })
     }
 
+    /// Checks an upgrade of a guard that has this mark.
+    pub(super) async fn check_upgrade(
+        mark: &HoldMark,
+        core: &Arc<Core>,
+        ask: &mut AcquireRequest,
+        place: &'static Location<'static>,
+    ) -> Result<(), Error> {
+        let Some((order, level, in_flow)) = mark.checker() else { return Ok(()) };
+        // A guard that has left the flow of its owner is in that of its task alone.
+        let task = FlowKey::current();
+        let checked = Self { order, level, scoped: ask.scoped && in_flow, task };
+        // The claim keeps the place where it was first made; the order is that of this call.
+        let mut upgrade = ask.clone();
+        upgrade.about.place = upgrade.about.place.map(|_| Place::Here(place));
+        let request = OrderRequest { upgrades: true, ..checked.request(&upgrade) };
+        if checked.order.check_upgrade(&request, task, &**core.clock())? {
+            Box::pin(checked.share(core, &mut upgrade)).await?;
+            ask.wait = upgrade.wait;
+        }
+        Ok(())
+    }
+
+    /// Shares what was learned. A store whose cells do not respond delays the lock for no longer
+    /// than one call to the store may take, and leaves it half of its timeout.
+    async fn share(&self, core: &Arc<Core>, ask: &mut AcquireRequest) -> Result<(), Error> {
+        let cells: &dyn Cells = &**core;
+        let began = core.now();
+        let call = core.settings().call;
+        let limit = match ask.wait {
+            Wait::Limit(limit) | Wait::TryFor(limit) => call.min(limit / 2),
+            Wait::Try | Wait::Unlimited => call,
+        };
+        let request = self.request(ask);
+        let shared = self.order.share(cells, &request, &**core.clock());
+        let shared = within(core, began + limit, shared).await;
+        if let Wait::Limit(left) | Wait::TryFor(left) = &mut ask.wait {
+            *left = left.saturating_sub(core.now().since(began));
+        }
+        // Not in time: it is tried again with a later lock.
+        shared.unwrap_or(Ok(()))
+    }
+
     fn request<'a>(&'a self, ask: &'a AcquireRequest) -> OrderRequest<'a> {
         OrderRequest {
             parts: &ask.parts,
@@ -67,6 +106,7 @@ impl OrderedRequest {
                 Wait::Limit(_) | Wait::TryFor(_) => WaitLimit::Bounded,
                 Wait::Unlimited => WaitLimit::Unlimited,
             },
+            upgrades: false,
             about: &ask.about,
         }
     }

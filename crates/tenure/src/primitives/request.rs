@@ -108,11 +108,11 @@ impl Request {
         tries: Option<u32>,
     ) -> Result<Option<G>, Error> {
         let core = Arc::clone(self.session.core());
-        let ask = self.ask?;
+        let mut ask = self.ask?;
         let ordered = match self.order {
             Some(order) => {
                 let checked = OrderedRequest::check(order, self.level, &core, &ask)?;
-                Some(checked.shared(&core, &ask).await?)
+                Some(checked.shared(&core, &mut ask).await?)
             }
             None => None,
         };
@@ -168,7 +168,8 @@ fn begin<'a, G: AnyGuard + 'a>(
             // This happens once for each edge.
             news @ CheckedOrder::News(_) => {
                 return Ok(Begin::Rest(Box::pin(async move {
-                    let ordered = news.shared(core, &ask).await?;
+                    let mut ask = ask;
+                    let ordered = news.shared(core, &mut ask).await?;
                     Ok(core.acquire(ask).await?.into_guard(Some(ordered), core))
                 })));
             }

@@ -183,7 +183,7 @@ impl<L, G> LevelGuard<'_, L, G> {
     acquire_below!(L);
 }
 
-/// Declares the release of one kind of guard.
+/// Declares the release of one kind of guard, and of what a try returned.
 macro_rules! release_at_level {
     ($($guard:ident),*) => {$(
         impl<L> LevelGuard<'_, L, $guard> {
@@ -196,6 +196,30 @@ macro_rules! release_at_level {
             /// Dropping the future still releases the lock, in the background.
             pub async fn release(self) -> Result<(), Error> {
                 self.guard.release().await
+            }
+
+            /// The blocking form of [`release`](Self::release).
+            ///
+            /// # Errors
+            /// As [`release`](Self::release).
+            pub fn blocking_release(self) -> Result<(), Error> {
+                block_on(self.release())
+            }
+        }
+
+        impl<L> LevelGuard<'_, L, Option<$guard>> {
+            /// Releases the lock, if the try acquired it, and waits for the store to confirm it.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`", stringify!($guard), "::release`].")]
+            ///
+            /// # Cancel safety
+            /// Dropping the future still releases the lock, in the background.
+            pub async fn release(self) -> Result<(), Error> {
+                match self.guard {
+                    Some(guard) => guard.release().await,
+                    None => Ok(()),
+                }
             }
 
             /// The blocking form of [`release`](Self::release).

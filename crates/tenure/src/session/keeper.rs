@@ -114,6 +114,9 @@ impl Keeper {
 
     fn start_due_calls(&mut self) {
         let now = self.core.clock.now();
+        if let Some(hook) = &self.core.settings.on_wake {
+            hook.call(now);
+        }
         let limit = self.calls.iter().map(|call| call.limit).min().unwrap_or(Tick::NEVER);
         let mut effects = self.core.lock().collect(now, limit);
         let (renewals, releases) = (take(&mut effects.renew), take(&mut effects.release));

@@ -44,6 +44,7 @@ mod signals;
 mod table;
 mod timed_out;
 mod update_lines;
+mod wake_hook;
 mod watch;
 mod witness;
 
@@ -65,6 +66,7 @@ pub(crate) use request::{AcquireRequest, Outcome, Wait};
 pub use sampler::{Sample, Sampler};
 pub(crate) use share::Share;
 pub(crate) use update_lines::KnownCell;
+pub(crate) use wake_hook::WakeHook;
 pub use watch::{CellChange, CellWatch};
 use witness::Events;
 pub use witness::{CallOutcome, Event, StoreCall, WaitEnd, Witness};
@@ -98,6 +100,7 @@ pub(crate) struct Settings {
     /// The process id shown to other clients, where it is not that of this process.
     pub(crate) pid: Option<u32>,
     pub(crate) witnesses: Vec<Arc<dyn Witness>>,
+    pub(crate) on_wake: Option<WakeHook>,
     /// How many replicas must have a grant before its guard is returned.
     pub(crate) replicas: Option<Wanted>,
     pub(crate) deadlocks: DeadlockSettings,
@@ -111,6 +114,7 @@ impl Default for Settings {
             close: limits::CLOSE,
             pid: None,
             witnesses: Vec::new(),
+            on_wake: None,
             replicas: None,
             deadlocks: DeadlockSettings::default(),
         }

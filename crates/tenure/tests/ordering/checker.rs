@@ -87,6 +87,22 @@ fn a_wait_with_a_limit_heals_itself_and_is_told_but_not_denied() {
     assert_eq!(cycles(&tenure)[1].kind, ReportKind::Cycle);
 }
 
+/// Two ways lead from `a` to `b`, and the one that waits with a limit is found first.
+#[test]
+fn a_way_with_a_limit_hides_no_other_way_without_one() {
+    let tenure = ordered(OrderMode::Deny);
+    {
+        let _first = tenure.mutex("a").unwrap().blocking_lock().unwrap();
+        let second = tenure.mutex("b").unwrap().timeout(Duration::from_secs(5));
+        drop(second.blocking_lock().unwrap());
+    }
+    pair(&tenure, "a", "c").unwrap();
+    pair(&tenure, "c", "b").unwrap();
+    let error = pair(&tenure, "b", "a").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Order);
+    assert_eq!(cycles(&tenure)[0].edges.len(), 3);
+}
+
 #[test]
 fn a_try_lock_adds_no_edge_but_what_it_holds_counts() {
     let tenure = ordered(OrderMode::Warn);
@@ -162,6 +178,30 @@ fn readers_in_both_orders_are_no_cycle_until_writers_come() {
     assert!(cycles(&tenure).is_empty());
     pair(&tenure, "a", "b").unwrap();
     assert_eq!(cycles(&tenure).len(), 1);
+}
+
+#[test]
+fn readers_of_one_class_are_judged_by_their_order_once_the_class_has_writers() {
+    let tenure = ordered(OrderMode::Deny);
+    let read = |first: &str, second: &str| {
+        let _first = tenure.rwlock(first).unwrap().blocking_read().unwrap();
+        tenure.rwlock(second).unwrap().blocking_read().map(drop)
+    };
+    for _ in 0..2 {
+        read("a:1", "a:2").unwrap();
+        read("b:1", "b:2").unwrap();
+    }
+    pair(&tenure, "x", "b:3").unwrap();
+    pair(&tenure, "b:5", "b:6").unwrap();
+    assert!(cycles(&tenure).is_empty());
+    // A writer may stand between them: the second reader waits behind it.
+    assert_eq!(read("b:2", "b:1").unwrap_err().kind(), ErrorKind::Order);
+    assert_eq!(cycles(&tenure)[0].kind, ReportKind::NamesOutOfOrder);
+    // Without a writer any order is right, but what was seen counts when the first one comes.
+    read("a:2", "a:1").unwrap();
+    assert_eq!(cycles(&tenure).len(), 1);
+    assert_eq!(pair(&tenure, "x", "a:3").unwrap_err().kind(), ErrorKind::Order);
+    assert_eq!(cycles(&tenure).len(), 2);
 }
 
 #[test]

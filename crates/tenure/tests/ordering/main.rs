@@ -5,6 +5,8 @@ mod habits;
 mod levels;
 mod patterns;
 mod services;
+mod stuck;
+mod upgrades;
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! Random programs that are legal by construction: the checker must not report any of them.
 //!
 //! Each program follows one hidden order of classes, and does inside it all that is allowed: it
-//! enters again, takes sets, sorted loops and hand-over-hand chains, tries in any order, and reads
-//! in any order what is never written.
+//! enters again, takes sets, sorted loops and hand-over-hand chains, tries in any order, reads in
+//! any order what is never written, and in order what is written too, upgrades what it read last,
+//! hands guards to other flows, and does work in tasks of its own.
 
 use tenure::{MutexGuard, OrderMode, Tenure};
 
@@ -39,7 +40,7 @@ impl Program<'_> {
         let mut at = 0;
         while at < self.classes.len() {
             let class = self.classes[at].clone();
-            match self.dice.below(7) {
+            match self.dice.below(11) {
                 0 => {
                     let name = format!("{class}:{}", self.dice.below(5));
                     held.push(self.lock(&name));
@@ -49,6 +50,10 @@ impl Program<'_> {
                 3 => self.sorted_loop(&class),
                 4 => self.hand_over_hand(&class),
                 5 => self.try_anything(),
+                6 => self.upgrade(&class),
+                7 => self.hand_over_a_guard(at),
+                8 => self.work_in_a_task(),
+                9 => self.read_beside_writers(&class),
                 _ => self.read_in_any_order(),
             }
             at += 1 + self.dice.below(2);
@@ -104,6 +109,63 @@ impl Program<'_> {
         let class = &self.classes[self.dice.below(self.classes.len())];
         let name = format!("{class}:{}", self.dice.below(5));
         drop(self.tenure.mutex(&name).unwrap().blocking_try_lock().unwrap());
+    }
+
+    /// What was read last is written; nothing was acquired in between but what comes before.
+    fn upgrade(&mut self, class: &str) {
+        let lock = self.tenure.rwlock(format!("{class}:3")).unwrap();
+        let reader = lock.blocking_read().unwrap();
+        let writer = reader.blocking_upgrade().unwrap();
+        drop(writer.blocking_downgrade().unwrap());
+    }
+
+    /// A guard that leaves its flow: from then on the flow may acquire what comes before it.
+    fn hand_over_a_guard(&mut self, at: usize) {
+        let name = |at: usize, member: &str| format!("{}:{member}", self.classes[at]);
+        std::thread::scope(|scope| {
+            // A thread of its own: this flow holds locks that come later.
+            scope.spawn(|| {
+                let mut away = self.lock(&name(at, "away"));
+                away.blocking_detach().unwrap();
+                let before = self.lock(&name(0, "stays"));
+                scope.spawn(move || away.blocking_release().unwrap());
+                before.blocking_release().unwrap();
+            });
+        });
+    }
+
+    /// A task is a flow of its own: it holds nothing of what its starter holds.
+    fn work_in_a_task(&mut self) {
+        let (first, second) = (self.dice.below(6), self.dice.below(6));
+        let names = [first.min(second), first.max(second)]
+            .map(|at| format!("{}:task{at}", self.classes[at]));
+        let tenure = self.tenure.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let task = async move {
+            let work = tokio::spawn(async move {
+                let outer = tenure.mutex(&names[0]).unwrap().lock().await.unwrap();
+                if names[0] != names[1] {
+                    let inner = tenure.mutex(&names[1]).unwrap().lock().await.unwrap();
+                    inner.release().await.unwrap();
+                }
+                outer.release().await.unwrap();
+            });
+            work.await.unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(move || runtime.block_on(task));
+        });
+    }
+
+    /// Readers of a class that has writers too, in the order of their names.
+    fn read_beside_writers(&mut self, class: &str) {
+        let names = self.members(class);
+        let mut held = Vec::new();
+        for name in names {
+            let lock = self.tenure.rwlock(&name).unwrap();
+            held.push(lock.blocking_read().unwrap());
+        }
+        drop(held);
     }
 
     fn read_in_any_order(&mut self) {

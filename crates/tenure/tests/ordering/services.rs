@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure::engine::memory::MemoryEngine;
 use tenure::time::ManualClock;
-use tenure::{ErrorKind, LockOrder, OrderEdge, OrderGraph, OrderMode, Tenure};
+use tenure::{ErrorKind, LockOrder, OrderEdge, OrderGraph, OrderMode, ReportKind, Tenure};
 
 use crate::{cycles, places};
 
@@ -163,6 +163,11 @@ fn build(store: &MemoryEngine, clock: &ManualClock, service: &str, build: &str) 
     builder.open(Arc::new(store.clone())).unwrap()
 }
 
+fn nested(tenure: &Tenure, first: &str, second: &str) {
+    let _first = tenure.mutex(first).unwrap().blocking_lock().unwrap();
+    drop(tenure.mutex(second).unwrap().blocking_lock().unwrap());
+}
+
 fn stored_builds(tenure: &Tenure) -> Vec<String> {
     let stored = tenure.blocking_stored_order().unwrap();
     let name = |edge: &OrderEdge| format!("{} {} {}", edge.service, edge.build, edge.held);
@@ -204,10 +209,6 @@ fn a_process_that_goes_on_keeps_its_edges_and_forgets_those_of_dead_builds() {
     let clock = ManualClock::new();
     let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
     let old = build(&store, &clock, "audit", "1");
-    let nested = |tenure: &Tenure, first: &str, second: &str| {
-        let _first = tenure.mutex(first).unwrap().blocking_lock().unwrap();
-        drop(tenure.mutex(second).unwrap().blocking_lock().unwrap());
-    };
     nested(&old, "b", "a");
     let long = build(&store, &clock, "billing", "1");
     billing(&long).unwrap();
@@ -224,6 +225,50 @@ fn a_process_that_goes_on_keeps_its_edges_and_forgets_those_of_dead_builds() {
     // What build 1 of the other service did is no part of a cycle any more.
     nested(&long, "a", "b");
     assert!(cycles(&long).is_empty(), "{:?}", cycles(&long));
+}
+
+/// A service that waits with a limit cannot hang; another one that takes the same pair without can,
+/// together with a third, and is seen later than both.
+#[test]
+fn a_service_is_told_of_a_cycle_that_a_later_edge_of_another_service_makes_worse() {
+    let clock = ManualClock::new();
+    let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
+    let limited = build(&store, &clock, "limited", "1");
+    {
+        let _account = limited.mutex("account:1").unwrap().blocking_lock().unwrap();
+        let ledger = limited.mutex("ledger").unwrap().timeout(Duration::from_secs(5));
+        drop(ledger.blocking_lock().unwrap());
+    }
+    let second = build(&store, &clock, "reports", "1");
+    reports(&second).unwrap();
+    let kinds = || -> Vec<ReportKind> { cycles(&second).iter().map(|one| one.kind).collect() };
+    assert_eq!(kinds(), [ReportKind::SelfHealingCycle]);
+    clock.advance(Duration::from_secs(10));
+    billing(&build(&store, &clock, "billing", "1")).unwrap();
+    // The next edge that it learns makes it read what the others have.
+    nested(&second, "x", "y");
+    assert_eq!(kinds(), [ReportKind::SelfHealingCycle, ReportKind::Cycle]);
+    let text = cycles(&second)[1].to_string();
+    assert!(text.contains("billing holds account:*"), "{text}");
+}
+
+/// Of two cycles through one edge of other services, only one leads through an edge of this one.
+#[test]
+fn a_service_is_told_of_its_own_cycle_though_others_close_a_shorter_one_by_the_same_edge() {
+    let clock = ManualClock::new();
+    let store = MemoryEngine::with_clock(Arc::new(clock.clone()));
+    let own = build(&store, &clock, "own", "1");
+    nested(&own, "b", "c");
+    let other = build(&store, &clock, "other", "1");
+    for (first, second) in [("c", "a"), ("b", "a"), ("a", "b")] {
+        clock.advance(Duration::from_secs(1));
+        nested(&other, first, second);
+    }
+    nested(&own, "x", "y");
+    let told = cycles(&own);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].edges.len(), 3, "{}", told[0]);
+    assert!(told[0].to_string().contains("own holds b"), "{}", told[0]);
 }
 
 /// The store has an edge of another service from before: what this process exports is its own.

@@ -61,6 +61,73 @@ fn a_cycle_with_a_bounded_wait_heals_itself_until_an_unlimited_wait_is_seen() {
     assert_eq!(all.cycles()[0].kind, ReportKind::Cycle);
 }
 
+/// An edge with its wait and the time of its first sighting.
+fn seen(held: &str, acquired: &str, service: &str, bounded: bool, at: u64) -> OrderEdge {
+    let mut edge = edge(held, acquired, service);
+    (edge.bounded, edge.first_seen) = (bounded, at);
+    edge
+}
+
+/// One service waits with a limit, and could not hang; a third one takes the same pair without.
+#[test]
+fn a_sighting_without_a_limit_that_comes_late_makes_a_cycle_of_one_that_healed_itself() {
+    let (one, two) = (seen("a", "b", "one", true, 1), seen("b", "a", "two", false, 2));
+    let kinds = |graph: &OrderGraph| -> Vec<ReportKind> {
+        graph.cycles().iter().map(|report| report.kind).collect()
+    };
+    let mut all = graph([one, two]);
+    assert_eq!(kinds(&all), [ReportKind::SelfHealingCycle]);
+    all.add(seen("a", "b", "three", false, 3));
+    assert_eq!(kinds(&all), [ReportKind::SelfHealingCycle, ReportKind::Cycle]);
+    let text = all.cycles()[1].to_string();
+    assert!(text.contains("two.rs:2") && text.contains("three.rs:2"), "{text}");
+    assert!(!text.contains("with a time limit"), "{text}");
+    // The same edge of the same service: the report shows where it waits without a limit.
+    let mut later = seen("a", "b", "one", false, 9).places("later.rs:1", "later.rs:2");
+    later.service = "one".into();
+    let mut all = graph([seen("a", "b", "one", true, 1), seen("b", "a", "two", false, 2)]);
+    all.add(later);
+    let text = all.cycles()[0].to_string();
+    assert!(text.contains("later.rs:2") && !text.contains("one.rs"), "{text}");
+}
+
+/// The arc that closes both was searched once, and the first path had a limit.
+#[test]
+fn a_path_with_a_limit_hides_no_other_path_without_one() {
+    for turned in [false, true] {
+        let mut middle = [
+            seen("a", "b", "one", true, 1),
+            seen("a", "c", "two", false, 1),
+            seen("c", "b", "two", false, 1),
+        ];
+        if turned {
+            middle.reverse();
+        }
+        let all = graph(middle.into_iter().chain([seen("b", "a", "three", false, 2)]));
+        let cycles = all.cycles();
+        let cycle = cycles.iter().find(|report| report.kind == ReportKind::Cycle);
+        let cycle = cycle.unwrap_or_else(|| panic!("a -> c -> b -> a can hang: {cycles:?}"));
+        assert!(cycle.edges.iter().all(|edge| !edge.bounded), "{cycle}");
+    }
+}
+
+/// As many edges as a large fleet has: an index finds the same edge again.
+#[test]
+fn edges_that_are_added_again_are_found_among_100_000() {
+    let many =
+        || (0..100_000).map(|n| edge(&format!("c{}", n % 317), &format!("d{}", n / 317), "fleet"));
+    let mut all = graph(many());
+    all.merge(graph(many()));
+    assert_eq!(all.edges().len(), 100_000);
+    let silenced = SilencedEdges::parse("c1 -> d0 : known\n").unwrap();
+    let mut all = all.without(&silenced);
+    assert_eq!(all.edges().len(), 99_999);
+    // The index still fits what is left.
+    all.merge(graph(many()));
+    assert_eq!(all.edges().len(), 100_000);
+    assert_eq!(all.diff(&graph(many().take(99_000))).1.len(), 1_000);
+}
+
 #[test]
 fn names_in_opposite_orders_of_two_services_are_a_cycle() {
     let mut up = edge("a:*", "a:*", "one");
@@ -71,6 +138,23 @@ fn names_in_opposite_orders_of_two_services_are_a_cycle() {
     let cycles = graph([up, down]).cycles();
     assert_eq!(cycles[0].kind, ReportKind::NamesOutOfOrder);
     assert_eq!(cycles[0].edges.len(), 2);
+}
+
+#[test]
+fn readers_of_one_class_in_opposite_orders_are_a_cycle_once_the_class_has_a_writer() {
+    let read = |service: &str, first: &str, second: &str| {
+        let mut edge = edge("a:*", "a:*", service);
+        (edge.held_mode, edge.acquired_mode) = (LockMode::Shared, LockMode::Shared);
+        edge.orders = NameOrders::of_pair(first, second);
+        edge
+    };
+    let mut all = graph([read("one", "a:1", "a:2"), read("two", "a:2", "a:1")]);
+    assert!(all.cycles().is_empty(), "nothing makes a reader wait");
+    all.add(seen("x", "a:*", "three", false, 7));
+    let cycles = all.cycles();
+    assert_eq!(cycles.len(), 1, "{cycles:?}");
+    assert_eq!(cycles[0].kind, ReportKind::NamesOutOfOrder);
+    assert_eq!(cycles[0].edges.len(), 2, "{}", cycles[0]);
 }
 
 #[test]

@@ -2,3 +2,4 @@
 
 mod cycles;
 mod documents;
+mod sharing;
