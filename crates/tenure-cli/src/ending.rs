@@ -125,19 +125,26 @@ impl<'a> Ending<'a> {
         if self.wait(pin!(tenure.close()))? == Some(Closed::Confirmed) {
             return Ok(());
         }
+        // If the lease has passed meanwhile, it has ended the lock.
+        match self.unconfirmed(wanted.lease) {
+            Some((tried, left)) => Err(Failure::new(
+                failure::UNREACHABLE,
+                format!(
+                    "{}: the store did not confirm the release within {tried}; the lock frees \
+                     itself when its lease ends, in at most {left}",
+                    wanted.name(),
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// For how long the end was tried, and how much of a lease is left at most. None if it has
+    /// passed.
+    pub(crate) fn unconfirmed(&self, lease: Duration) -> Option<(String, String)> {
         let tried = self.began.map(|began| began.elapsed()).unwrap_or_default();
-        let Some(left) = wanted.lease.checked_sub(tried).filter(|left| !left.is_zero()) else {
-            // The lease has ended the lock meanwhile.
-            return Ok(());
-        };
-        let message = format!(
-            "{}: the store did not confirm the release within {}; the lock frees itself when its \
-             lease ends, in at most {}",
-            wanted.name(),
-            short(tried),
-            // Rounded up: it is a promise.
-            short(Duration::from_secs(left.as_secs() + 1)),
-        );
-        Err(Failure::new(failure::UNREACHABLE, message))
+        let left = lease.checked_sub(tried).filter(|left| !left.is_zero())?;
+        // Rounded up: it is a promise.
+        Some((short(tried), short(Duration::from_secs(left.as_secs() + 1))))
     }
 }

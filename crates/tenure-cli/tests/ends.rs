@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::{Place, Running, eventually, stderr};
 use rustix::process::{Signal, kill_process};
+use servers::{Cluster, Redis};
 
 /// The longest lease that the namespace allows, longer than any test waits for an end.
 const LEASE: &str = "60s";
@@ -112,6 +113,99 @@ fn a_run_ends_with_its_command_and_so_does_its_output_although_the_server_is_sil
     assert_eq!(output.status.code(), Some(7));
     let said = stderr(&output);
     assert!(said.contains("did not confirm the release within"), "{said}");
+}
+
+/// Says that it runs, and runs until it is stopped.
+const LONG: &str = "echo on; exec sleep 600";
+
+#[test]
+fn a_leader_tells_its_loss_and_ends_before_it_waits_for_a_silent_server() {
+    let place = Place::redis();
+    let election = ["run", "--elect", "e", "--once", "--lease", "2s", "--close-timeout", "10m"];
+    let mut leader = start(&place, &[&election[..], &["-c", LONG]].concat());
+    assert_eq!(leader.line(), "on");
+    place.server().stop();
+    eventually("the loss is told", || place.read("errors").starts_with("tenure: lost e: "));
+    assert_eq!(leader.ends(), 123);
+    // What is left to tidy up can end.
+    place.server().cont();
+}
+
+#[test]
+fn a_leader_that_is_ended_on_a_silent_server_does_not_wait_for_its_lease() {
+    let place = Place::redis();
+    let election = ["run", "--elect", "e", "--lease", LEASE, "--close-timeout", "500ms"];
+    let mut leader = start(&place, &[&election[..], &["-c", LONG]].concat());
+    assert_eq!(leader.line(), "on");
+    place.server().stop();
+    leader.signal(Signal::TERM);
+    assert_eq!(leader.ends(), 143);
+    let said = place.read("errors");
+    assert!(said.contains("e: the store did not confirm the end of the term within"), "{said}");
+    assert!(said.contains("when the lease ends, in at most"), "{said}");
+}
+
+#[test]
+fn a_worker_tells_its_loss_before_it_waits_for_a_silent_server() {
+    let place = Place::redis();
+    place.says(&["push", "mail", "x"]);
+    let mut worker = start(&place, &["work", "mail", "--lease", "2s", "--", "sh", "-c", LONG]);
+    assert_eq!(worker.line(), "on");
+    place.server().stop();
+    let loss = "tenure: lost job 1 of mail: ";
+    eventually("the loss is told", || place.read("errors").starts_with(loss));
+    assert_eq!(place.read("errors").matches(loss).count(), 1, "once");
+    // It would begin anew: it has not ended.
+    assert!(worker.child.try_wait().unwrap().is_none());
+    place.server().cont();
+    assert_eq!(worker.line(), "on", "the next attempt");
+    worker.signal(Signal::KILL);
+}
+
+#[test]
+fn a_worker_that_is_ended_on_a_silent_server_does_not_wait_for_its_lease() {
+    // Longer than any limit of this test.
+    let (lease, place) = ("10m", Place::redis());
+    let queue =
+        ["--max-lease", lease, "--close-timeout", "500ms", "work", "mail", "--lease", lease];
+    place.says(&["--max-lease", lease, "push", "mail", "x"]);
+    let command = ["--grace", "0s", "--", "sh", "-c", LONG];
+    let mut worker = start(&place, &[&queue[..], &command].concat());
+    assert_eq!(worker.line(), "on");
+    place.server().stop();
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.ends(), 69);
+    let said = place.read("errors");
+    let told = "mail: the store did not confirm the end of this worker within ";
+    assert!(said.contains(told), "{said}");
+}
+
+/// The master of a name is dead, and no replica takes its place: the claim was never sent, so there
+/// is nothing to withdraw and no lease to wait for.
+#[test]
+fn a_claim_at_a_cluster_whose_master_is_dead_is_answered_long_before_its_lease_ends() {
+    let cluster =
+        Cluster::start_with(|| Redis::builder().arg("cluster-require-full-coverage", "no"));
+    let place = Place::memory().reached_by(cluster.url());
+    // Far longer than this test waits for an end.
+    let lease = ["--max-lease", "10m", "--lease", "10m"];
+    let run = |more: &[&str]| {
+        let command = ["-c", "echo ran"];
+        start(&place, &[&["run", "m"][..], &lease, more, &command].concat())
+    };
+    let mut first = run(&["--no-wait"]);
+    assert_eq!((first.line(), first.ends()), ("ran".to_owned(), 0));
+    let masters: Vec<u16> = cluster.masters().iter().map(|node| node.port()).collect();
+    let keeper = cluster.keeper(cluster.slot_of("tenure:{default/m}"));
+    let replicas = cluster.nodes().iter().filter(|node| !masters.contains(&node.port()));
+    replicas.for_each(Redis::kill);
+    keeper.kill();
+    for limit in [&["--no-wait"][..], &["--wait", "2s"]] {
+        let mut claim = run(limit);
+        assert_eq!((claim.line(), claim.ends()), (String::new(), 69), "{limit:?}");
+        let said = place.read("errors");
+        assert!(said.contains("tried ") && said.contains(" times in "), "{limit:?}: {said}");
+    }
 }
 
 #[test]

@@ -353,9 +353,25 @@ impl Sentinel {
         locked(&self.process).signal(Signal::CONT);
     }
 
-    /// Kills it with -9.
+    /// Kills it with -9. [`restart`](Self::restart) brings it back.
     pub fn kill(&self) {
         locked(&self.process).kill();
+    }
+
+    /// Kills it with -9 and starts it again with the same port and what it knew.
+    ///
+    /// # Panics
+    /// When it does not come back.
+    pub fn restart(&self) {
+        let mut process = locked(&self.process);
+        process.kill();
+        let mut outcome = Err(String::new());
+        // Another process may be on the port for a moment.
+        within(LIMIT, || {
+            outcome = launch(&self.dir, self.port);
+            outcome.is_ok()
+        });
+        *process = outcome.unwrap_or_else(|why| panic!("no restart: {why}"));
     }
 
     /// Has the sentinel answer one command, as a user who may do everything.

@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use tidy::tree::{File, root, text_files};
 use tidy::{
@@ -139,33 +139,63 @@ fn the_promises_are_the_same_everywhere_and_every_citation_resolves() {
     assert!(complaints.is_empty(), "{} to tidy:\n{}", complaints.len(), complaints.join("\n"));
 }
 
-/// A test binary as Cargo would run it: two tests end, one hangs.
+/// Runs a shell script as Cargo would run a test binary at this path, once for each list of
+/// arguments.
+fn run_under_the_runner(path: &str, script: &str, runs: [&[&str]; 2]) -> [Output; 2] {
+    let dir = std::env::temp_dir().join(format!("tidy-{}-{}", std::process::id(), path.len()));
+    let binary = dir.join(path);
+    std::fs::create_dir_all(binary.parent().unwrap()).unwrap();
+    std::fs::write(&binary, script).unwrap();
+    std::fs::set_permissions(&binary, Permissions::from_mode(0o700)).unwrap();
+    let outputs = runs.map(|arguments| {
+        let mut runner = Command::new(root().join(".ci/test-runner"));
+        runner.arg(&binary).args(arguments).env("TENURE_TEST_LIMIT", "1").output().unwrap()
+    });
+    std::fs::remove_dir_all(dir).unwrap();
+    outputs
+}
+
+/// A test binary: three tests end, one hangs. The name of one is padded, as libtest-mimic does.
 #[test]
 fn a_test_that_hangs_is_reported_by_name_and_ends_the_run_of_its_binary_alone() {
     const BINARY: &str = r#"#!/bin/sh
-        if [ "$1" = --list ]; then printf 'a: test\nb::hangs: test\nc: test\n'; exit; fi
-        printf 'test a ... ok\ntest c ... FAILED\n'
+        if [ "$1" = --list ]; then printf 'a: test\nb::hangs: test\nc: test\nd: test\n'; exit; fi
+        printf 'test a        ... ok\ntest c ... FAILED\ntest d - should panic ... ok\n'
         if [ "$1" != --exact ]; then exec sleep 600; fi
         exit 7"#;
-    let dir = std::env::temp_dir().join(format!("tidy-{}/deps", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
-    let binary = dir.join("binary");
-    std::fs::write(&binary, BINARY).unwrap();
-    std::fs::set_permissions(&binary, Permissions::from_mode(0o700)).unwrap();
-    let run = |arguments: &[&str]| {
-        let mut runner = Command::new(root().join(".ci/test-runner"));
-        runner.arg(&binary).args(arguments).env("TENURE_TEST_LIMIT", "1").output().unwrap()
-    };
-    let (hung, ended) = (run(&[]), run(&["--exact"]));
-    std::fs::remove_dir_all(dir.parent().unwrap()).unwrap();
+    let [hung, ended] = run_under_the_runner("deps/binary", BINARY, [&[], &["--exact"]]);
     let said = String::from_utf8(hung.stdout).unwrap();
     assert_eq!(hung.status.code(), Some(101), "{said}");
-    assert!(said.starts_with("test a ... ok\ntest c ... FAILED\n"), "{said}");
-    assert!(said.contains("test b::hangs ... FAILED\n"), "{said}");
-    assert!(said.contains("test result: FAILED. 1 passed; 2 failed;"), "{said}");
+    assert!(said.starts_with("test a        ... ok\ntest c ... FAILED\n"), "{said}");
+    let failed: Vec<_> = said.lines().filter(|line| line.ends_with(" ... FAILED")).collect();
+    assert_eq!(failed, ["test c ... FAILED", "test b::hangs ... FAILED"], "{said}");
+    assert!(said.contains("test result: FAILED. 2 passed; 2 failed;"), "{said}");
     // A binary that ends is left alone, and its exit code is passed on.
     assert_eq!(ended.status.code(), Some(7));
-    assert_eq!(ended.stdout, b"test a ... ok\ntest c ... FAILED\n");
+    let all = "test a        ... ok\ntest c ... FAILED\ntest d - should panic ... ok\n";
+    assert_eq!(String::from_utf8(ended.stdout).unwrap(), all);
+}
+
+/// Many doctests in one binary, and one that has a binary to itself.
+#[test]
+fn doctests_that_hang_end_by_name_too() {
+    const BINARY: &str = r#"#!/bin/sh
+        if [ "$1" = many ]; then
+            printf 'running 3 tests\ntest src/a.rs - a (line 1) ... ok\n'
+            printf 'test src/a.rs - c (line 7) has been running for over 60 seconds\n'
+            printf 'test src/a.rs - b (line 3) has been running for over 60 seconds\n'
+            printf 'test src/a.rs - c (line 7) ... ok\n'
+        fi
+        sleep 600"#;
+    let [many, one] = run_under_the_runner("doctests", BINARY, [&["many"], &["one"]]);
+    let said = String::from_utf8(many.stdout).unwrap();
+    assert_eq!(many.status.code(), Some(101), "{said}");
+    let failed: Vec<_> = said.lines().filter(|line| line.ends_with(" ... FAILED")).collect();
+    assert_eq!(failed, ["test src/a.rs - b (line 3) ... FAILED"], "{said}");
+    assert!(said.contains("test result: FAILED. 2 passed; 1 failed;"), "{said}");
+    // Its name is rustdoc's to tell, by the exit code.
+    assert_eq!(one.status.code(), Some(101));
+    assert_eq!(String::from_utf8(one.stdout).unwrap(), "\n");
 }
 
 #[test]

@@ -61,8 +61,8 @@ impl Guardian<'_> {
         }
     }
 
-    /// Gives up what was not lost. If the store does not confirm it in time, the session goes on
-    /// trying; the lease is the backstop.
+    /// Gives up what was not lost. If the store does not confirm it in time, standard error says so
+    /// and the session goes on trying; the lease is the backstop.
     fn resign(&self, leader: LeaderGuard, interrupts: &Interrupts<'_>) {
         if leader.check().is_err() {
             return;
@@ -73,10 +73,20 @@ impl Guardian<'_> {
         }
         let mut ending = Ending::new(interrupts, self.request.settings.close_timeout);
         match ending.wait(pin!(leader.resign())) {
+            Ok(Some(Ok(()))) => {}
             Ok(Some(Err(error))) if error.kind() != ErrorKind::Unavailable => {
                 Failure::from(error).tell();
             }
-            Ok(_) => {}
+            Ok(_) => {
+                let wanted = &self.request.wanted;
+                if let Some((tried, left)) = ending.unconfirmed(wanted.lease) {
+                    eprintln!(
+                        "tenure: {}: the store did not confirm the end of the term within {tried}; \
+                         the next one begins when the lease ends, in at most {left}",
+                        wanted.name()
+                    );
+                }
+            }
             Err(failure) => failure.tell(),
         }
     }

@@ -26,7 +26,7 @@ use crate::run::tree::{self, Reaped};
 pub(crate) const ARGV0: &str = "tenure-job-keeper";
 
 /// How long killing a tree may take: so much earlier it begins.
-const MARGIN: u64 = 50_000_000;
+pub(super) const MARGIN: u64 = 50_000_000;
 /// How often the end of the command is looked for.
 const LOOK: Duration = Duration::from_millis(5);
 

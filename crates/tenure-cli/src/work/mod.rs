@@ -16,19 +16,23 @@
 mod command;
 mod keeper;
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tenure::{Job, JobFailure, JobQueue};
+use tenure::contract::short;
+use tenure::{Job, JobFailure, JobQueue, Loss};
 
 use self::command::RunningCommand;
+use self::keeper::MARGIN;
 pub(crate) use self::keeper::{ARGV0, main as keeper_main};
 use crate::args::{Shared, WorkArgs};
 use crate::asking::trouble;
-use crate::ending::{Ending, Session};
+use crate::ending::{Ending, GRACE, Session};
 use crate::failure::{self, Failure};
 use crate::interrupts::{Interrupts, ends_wait};
 use crate::reactor::{Reactor, Woken};
@@ -37,6 +41,9 @@ use crate::signals::Signals;
 
 /// How often `--drain` asks whether there is work.
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
+
+/// Longer than any wait, and short enough to be added to any instant.
+const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Runs jobs until a signal comes. The answer is the exit code.
 pub(crate) fn run(shared: &Shared, args: &WorkArgs) -> Result<u8, Failure> {
@@ -59,33 +66,122 @@ pub(crate) fn run(shared: &Shared, args: &WorkArgs) -> Result<u8, Failure> {
         queue = queue.durably();
     }
     let liveness = session.tenure().liveness_file();
-    let done = work(&queue, args, liveness.as_deref(), &reactor).map_err(Failure::told);
-    session.close(&mut Ending::new(&interrupts, settings.close_timeout));
+    let limit = settings.close_timeout;
+    let done = work(&queue, args, liveness.as_deref(), &reactor, limit).map_err(Failure::told);
+    // A store that did not answer for so long is asked once more, and not waited for again.
+    let limit = if done.is_ok() { limit } else { limit.min(GRACE) };
+    session.close(&mut Ending::new(&interrupts, limit));
     done
 }
 
+/// Works until a signal comes. Then the commands have `--grace` to end, and when they have, the
+/// store has `limit` to take the reports; another signal shortens that to [`GRACE`].
 fn work(
     queue: &JobQueue,
     args: &WorkArgs,
     liveness: Option<&std::path::Path>,
     reactor: &Reactor,
+    limit: Duration,
 ) -> Result<u8, Failure> {
-    let stop = Arc::new(StopFlag::default());
+    let (stop, running) = (Arc::new(StopFlag::default()), AtomicUsize::new(0));
     let stopped = stop.clone();
-    let handler = |job: Job| attempt(job, args, liveness);
+    let handler = |job: Job| attempt(job, args, liveness, &running);
     let until = poll_fn(move |cx| stopped.poll(cx.waker()));
     let mut working = pin!(queue.work_until(args.slots, until, handler));
     if args.drain {
         stop_when_drained(queue.clone(), Arc::clone(&stop));
     }
+    // From when on the store alone is waited for, and until when.
+    let mut end: Option<(Instant, Instant)> = None;
+    let mut only_store = false;
     loop {
-        match reactor.next(working.as_mut(), None, None).map_err(trouble)? {
-            Woken::Done(done) => {
+        let mut step = pin!(poll_fn(|cx| match working.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            // Once: the commands have ended, the store alone is waited for.
+            Poll::Pending if !only_store && stop.is_set() && running.load(SeqCst) == 0 => {
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }));
+        let until = end.map(|(_, until)| until);
+        let woken = reactor.next(step.as_mut(), None, until).map_err(trouble)?;
+        let now = Instant::now();
+        match (woken, end) {
+            (Woken::Done(Some(done)), _) => {
                 done?;
                 return Ok(0);
             }
-            Woken::Signal(caught) if ends_wait(caught.signal).is_some() => stop.set(),
-            Woken::Signal(_) | Woken::Readable | Woken::Late => {}
+            (Woken::Done(None), _) => {
+                only_store = true;
+                end = Some((now, now + limit.min(FOREVER)));
+            }
+            (Woken::Signal(caught), _) if ends_wait(caught.signal).is_some() => {
+                stop.set();
+                end = Some(match end {
+                    Some((from, until)) => (from, until.min(from.max(now) + GRACE)),
+                    None => {
+                        let from = now + args.grace.min(FOREVER);
+                        (from, from + limit.min(FOREVER))
+                    }
+                });
+            }
+            (Woken::Late, Some((from, _))) => {
+                let message = format!(
+                    "{}: the store did not confirm the end of this worker within {}; the jobs it \
+                     had are run again when its lease ends",
+                    args.queue,
+                    short(now.saturating_duration_since(from))
+                );
+                return Err(Failure::new(failure::UNREACHABLE, message));
+            }
+            (Woken::Signal(_) | Woken::Readable | Woken::Late, _) => {}
+        }
+    }
+}
+
+/// Counts a command while it runs.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Tells that a job was lost while its command ran, when the command has ended or before it is
+/// ended with its attempt.
+struct TellLoss<'a> {
+    job: &'a Job,
+    told: bool,
+}
+
+impl TellLoss<'_> {
+    /// The command has ended. Its keeper kills it a moment before the job is lost.
+    fn ended(mut self, code: u8) {
+        if code > failure::SIGNAL && self.job.remaining() <= Duration::from_nanos(MARGIN) {
+            self.tell(&Loss::Expired);
+        }
+    }
+
+    fn tell(&mut self, loss: &Loss) {
+        if !std::mem::replace(&mut self.told, true) {
+            eprintln!("tenure: lost job {} of {}: {loss}", self.job.id(), self.job.queue());
+        }
+    }
+}
+
+impl Drop for TellLoss<'_> {
+    fn drop(&mut self) {
+        let error = self.job.check().err();
+        if let Some(loss) = error.as_ref().and_then(tenure::Error::loss) {
+            self.tell(loss);
         }
     }
 }
@@ -95,9 +191,13 @@ async fn attempt(
     job: Job,
     args: &WorkArgs,
     liveness: Option<&std::path::Path>,
+    running: &AtomicUsize,
 ) -> Result<(), JobFailure> {
-    let running = RunningCommand::start(&job, &args.command, liveness)?;
-    let code = running.ended(&job).await;
+    let _counted = Counted::new(running);
+    let command = RunningCommand::start(&job, &args.command, liveness)?;
+    let tell = TellLoss { job: &job, told: false };
+    let code = command.ended(&job).await;
+    tell.ended(code);
     match code {
         0 => Ok(()),
         failure::NOT_OBTAINED => Err(job.later(args.later)),
@@ -136,6 +236,10 @@ impl StopFlag {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn poll(&self, waker: &Waker) -> Poll<()> {

@@ -33,25 +33,30 @@ pub async fn connect_within(
     let began = clock.now();
     let deadline = began + limit;
     let timer = Timer::start(&clock)?;
-    let mut tries = 0;
+    let (mut tries, mut last) = (0, None);
     loop {
         tries += 1;
         let error = match timer.limited(deadline, connect(url, terms.clone())).await {
             Some(Ok(engine)) => return Ok(engine),
             Some(Err(error)) if error.kind() != ErrorKind::Unavailable => return Err(error),
             Some(Err(error)) => error,
-            None => {
-                Error::new(ErrorKind::Unavailable, format!("no answer within {}", short(limit)))
-                    .effect_unknown()
-                    .with_help("check that the store is up and reachable")
-            }
+            // The limit cut this attempt short. One before it that failed by itself knows more of
+            // what is wrong.
+            None => last.take().unwrap_or_else(|| no_answer(limit)).effect_unknown(),
         };
         let again = clock.now() + back_off(tries, random_bytes()[0]);
         timer.limited(again.min(deadline), std::future::pending::<()>()).await;
         if clock.now() >= deadline {
             return Err(error.during(Verb::Connect).tried(tries, clock.now().since(began)));
         }
+        last = Some(error);
     }
+}
+
+/// The error of an only attempt that the limit cut short.
+fn no_answer(limit: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no answer within {}", short(limit)))
+        .with_help("check that the store is up and reachable")
 }
 
 /// A thread that wakes one future when an instant has come.

@@ -16,5 +16,4 @@ mod page;
 mod recipes;
 mod restoring;
 mod reused;
-mod runtimes;
 mod terms;

@@ -94,6 +94,27 @@ fn a_connect_with_a_limit_waits_until_the_server_is_there() {
 }
 
 #[test]
+fn a_connect_whose_last_attempt_is_cut_short_tells_the_cause_of_those_before() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(("127.0.0.1", redis.port()));
+    proxy.refuse(true);
+    // Shorter than an attempt may take by itself.
+    let builder = Tenure::builder().connect_timeout(Duration::from_millis(1_500));
+    let url = proxy.redis_url();
+    let connecting = spawn(move || block_on(builder.connect(&url)));
+    eventually("one attempt was refused", || proxy.counts().refused > 0);
+    // The next one connects and gets no answer until the limit has passed.
+    proxy.black_hole(true);
+    proxy.refuse(false);
+    let error = connecting.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let said = error.to_string();
+    assert!(said.contains("tried ") && !said.contains("no answer within"), "{said}");
+    let counts = proxy.counts();
+    assert!(counts.connections > counts.refused, "no attempt was cut short");
+}
+
+#[test]
 fn what_is_no_outage_is_told_at_once_whatever_the_limit() {
     let redis = Redis::builder().password("secret").start();
     let wrong = [redis.url_as("default", "wrong"), "redis://127.0.0.1:port".to_owned()];

@@ -13,14 +13,15 @@
 mod forking;
 mod places;
 mod stores;
+mod stories;
 mod uses;
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use places::{PLACES, Place};
-use stores::{Steps, Store};
+use places::PLACES;
+use stores::{LONG, Steps, Store};
 
 /// Declares the tests of all engines.
 macro_rules! engines {
@@ -55,6 +56,39 @@ macro_rules! engines {
             fn children_that_are_forked_amid_work_get_errors_at_once() {
                 super::forking::many_children(&super::stores::$engine());
             }
+
+            #[test]
+            fn a_lock_that_is_given_up_at_any_instant_is_free_for_others() {
+                super::story(&super::stores::$engine(), super::stories::abandoned);
+            }
+
+            #[test]
+            fn a_guard_outlives_its_runtime_and_is_given_back_by_its_drop() {
+                let story = super::stories::guards_of_an_ended_runtime;
+                super::story(&super::stores::$engine(), story);
+            }
+
+            #[test]
+            fn a_blocked_runtime_costs_no_lock() {
+                super::story(&super::stores::$engine(), super::stories::blocked_runtimes);
+            }
+
+            #[test]
+            fn waiters_end_with_their_runtime() {
+                let story = super::stories::waiters_of_an_ended_runtime;
+                super::story(&super::stores::$engine(), story);
+            }
+
+            #[test]
+            fn a_lock_is_given_back_when_the_runtime_of_its_holder_is_dropped() {
+                let story = super::stories::holders_of_an_ended_runtime;
+                super::story(&super::stores::$engine(), story);
+            }
+
+            #[test]
+            fn a_forgotten_guard_ends_after_its_max_hold() {
+                super::story(&super::stores::$engine(), super::stories::forgotten);
+            }
         })*
     };
 }
@@ -63,24 +97,31 @@ engines! { memory embedded redis sentinel cluster redlock postgres etcd }
 
 fn async_calls(store: &Store) {
     for place in PLACES {
-        within_limit(store, place, move |store| {
+        within_limit(store, place.name(), move |store| {
             place.run(move || Box::pin(async move { uses::all_async(&store).await }));
         });
     }
-    assert_eq!(places::driver_panics(), 0, "a panic was printed");
+    assert_no_driver_panics();
+}
+
+/// Tests run side by side in one process, so the panic may be that of another one.
+#[track_caller]
+fn assert_no_driver_panics() {
+    assert_eq!(places::driver_panics(), 0, "a panic about a missing driver was printed");
 }
 
 fn blocking_calls(store: &Store) {
     for place in PLACES {
-        within_limit(store, place, move |store| {
+        within_limit(store, place.name(), move |store| {
             place.run(move || Box::pin(async move { uses::all_blocking(&store) }));
         });
     }
+    assert_no_driver_panics();
 }
 
 fn mixed_calls(store: &Store) {
     for place in PLACES {
-        within_limit(store, place, move |store| {
+        within_limit(store, place.name(), move |store| {
             place.run(move || {
                 Box::pin(async move {
                     let tenure = store.builder().connect(&store.url).await.unwrap();
@@ -90,18 +131,22 @@ fn mixed_calls(store: &Store) {
             });
         });
     }
+    assert_no_driver_panics();
 }
 
 /// Sessions that hold something are connected and dropped, inside each place and after its end.
+/// What they held is free for another session long before its lease ends.
 fn drops(store: &Store) {
     for place in PLACES {
-        within_limit(store, place, move |store| {
+        within_limit(store, place.name(), move |store| {
             for round in 0..rounds() {
                 let left = Arc::new(Mutex::new(None));
-                let (kept, steps, store) = (Arc::clone(&left), store.steps.clone(), store.clone());
+                let (kept, of_place) = (Arc::clone(&left), store.clone());
+                let name = format!("drop-{round}");
                 place.run(move || {
                     Box::pin(async move {
-                        let tenure = store.builder().connect(&store.url).await.unwrap();
+                        let connect = of_place.builder().lease(LONG).connect(&of_place.url);
+                        let tenure = connect.await.unwrap();
                         let guard = tenure.mutex(format!("drop-{round}")).unwrap().lock().await;
                         let guard = guard.unwrap();
                         match round % 3 {
@@ -112,10 +157,16 @@ fn drops(store: &Store) {
                     })
                 });
                 drop(left);
-                steps.count();
+                store.assert_free(&name);
+                store.steps.count();
             }
         });
     }
+    assert_no_driver_panics();
+}
+
+fn story(store: &Store, play: fn(&Store)) {
+    within_limit(store, "in a story", move |store| play(&store));
 }
 
 /// More of them find more: `TENURE_ROUNDS=1000`.
@@ -128,8 +179,8 @@ const STEP_LIMIT: Duration = Duration::from_secs(120);
 
 /// Does work on a thread of its own, each step of which must end in time.
 #[track_caller]
-fn within_limit(store: &Store, place: Place, work: impl FnOnce(Store) + Send + 'static) {
-    let what = format!("{} {}", store.name, place.name());
+fn within_limit(store: &Store, place: &str, work: impl FnOnce(Store) + Send + 'static) {
+    let what = format!("{} {place}", store.name);
     let (steps, mut store) = (Steps::default(), store.clone());
     store.steps = steps.clone();
     let (tell, told) = channel();

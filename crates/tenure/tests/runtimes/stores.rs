@@ -9,6 +9,12 @@ use tempfile::TempDir;
 use tenure::contract::SessionId;
 use tenure::{Builder, Tenure};
 
+/// The lease of what must be given back: nothing in a test can be the doing of its end.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// How long giving back may take, on a machine that is busy.
+pub(crate) const FREE_WITHIN: Duration = Duration::from_secs(30);
+
 /// Where a test connects to.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
@@ -59,6 +65,18 @@ impl Store {
         let lease = Duration::from_secs(9);
         let builder = Tenure::builder().namespace(&self.namespace).lease(lease);
         builder.call_limit(Duration::from_secs(20))
+    }
+
+    /// Nothing holds a lock any more, or what does gives it back without waiting for its lease,
+    /// which must be [`LONG`].
+    #[track_caller]
+    pub(crate) fn assert_free(&self, name: &str) {
+        let tenure = tenure::block_on(self.builder().connect(&self.url)).unwrap();
+        let mutex = tenure.mutex(name).unwrap().timeout(FREE_WITHIN);
+        match tenure::block_on(mutex.lock()) {
+            Ok(guard) => tenure::block_on(guard.release()).unwrap(),
+            Err(error) => panic!("{}: {name} was not given back: {error}", self.name),
+        }
     }
 }
 

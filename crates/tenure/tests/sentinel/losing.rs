@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use servers::{Redis, Sentinels, eventually};
+use servers::{Redis, RedisBuilder, Sentinel, Sentinels, eventually};
 use tenure::{ErrorKind, Mutex, MutexGuard, Tenure};
 
 /// For what has to happen on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The password of clients, where they need one.
+const PASSWORD: &str = "pw";
 
 /// A primary and a replica that has not heard of anything since it was cut off. The sentinels are
 /// slow to call a server down, because they promote no replica that was out of touch for more than
@@ -89,4 +92,70 @@ async fn with_grace_nobody_comes_in_after_a_fail_over_before_old_leases_have_end
     assert_eq!(held.fence().unwrap_err().kind(), ErrorKind::Lost);
     assert!(next.fence().unwrap() > fence);
     next.release().await.unwrap();
+}
+
+/// Cuts a primary off from its replicas and from the sentinels, all of which speak to it as one
+/// user. Clients, which are another user, go on with it.
+fn partition(primary: &Redis) {
+    let user = primary.cmd(&["ACL", "WHOAMI"]).unwrap().text().unwrap().to_owned();
+    let mut admin = primary.connect().unwrap();
+    let mut done = |words: &[&str]| {
+        let reply = admin.cmd(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        assert_eq!(reply.error(), None, "{words:?}");
+        reply
+    };
+    done(&["AUTH", PASSWORD]);
+    done(&["ACL", "SETUSER", &user, "off"]);
+    done(&["CLIENT", "KILL", "USER", &user]);
+    eventually("no replica is in touch", || {
+        let info = done(&["INFO", "replication"]);
+        info.text().unwrap().contains("connected_slaves:0\r")
+    });
+}
+
+/// A client that is cut off together with the primary and one sentinel, and a client on the side
+/// of the other sentinels, which gets the lock there: the guards of both, with the servers.
+async fn on_two_sides(
+    node: RedisBuilder,
+) -> (MutexGuard, MutexGuard, (Sentinels, Sentinel, [Tenure; 2])) {
+    let (set, stale) = tokio::task::block_in_place(|| {
+        let set = Sentinels::builder().replicas(2).node(node.password(PASSWORD));
+        let set = set.sentinel("down-after-milliseconds", "3000").start();
+        let stale = set.cut_off_sentinel();
+        (set, stale)
+    });
+    let lease = Duration::from_secs(10);
+    let connect = |url: String| {
+        let url = format!("{}?grace=yes&new=yes", url.replace("://", &format!("://:{PASSWORD}@")));
+        let builder = Tenure::builder().lease(lease).max_lease(lease);
+        async move { builder.connect(&url).await.unwrap() }
+    };
+    let alone = connect(set.url_by([stale.port()])).await;
+    let other = connect(set.url()).await;
+    let held = served(&alone.mutex("a").unwrap()).await;
+    tokio::task::block_in_place(|| {
+        let old = set.primary();
+        partition(old);
+        set.wait_until_replaced(old);
+    });
+    let next = served(&other.mutex("a").unwrap()).await;
+    (held, next, (set, stale, [alone, other]))
+}
+
+/// What the pages say of a client that is alone with the old primary: grace does not help.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_alone_with_the_old_primary_goes_on_beside_the_next_holder() {
+    let (held, next, _servers) = on_two_sides(Redis::builder()).await;
+    next.check().unwrap();
+    held.check().unwrap();
+}
+
+/// What ends that: a primary without replicas refuses renewals, before the grace of the next one
+/// has passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn min_replicas_to_write_with_grace_leaves_one_holder_of_two_sides() {
+    let node = Redis::builder().arg("min-replicas-to-write", "1").arg("min-replicas-max-lag", "1");
+    let (held, next, _servers) = on_two_sides(node).await;
+    assert_eq!(held.fence().unwrap_err().kind(), ErrorKind::Lost);
+    next.check().unwrap();
 }

@@ -306,12 +306,15 @@ where
 
     /// The next instant at which there is something to do without an event.
     fn wake_at(&self) -> Tick {
-        let give_up = self.stopping.unwrap_or(Tick::NEVER);
+        let now = self.core().now();
+        // An instant that has passed would make the loop spin without a pause, and what it waits
+        // for then is a reply that may need this very thread.
+        let give_up = self.stopping.filter(|_| !self.running.is_empty()).unwrap_or(Tick::NEVER);
         if self.call.is_some() || (self.free() == 0 && self.waiting.is_empty()) {
             // A worker whose slots are full looks whether a job was cancelled.
-            return give_up.min(self.core().now() + LOOK);
+            return give_up.min(now + LOOK);
         }
-        give_up.min(self.look_at.max(self.core().now()))
+        give_up.min(self.look_at.max(now))
     }
 
     /// Starts a turn if there is a reason for one.
