@@ -2,7 +2,7 @@
 //! others. The stories run on it as on every engine.
 
 use servers::{Fsync, Redis};
-use tenure::{ErrorKind, JobState, NewJob, Tenure};
+use tenure::{ErrorKind, JobState, KeyMode, NewJob, Tenure};
 use tokio::sync::Notify;
 
 use super::{Place, history};
@@ -101,4 +101,28 @@ async fn jobs_outlive_a_restart_of_a_server_with_a_log() {
     tokio::time::timeout(std::time::Duration::from_secs(60), work).await.unwrap().unwrap();
     let dead = queue.job(id).await.unwrap().unwrap();
     assert_eq!((dead.state, dead.attempts, dead.payload), (JobState::Dead, 1, b"x".to_vec()));
+}
+
+#[tokio::test]
+async fn a_job_that_is_gone_leaves_nothing_behind() {
+    let server = Redis::start();
+    let queue = queue(&server).await;
+    let job = NewJob::new("x").key("k".parse().unwrap(), KeyMode::UntilDone);
+    queue.push(job.lane("l".parse().unwrap(), 1)).await.unwrap();
+    let stop = Notify::new();
+    let work = queue.work_until(1, stop.notified(), |_| {
+        stop.notify_one();
+        async { Ok(()) }
+    });
+    work.await.unwrap();
+    for part in ["j", "p"] {
+        let left = server.read(&["HLEN", &format!("{QUEUE}{part}")]).int();
+        assert_eq!(left, Some(0), "rows of {part}");
+    }
+    for field in ["ll", "kk"] {
+        let left = server.read(&["HEXISTS", &format!("{QUEUE}h"), field]).int();
+        assert_eq!(left, Some(0), "{field}");
+    }
+    let index = server.read(&["ZCARD", &format!("{QUEUE}i")]).int();
+    assert!(index <= Some(1), "no more than a worker that slept: {index:?}");
 }

@@ -8,7 +8,7 @@ use super::{Ask, Raw, World, list, name};
 use crate::contract::{
     AttemptReport, Claim, ClaimId, ClaimedJob, Engine, Error, ErrorKind, JobAttempt, JobChange,
     JobChanged, JobFilter, JobId, JobOutcome, JobState, JobView, Jobs, KeyMode, NewJob, Part,
-    Pushed, QueueCounts, Reported, Turn, TurnReply, worker_slot,
+    Pushed, QueueCounts, QueueSettings, Reported, Signal, Turn, TurnReply, worker_slot,
 };
 use crate::limits;
 
@@ -28,6 +28,10 @@ list! { Jobs:
     a_paused_queue_hands_out_nothing cites [10] needs [Jobs];
     two_queues_do_not_meet cites [9] needs [Jobs];
     what_exceeds_a_limit_is_refused_and_changes_nothing cites [10] needs [Jobs];
+    jobs_of_the_only_worker_are_free_when_its_claim_has_expired cites [4] needs [Jobs];
+    pauses_double_up_to_the_longest_and_ten_errors_are_kept cites [10] needs [Jobs];
+    what_is_done_is_kept_for_as_long_as_the_queue_says_and_no_longer cites [10] needs [Jobs];
+    a_worker_that_sleeps_is_woken_once_for_a_job cites [8] needs [Jobs, Push];
 }
 
 /// A worker that speaks the contract itself.
@@ -327,6 +331,74 @@ fn two_queues_do_not_meet(world: &World) {
     assert!(client.claim(1).is_empty());
     let counts = (client.counts("q").ready, client.counts("q2").ready);
     assert_eq!(counts, (0, 1));
+}
+
+fn jobs_of_the_only_worker_are_free_when_its_claim_has_expired(world: &World) {
+    let client = JobClient::with_lease(world, world.lease());
+    let ids = [client.push(NewJob::new("")).id(), client.push(NewJob::new("")).id()];
+    assert_eq!(client.ids(2), ids);
+    assert_eq!(client.change(JobChange::Cancel(ids[0])), JobChanged::Told);
+    world.pass(world.lease() + world.lease() / 4);
+    let jobs = client.turn(Turn { worker: ClaimId::new(), ..client.ask(2) }).jobs;
+    assert_eq!(jobs.iter().map(|job| job.attempt.job).collect::<Vec<_>>(), [ids[1]]);
+    assert_eq!(client.job(ids[0]), None, "it was cancelled");
+}
+
+fn pauses_double_up_to_the_longest_and_ten_errors_are_kept(world: &World) {
+    let client = JobClient::new(world);
+    let (first, most) = (Duration::from_millis(10), Duration::from_millis(50));
+    let id = client.push(NewJob::new("").back_off(first, most).max_attempts(20)).id();
+    for number in 1..=12 {
+        let claimed = client.claim(1).remove(0);
+        assert_eq!(claimed.number, number);
+        let pause = most.min(first * (1 << (number - 1)));
+        let reported = client.report(claimed.attempt, failed(false, u16::MAX));
+        assert_eq!(reported, Reported::Again(pause), "attempt {number}");
+        world.pass(pause + first);
+    }
+    let errors = client.job(id).expect("it is tried again").errors;
+    let kept: Vec<u32> = errors.iter().map(|error| error.attempt).collect();
+    assert_eq!(kept, (3..=12).collect::<Vec<u32>>(), "the oldest are forgotten");
+}
+
+fn what_is_done_is_kept_for_as_long_as_the_queue_says_and_no_longer(world: &World) {
+    let client = JobClient::new(world);
+    let settings = QueueSettings { keep_done: world.lease(), ..QueueSettings::default() };
+    assert_eq!(client.change(JobChange::Configure(settings)), JobChanged::Done);
+    let keyed = || NewJob::new("x").key(name("k"), KeyMode::UntilDone);
+    let id = client.push(keyed()).id();
+    let attempt = client.claim(1).remove(0).attempt;
+    assert_eq!(client.report(attempt, JobOutcome::Complete), Reported::Done);
+    let done = client.job(id).expect("it is kept");
+    assert_eq!((done.state, done.payload), (JobState::Done, b"x".to_vec()));
+    assert!(matches!(client.push(keyed()), Pushed::New(_)), "its key is free");
+    world.pass(world.lease() + world.lease() / 4);
+    client.claim(1);
+    assert_eq!(client.job(id), None, "its time is over");
+}
+
+fn a_worker_that_sleeps_is_woken_once_for_a_job(world: &World) {
+    let client = JobClient::new(world);
+    let woken = || {
+        let mut heard = Vec::new();
+        world.until("the worker is woken", || {
+            heard.extend(client.raw.heard(world));
+            !heard.is_empty()
+        });
+        assert_eq!(heard, [Signal::Jobs { queue: name("q") }]);
+    };
+    assert!(client.claim(1).is_empty(), "it sleeps from here on");
+    client.push(NewJob::new(""));
+    woken();
+    client.push(NewJob::new(""));
+    assert!(client.raw.heard(world).is_empty(), "it was woken, and has not looked since");
+    assert_eq!(client.claim(2).len(), 2);
+    assert!(client.claim(1).is_empty(), "it sleeps again");
+    assert_eq!(client.change(JobChange::Pause), JobChanged::Done);
+    client.push(NewJob::new(""));
+    assert!(client.raw.heard(world).is_empty(), "the queue is paused");
+    assert_eq!(client.change(JobChange::Resume), JobChanged::Done);
+    woken();
 }
 
 fn what_exceeds_a_limit_is_refused_and_changes_nothing(world: &World) {
