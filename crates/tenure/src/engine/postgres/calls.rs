@@ -56,12 +56,13 @@ impl PostgresEngine {
         parameters: impl FnOnce(i32) -> Parameters,
     ) -> Result<Vec<ReplyRow>, Error> {
         let rows = self.query(verb, function, parameters).await?;
-        self.parse_replies(&rows).map_err(|error| error.during(verb))
+        self.parse_replies(&rows).await.map_err(|error| error.during(verb))
     }
 
     /// Parses rows. Rows that are signals are taken out and delivered: directly to sessions of this
-    /// engine, by notifications to all others, unless `notify_later` sends those.
-    pub(super) fn parse_replies(&self, rows: &[Row]) -> Result<Vec<ReplyRow>, Error> {
+    /// engine, by notifications to all others, unless `notify_later` sends those. Returns when the
+    /// notifications were sent: the process may end when its last release has returned.
+    pub(super) async fn parse_replies(&self, rows: &[Row]) -> Result<Vec<ReplyRow>, Error> {
         let replies = rows.iter().map(ReplyRow::parse).collect::<Result<Vec<_>, _>>();
         let mut replies = replies?;
         let mut remote: Vec<(SessionId, String)> = Vec::new();
@@ -73,7 +74,7 @@ impl PostgresEngine {
             false
         });
         if !remote.is_empty() {
-            self.notify(remote);
+            self.notify(remote).await;
         }
         Ok(replies)
     }

@@ -50,9 +50,9 @@ impl PostgresEngine {
         let rows = permit.call(function, parameters).await;
         let rows =
             rows.map_err(|error| call_failed(error.as_ref()).during(Verb::Claim).on(first))?;
-        let replies =
-            self.parse_replies(&rows).map_err(|error| error.during(Verb::Claim).on(first));
-        let reply = replies?.pop().ok_or_else(unexpected_reply)?;
+        let replies = self.parse_replies(&rows).await;
+        let mut replies = replies.map_err(|error| error.during(Verb::Claim).on(first))?;
+        let reply = replies.pop().ok_or_else(unexpected_reply)?;
         reply.verdict().map_err(|error| error.during(Verb::Claim).on(first))
     }
 }

@@ -7,7 +7,9 @@
 //!   serializes commits that notify, and each of them would wait for the disk writes of all others.
 //!   If waiters were seen on the name, `notify_later` is written directly behind the release and
 //!   sends the notification without another round trip; otherwise the row of the reply causes a
-//!   call of `notify`. A wrong guess costs a round trip or an empty statement, never a wake-up.
+//!   call of `notify`. The release returns when that was answered: the process may end then, and a
+//!   waiter whose notification was lost finds its grant only at its next renewal. A wrong guess
+//!   costs a round trip or an empty statement, never a wake-up.
 
 use super::PostgresEngine;
 use super::calls::in_order;
@@ -76,7 +78,8 @@ impl PostgresEngine {
             permit.call(Function::ReleaseOne, parameters).await
         };
         let rows = rows.map_err(|error| call_failed(error.as_ref()).during(Verb::Release))?;
-        let replies = self.parse_replies(&rows).map_err(|error| error.during(Verb::Release))?;
+        let replies = self.parse_replies(&rows).await;
+        let replies = replies.map_err(|error| error.during(Verb::Release))?;
         // Rows that are no replies were signals: there was a waiter.
         self.inner.contended.record(name, rows.len() > replies.len());
         Ok(replies)

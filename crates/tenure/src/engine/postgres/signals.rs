@@ -17,6 +17,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -29,6 +30,8 @@ use crate::engine::common::cell_watches::CellWatchers;
 use crate::engine::common::listeners::Listeners;
 use crate::sync::random_bytes;
 
+/// How long a call waits for the notifications that follow from it.
+const NOTIFY_LIMIT: Duration = Duration::from_secs(1);
 /// What the channels of cells begin with: `cells_channel` in `sql/cells.sql`.
 const CELLS_CHANNEL: &str = "tenure:cells:";
 
@@ -45,25 +48,33 @@ impl PostgresEngine {
         listener.subscribe(session);
     }
 
-    /// Sends signals to sessions of other processes, in the background. A failure is only logged:
-    /// the waiter finds its grant at its next renewal.
-    pub(super) fn notify(&self, signals: Vec<(SessionId, String)>) {
+    /// Sends signals to sessions of other processes. Returns when the server has them, after
+    /// [`NOTIFY_LIMIT`] at the latest. A failure is only logged: the waiter finds its grant at its
+    /// next renewal.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any time: a task goes on.
+    pub(super) async fn notify(&self, signals: Vec<(SessionId, String)>) {
         let inner = Arc::clone(&self.inner);
         inner.notifies_in_flight.fetch_add(1, Ordering::SeqCst);
-        self.inner.own.handle().spawn(async move {
+        let sending = self.inner.own.handle().spawn(async move {
             let id = |session: SessionId| uuid(session.as_u128()).to_string();
             let (sessions, texts): (Vec<String>, Vec<String>) =
                 signals.into_iter().map(|(session, text)| (id(session), text)).unzip();
             let parameters: Parameters = vec![Box::new(sessions), Box::new(texts)];
-            if let Ok(pipeline) = inner.own_connection.get().await {
+            let send = async {
+                let pipeline = inner.own_connection.get().await.ok()?;
                 let permit = pipeline.permit(Verb::Release).await;
-                if let Err(error) = permit.call(Function::Notify, parameters).await {
-                    tracing::debug!("notifications were not sent: {error:?}");
-                }
+                Some(permit.call(Function::Notify, parameters).await)
+            };
+            match tokio::time::timeout(NOTIFY_LIMIT, send).await {
+                Ok(Some(Ok(_)) | None) => {}
+                failed => tracing::debug!("notifications were not sent: {failed:?}"),
             }
             inner.notifies_done.fetch_add(1, Ordering::SeqCst);
             inner.notifies_in_flight.fetch_sub(1, Ordering::SeqCst);
         });
+        let _ = sending.await;
     }
 }
 

@@ -132,7 +132,7 @@ impl PostgresEngine {
                 [(&pipeline.ns, Type::INT4), (&session, Type::UUID)];
             let rows = pipeline.query_in_suite(&text, &typed).await;
             let rows = rows.map_err(|error| to_error(&error, SendState::Sent))?;
-            self.parse_replies(&rows).map(drop)
+            self.parse_replies(&rows).await.map(drop)
         };
         self.inner.own.handle().block_on(ending)
     }
