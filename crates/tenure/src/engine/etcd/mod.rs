@@ -28,6 +28,7 @@ mod client;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod client;
+mod cluster_check;
 mod connect;
 mod connection;
 mod deadlock;
