@@ -96,6 +96,7 @@ pub const PROMISES: Promises = Promises {
     engine: "etcd",
     fencing: Fencing::Strict,
     fencing_rests_on: "the cluster's revision; a restored backup is noticed and refused",
+    lists_rest_on: "the order of keys, a range at a time",
     jobs: false,
     deadlocks: DeadlockHandling::Broken,
     rates: false,
