@@ -86,7 +86,8 @@ fn etcd_share(run: &Run) -> Result<Vec<Figure>, Error> {
     let etcd = Etcd::builder().try_start().map_err(|why| failed(&why))?;
     // In transactions of a hundred: `etcdctl` reads comparisons, then what to do, then the rest.
     for first in (0..run.count(1_000, 20_000)).step_by(100) {
-        let puts: String = (first..first + 100).map(|at| format!("put other:{at} x\n")).collect();
+        let puts: Vec<_> = (first..first + 100).map(|at| format!("put other:{at} x\n")).collect();
+        let puts = puts.concat();
         etcd.ctl_with(&["txn"], &format!("\n{puts}\n\n")).map_err(|why| failed(&why))?;
     }
     let tenure = run.here(Tenure::connect(&etcd.url()))?;
