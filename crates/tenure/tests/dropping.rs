@@ -342,8 +342,8 @@ fn an_unanswered_claim_that_is_dropped_cannot_come_back() {
     assert_eq!(world.store.census().tombs, 1, "a late copy would be refused");
 }
 
-/// Drops a call about cells after each number of polls until it ends by itself. Each time `check` is
-/// given a fresh session, and whether the call has ended.
+/// Drops a call about cells after each number of polls until it ends by itself. Each time `check`
+/// is given a fresh session, and whether the call has ended.
 fn drop_cell_call(path: &str, start: fn(&Tenure) -> Work, check: fn(&Tenure, bool)) {
     for polls in 0..500 {
         let world = World::new();

@@ -65,9 +65,9 @@ impl<'a> CellStore<'a> {
     /// Writes a cell if the expectation of `put` holds.
     ///
     /// # Errors
-    /// `InvalidOption` if the value is too large, `InvalidName` if Tenure keeps the cell for itself;
-    /// with an id, `Limit` of unknown effect if the
-    /// store cannot tell whether this is a repeat; `Conflict` if an update has reserved the cell,
+    /// `InvalidOption` if the value is too large; `InvalidName` if Tenure keeps the cell for
+    /// itself; with an id, `Limit` of unknown effect if the store cannot tell whether this is a
+    /// repeat; `Conflict` if an update has reserved the cell,
     /// with the process that writes; otherwise as [`get`](Self::get).
     ///
     /// # Cancel safety

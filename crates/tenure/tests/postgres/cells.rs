@@ -286,8 +286,8 @@ fn a_write_whose_reply_was_lost_is_repeated_and_made_once() {
     assert_eq!(row.trim(), format!("{} 1", version.0));
 }
 
-/// The database has decided and dies before its reply is sent: the repeat after its restart gets the
-/// version of the first write.
+/// The database has decided and dies before its reply is sent: the repeat after its restart gets
+/// the version of the first write.
 #[test]
 fn a_write_whose_server_is_killed_before_the_reply_is_made_once() {
     let server = Postgres::start();

@@ -110,8 +110,8 @@ fn a_write_whose_reply_is_lost_is_made_once() {
     assert_eq!(recorded(), 2, "written once");
 }
 
-/// The server has decided and dies before its reply is sent. With an append-only file that is synced
-/// with each write, the repeat after its restart gets the version of the first.
+/// The server has decided and dies before its reply is sent. With an append-only file that is
+/// synced with each write, the repeat after its restart gets the version of the first.
 #[test]
 fn a_write_whose_server_is_killed_before_the_reply_is_made_once() {
     let redis = Redis::builder().append_only(Fsync::Always).start();

@@ -2,8 +2,8 @@
 //! which.
 //!
 //! Two kinds of nodes: an owner and a slot. An owner that waits has an edge to the slot, a slot
-//! that is held has an edge to the owner. So the picture is exact for permits and readers too. Whether
-//! there is a deadlock is not read from the picture: the library's solver says it.
+//! that is held has an edge to the owner. So the picture is exact for permits and readers too.
+//! Whether there is a deadlock is not read from the picture: the library's solver says it.
 
 mod picture;
 mod render;
