@@ -1,6 +1,6 @@
 //! What looking costs: the share of a server that a sampler takes, the longest single call of a
-//! look at many locks, and what a lock pays for being looked at, on every engine with a store of its
-//! own.
+//! look at many locks, and what a lock pays for being looked at, on every engine with a store of
+//! its own.
 //!
 //! What a lock pays is judged by the mean of all pairs in some seconds, in which several looks are
 //! made: a median would not show pairs that wait for a look. The slowest hundredth is shown too.
