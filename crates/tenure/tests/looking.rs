@@ -262,7 +262,10 @@ fn a_witness_is_told_that_a_wait_goes_on_under_another_id() {
     world.engine.refuse.store(true, Ordering::SeqCst);
     for _ in 0..90 {
         world.advance(secs(1));
-        let _ = poll_once(waits.as_mut());
+        let done = poll_once(waits.as_mut()).is_some();
+        if done || !notes.ends.lock().unwrap().is_empty() {
+            break;
+        }
     }
     assert_eq!(notes.ends.lock().unwrap()[0], "withdrawn: ClaimedAnew");
 }
@@ -286,8 +289,6 @@ fn a_witness_is_told_which_wait_was_refused_to_break_a_deadlock() {
     }
     assert_eq!(refused[0].kind(), ErrorKind::Deadlock);
     assert_eq!(*notes.ends.lock().unwrap(), ["withdrawn: Deadlock"]);
-    let events = notes.events.lock().unwrap();
-    assert!(events.iter().any(|(_, event)| matches!(event, Event::Deadlock { .. })));
 }
 
 #[test]
