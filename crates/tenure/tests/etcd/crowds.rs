@@ -66,7 +66,11 @@ fn served_in_order(configured: impl FnOnce(Builder) -> Builder) {
                 })
             })
             .collect();
-        until_waiting(&tenure, CROWD).await;
+        // A waiter that fails ends here, and its error is shown below.
+        let failed = || crowd.iter().any(tokio::task::JoinHandle::is_finished);
+        while !failed() && waiting(&tenure).await.is_none_or(|waiting| waiting < CROWD) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         first.release().await.unwrap();
         for one in crowd {
             one.await.unwrap().unwrap();
