@@ -99,7 +99,8 @@ fn cells(line: &str) -> Vec<&str> {
 fn promises_are_a_table_for_people() {
     let said = Place::memory().says(&["promises"]);
     let (table, rest) = said.split_once("\n\nWhat the fences rest on:\n").unwrap();
-    let (rests_on, rest) = rest.split_once("\n\nWithout rates:\n").unwrap();
+    let (rests_on, rest) = rest.split_once("\n\nWhat lists of cells rest on:\n").unwrap();
+    let (lists, rest) = rest.split_once("\n\nWithout rates:\n").unwrap();
     let (without_rates, replicas) = rest.split_once("\n\n").unwrap();
     let wanted = |lines: &'static str| lines.lines().map(cells).collect::<Vec<_>>();
     let rows = wanted(
@@ -133,6 +134,17 @@ redlock  counters at a majority of nodes; for nodes that keep no append-only fil
 restart the nodes' clocks",
     );
     assert_eq!(rests_on.lines().map(cells).collect::<Vec<_>>(), reasons);
+    let read = wanted(
+        "\
+embedded  the order of keys in the file
+etcd  the order of keys, a range at a time
+memory  a sorted map in this process
+postgres  an index of the table
+redis  an index of names in the store
+redis+sentinel  an index of names in the store
+redis+cluster  a scan of all keys of every primary, for each list and each look of a prefix watch",
+    );
+    assert_eq!(lists.lines().map(cells).collect::<Vec<_>>(), read);
     let without = wanted(
         "\
 etcd  etcd has no clock that a transaction could read, so no window can be exact: use the memory, \
@@ -167,6 +179,7 @@ fn promises_are_json_for_scripts() {
                 "counting": true,
                 "atomic_sets": true,
                 "cells": true,
+                "lists_rest_on": "a sorted map in this process",
                 "jobs": true,
                 "deadlocks": "broken",
                 "rates": true,

@@ -69,6 +69,17 @@ engine!(etcd, EtcdHarness::new(&servers::Etcd::shared().url()));
 engine!(postgres, PostgresHarness::new(&servers::Postgres::shared().unix_url()));
 engine!(redis, RedisHarness::new(&servers::Redis::shared().unix_url()));
 
+/// Programs without sets. The scripts are those of one server, and so are their paths.
+#[test]
+fn a_redis_cluster_and_the_rules_agree_on_programs_of_cells() {
+    let harness = RedisHarness::new(&servers::Cluster::shared().url());
+    assert!(!harness.promises().atomic_sets);
+    match differential::run_cells(&harness, 0..programs() / 100, 40) {
+        Ok(ran) => println!("{}: {ran} steps agree", harness.promises().engine),
+        Err(difference) => panic!("{}: {difference}", harness.promises().engine),
+    }
+}
+
 fn random_programs(harness: &dyn Harness) {
     // Every step there is a few round trips, and at etcd several writes to a disk.
     let fewer = match harness.promises().engine {

@@ -5,10 +5,15 @@ mod common;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use common::{World, now, poll_once, secs};
-use tenure::{Error, MutexGuard, Tenure};
+use tenure::time::Clock as _;
+use tenure::{
+    Batch, CellChange, CellRange, Error, Expect, MutexGuard, Name, Pattern, Put, PutVerdict,
+    Tenure, WriteId,
+};
 
 type Work = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
@@ -335,4 +340,102 @@ fn an_unanswered_claim_that_is_dropped_cannot_come_back() {
     world.engine.swallow.store(false, Ordering::SeqCst);
     world.assert_empty("dropped unanswered");
     assert_eq!(world.store.census().tombs, 1, "a late copy would be refused");
+}
+
+/// Drops a call about cells after each number of polls until it ends by itself. Each time `check`
+/// is given a fresh session, and whether the call has ended.
+fn drop_cell_call(path: &str, start: fn(&Tenure) -> Work, check: fn(&Tenure, bool)) {
+    for polls in 0..500 {
+        let world = World::new();
+        let tenure = world.tenure();
+        world.engine.suspend.store(true, Ordering::SeqCst);
+        let mut future = start(&tenure);
+        let done = (0..polls).find_map(|_| poll_once(future.as_mut()));
+        drop(future);
+        world.engine.suspend.store(false, Ordering::SeqCst);
+        check(&world.tenure(), done.is_some());
+        world.assert_empty(&format!("{path}, dropped after {polls} polls"));
+        if let Some(result) = done {
+            result.unwrap_or_else(|error| panic!("{path}, after {polls} polls: {error}"));
+            assert!(polls > 2, "{path} was never dropped inside the call");
+            return;
+        }
+    }
+    panic!("{path} never ends");
+}
+
+/// The same id each time, so that a repeat is recognized.
+fn write_id() -> WriteId {
+    static ID: OnceLock<WriteId> = OnceLock::new();
+    *ID.get_or_init(|| WriteId::made_at(World::new().clock.now()))
+}
+
+fn value(tenure: &Tenure, cell: &str) -> Option<Vec<u8>> {
+    now(tenure.cells().get(&name(cell))).unwrap().map(|cell| cell.value)
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+fn one_write() -> Put {
+    Put::new(name("a"), "1").expect(Expect::Absent).id(write_id())
+}
+
+#[test]
+fn a_write_with_an_id() {
+    let start = |tenure: &Tenure| -> Work {
+        let tenure = tenure.clone();
+        Box::pin(async move { tenure.cells().put(&one_write()).await.map(drop) })
+    };
+    drop_cell_call("put", start, |tenure, ended| {
+        assert!(!ended || value(tenure, "a").is_some());
+        // The repeat finds the first write, or writes.
+        let verdict = now(tenure.cells().put(&one_write())).unwrap();
+        assert!(matches!(verdict, PutVerdict::Done(_)), "{verdict:?}");
+        assert_eq!(value(tenure, "a").as_deref(), Some(&b"1"[..]));
+    });
+}
+
+#[test]
+fn a_batch_of_writes() {
+    let start = |tenure: &Tenure| -> Work {
+        let tenure = tenure.clone();
+        let batch = Batch::new().put(Put::new(name("a"), "1")).put(Put::new(name("b"), "1"));
+        Box::pin(async move { tenure.cells().write(&batch).await.map(drop) })
+    };
+    drop_cell_call("write", start, |tenure, ended| {
+        let (a, b) = (value(tenure, "a"), value(tenure, "b"));
+        assert_eq!(a, b, "all of it, or nothing");
+        assert!(!ended || a.is_some());
+    });
+}
+
+#[test]
+fn a_list_of_cells() {
+    let start = |tenure: &Tenure| -> Work {
+        let tenure = tenure.clone();
+        Box::pin(async move { tenure.cells().list(&Pattern::all(), None, 10).await.map(drop) })
+    };
+    drop_cell_call("list", start, |tenure, _| {
+        now(tenure.cells().put(&Put::new(name("a"), "1"))).unwrap();
+        assert_eq!(now(tenure.cells().list(&Pattern::all(), None, 10)).unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn the_begin_of_a_watch_and_its_first_change() {
+    let start = |tenure: &Tenure| -> Work {
+        let tenure = tenure.clone();
+        Box::pin(async move {
+            let mut watch = tenure.cells().watch(CellRange::One(name("a"))).await?;
+            watch.next().await.map(drop)
+        })
+    };
+    drop_cell_call("watch", start, |tenure, _| {
+        let mut watch = now(tenure.cells().watch(CellRange::One(name("a")))).unwrap();
+        assert_eq!(now(watch.next()).unwrap(), CellChange::Removed(name("a")));
+        now(tenure.cells().put(&Put::new(name("a"), "1"))).unwrap();
+        assert!(matches!(now(watch.next()).unwrap(), CellChange::Put(..)));
+    });
 }

@@ -144,6 +144,8 @@ fn cells_are_listed_by_pattern_and_bad_values_are_refused() {
 struct Notes {
     calls: Mutex<Vec<(Verb, usize, CallOutcome)>>,
     ends: Mutex<Vec<String>>,
+    /// Every event with its instant.
+    events: Mutex<Vec<(Tick, Event)>>,
 }
 
 impl Notes {
@@ -153,7 +155,8 @@ impl Notes {
 }
 
 impl Witness for Notes {
-    fn on_event(&self, _claim: &Arc<Claim>, _at: Tick, event: &Event) {
+    fn on_event(&self, _claim: &Arc<Claim>, at: Tick, event: &Event) {
+        self.events.lock().unwrap().push((at, event.clone()));
         let end = match event {
             Event::Refused { why: Refusal::Held { .. } } => "refused: held".to_owned(),
             Event::Refused { why } => format!("refused: {why:?}"),
@@ -220,8 +223,138 @@ fn a_witness_is_told_why_a_claim_came_to_nothing() {
     assert_eq!(now(closed).unwrap_err().kind(), ErrorKind::Closed);
     drop(guard);
     let expected =
-        ["refused: held", "withdrawn: Dropped", "withdrawn: TimedOut", "withdrawn: Ended"];
+        ["refused: held", "withdrawn: Dropped", "withdrawn: TimedOut", "withdrawn: Closed"];
     assert_eq!(*notes.ends.lock().unwrap(), expected);
+}
+
+#[test]
+fn a_witness_is_told_how_long_a_hold_could_still_have_been_trusted() {
+    let world = World::new();
+    let (tenure, notes) = noted(&world);
+    let _guard = now(tenure.mutex("a").unwrap().lease(secs(30)).lock()).unwrap();
+    for _ in 0..25 {
+        world.advance(secs(1));
+    }
+    let (mut trusted, mut renewals) = (Tick::default(), 0);
+    for (at, event) in notes.events.lock().unwrap().iter() {
+        match event {
+            Event::Granted { safe_until, .. } => trusted = *safe_until,
+            Event::Renewed { safe_until, slack } => {
+                assert_eq!(*slack, trusted.since(*at), "what was left just before");
+                assert!(*slack > secs(0) && *safe_until > trusted);
+                (trusted, renewals) = (*safe_until, renewals + 1);
+            }
+            _ => {}
+        }
+    }
+    assert!(renewals >= 2, "{renewals} renewals in 25 s of a lease of 30 s");
+}
+
+#[test]
+fn a_witness_is_told_that_a_wait_goes_on_under_another_id() {
+    let world = World::new();
+    let holder = world.tenure();
+    let _guard = now(holder.mutex("a").unwrap().lock()).unwrap();
+    let (tenure, notes) = noted(&world);
+    let mut waits = Box::pin(tenure.mutex("a").unwrap().lock());
+    assert!(poll_once(waits.as_mut()).is_none());
+    // No renewal is answered for more than a lease.
+    world.engine.refuse.store(true, Ordering::SeqCst);
+    for _ in 0..90 {
+        world.advance(secs(1));
+        let done = poll_once(waits.as_mut()).is_some();
+        if done || !notes.ends.lock().unwrap().is_empty() {
+            break;
+        }
+    }
+    assert_eq!(notes.ends.lock().unwrap()[0], "withdrawn: ClaimedAnew");
+}
+
+#[test]
+fn a_witness_is_told_which_wait_was_refused_to_break_a_deadlock() {
+    let world = World::new();
+    let (tenure, notes) = noted(&world);
+    let owners = [Owner::new(), Owner::new()];
+    let lock = |n: usize, name: &str| tenure.mutex(name).unwrap().owner(&owners[n]).lock();
+    let _held = (now(lock(0, "a")).unwrap(), now(lock(1, "b")).unwrap());
+    let mut waits = [Box::pin(lock(0, "b")), Box::pin(lock(1, "a"))];
+    let mut refused = Vec::new();
+    for _ in 0..20 {
+        for wait in &mut waits {
+            if refused.is_empty() {
+                refused.extend(poll_once(wait.as_mut()).map(Result::unwrap_err));
+            }
+        }
+        world.advance(secs(1));
+    }
+    assert_eq!(refused[0].kind(), ErrorKind::Deadlock);
+    assert_eq!(*notes.ends.lock().unwrap(), ["withdrawn: Deadlock"]);
+}
+
+#[test]
+fn every_witness_is_told_and_a_re_entry_is_no_event() {
+    let world = World::new();
+    let notes = [Arc::new(Notes::default()), Arc::new(Notes::default())];
+    let builder = Tenure::builder().clock(Arc::new(world.clock.clone()));
+    let builder = notes.iter().fold(builder, |builder, one| builder.witness(Arc::clone(one) as _));
+    let tenure = builder.open(Arc::clone(&world.engine) as _).unwrap();
+    let owner = Owner::new();
+    let lock = || tenure.mutex("a").unwrap().owner(&owner).lock();
+    let told = |at: usize| {
+        let events = notes[at].events.lock().unwrap();
+        events.iter().map(|(_, event)| format!("{event:?}")).collect::<Vec<_>>()
+    };
+    let outer = now(lock()).unwrap();
+    let before = told(0);
+    assert!(!before.is_empty());
+    let inner = now(lock()).unwrap();
+    now(inner.release()).unwrap();
+    assert_eq!(told(0), before, "neither the second lock nor its release");
+    now(outer.release()).unwrap();
+    assert!(told(0).len() > before.len());
+    assert_eq!(told(0), told(1));
+    let calls = |at: usize| notes[at].calls.lock().unwrap().clone();
+    assert_eq!(calls(0), calls(1));
+    assert_eq!(calls(0).len(), 2, "a claim and a release");
+}
+
+#[test]
+fn raising_fences_is_a_call_to_the_store() {
+    let world = World::new();
+    let (tenure, notes) = noted(&world);
+    now(tenure.raise_fences(1 << 52)).unwrap();
+    let calls = notes.calls.lock().unwrap().clone();
+    assert_eq!(calls, [(Verb::RaiseFences, 1, CallOutcome::Replied)]);
+}
+
+#[test]
+fn cells_that_tenure_keeps_for_itself_are_neither_written_nor_watched() {
+    let world = World::new();
+    let tenure = world.tenure();
+    let cells = tenure.cells();
+    let own = Name::from_store("\u{1}election:a").unwrap();
+    let put = Put::new(own.clone(), "x");
+    let several = Batch::new().put(Put::new(name("a"), "x")).put(put.clone());
+    let refused = [
+        now(cells.put(&put)).unwrap_err(),
+        now(cells.write(&several)).unwrap_err(),
+        now(cells.remove(&own, Expect::Anything)).unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    }
+    assert_eq!(now(cells.get(&name("a"))).unwrap(), None, "nothing of the batch was written");
+    for prefix in ["\u{1}", "\u{1}election:", "a\n"] {
+        let error = CellRange::prefix(prefix).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+        // The variant can be made without the constructor.
+        let error = now(cells.watch(CellRange::Prefix(prefix.to_owned()))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    }
+    for text in ["\u{1}election:a", "a\u{1}"] {
+        let error = tenure.mutex(text).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+    }
 }
 
 #[test]

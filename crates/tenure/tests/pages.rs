@@ -4,6 +4,7 @@ use tenure::contract::{DeadlockHandling, Fencing, Promises, Survives, Wake};
 use tenure::engine;
 
 const README: &str = include_str!("../../../README.md");
+const CELLS: &str = include_str!("../../../docs/cells.md");
 const GUIDE: &str = include_str!("../../../docs/guide.md");
 
 /// The README's row for an engine, all but the column that says what it is for.
@@ -56,6 +57,17 @@ fn the_readme_says_of_each_engine_what_the_engine_says_of_itself() {
         // After the engine's name and what it is for.
         let said = line.splitn(3, " | ").nth(2).unwrap_or_default().trim_end_matches(" |");
         assert_eq!(said, row(promises), "of {}", promises.engine);
+    }
+}
+
+#[test]
+fn the_page_of_cells_says_what_a_list_rests_on() {
+    for promises in engine::built_in().into_iter().filter(|promises| promises.cells) {
+        let start = format!("| {} |", promises.engine);
+        let line = CELLS.lines().find(|line| line.starts_with(&start));
+        let line = line.unwrap_or_else(|| panic!("no row for {}", promises.engine));
+        let end = format!("| {} |", promises.lists_rest_on);
+        assert!(line.ends_with(&end) && !promises.lists_rest_on.is_empty(), "{line}");
     }
 }
 

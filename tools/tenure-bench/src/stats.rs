@@ -13,6 +13,14 @@ pub(crate) fn median(samples: &[f64]) -> f64 {
     }
 }
 
+/// The smallest sample that so many percent of the samples do not exceed.
+pub(crate) fn percentile(samples: &[f64], percent: usize) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
 /// Nanoseconds for each of `times` repetitions that began at `start`.
 pub(crate) fn nanos_each(start: Instant, times: u32) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / f64::from(times)
@@ -25,6 +33,15 @@ pub(crate) fn micros(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_is_one_of_the_samples() {
+        let samples: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        for (percent, expected) in [(99, 198.0), (50, 100.0), (100, 200.0), (0, 1.0)] {
+            assert!((percentile(&samples, percent) - expected).abs() < f64::EPSILON, "{percent}");
+        }
+        assert!((percentile(&[5.0], 99) - 5.0).abs() < f64::EPSILON);
+    }
 
     #[test]
     fn one_wild_sample_does_not_move_the_median() {

@@ -11,7 +11,7 @@ fn every_benchmark_gives_its_figure_and_a_handoff_wakes_one() {
         ("handoff_64", "us", "", false),
         ("wakes_per_handoff_64", "events", "<= 1.1", false),
         ("handoff_64_vs_2", "x", "<= 1.5", false),
-        ("crowd_2000", "ms", "", true),
+        ("crowd_2000", "ms", "<= 10", true),
     ];
     let figures = common::check("etcd", &expected);
     let wakes = figures.iter().find(|figure| figure["bench"] == "wakes_per_handoff_64").unwrap();

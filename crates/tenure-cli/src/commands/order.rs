@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, UNIX_EPOCH};
 
-use serde::Serialize;
 use tenure::{OrderEdge, OrderGraph, OrderReport, ReportKind, SilencedEdges};
 
 use crate::args::{OrderArgs, OrderCommand, OrderFiles, OrderForm, OutputArg};
 use crate::failure::{self, Failure};
-use crate::output;
+use crate::output::{self, EdgeJson, GraphJson, ReportJson};
 use crate::settings::Settings;
 
 /// `tenure order`.
@@ -193,76 +191,4 @@ fn line(edge: &OrderEdge) -> String {
         "{} -> {}  ({}; {} -> {})",
         edge.held, edge.acquired, edge.service, edge.held_at, edge.acquired_at
     )
-}
-
-/// A graph as JSON.
-#[derive(Serialize)]
-struct GraphJson {
-    classes: Vec<String>,
-    edges: Vec<EdgeJson>,
-}
-
-impl GraphJson {
-    fn new(graph: &OrderGraph) -> Self {
-        let edges = graph.edges().iter().map(EdgeJson::new).collect();
-        Self { classes: graph.classes(), edges }
-    }
-}
-
-/// An edge as JSON.
-#[derive(Serialize)]
-struct EdgeJson {
-    held: String,
-    held_mode: &'static str,
-    held_at: String,
-    acquired: String,
-    acquired_mode: &'static str,
-    acquired_at: String,
-    bounded: bool,
-    service: String,
-    build: String,
-    first_seen: String,
-    last_seen: String,
-}
-
-impl EdgeJson {
-    fn new(edge: &OrderEdge) -> Self {
-        let time = |seconds: u64| {
-            let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH);
-            humantime::format_rfc3339_seconds(time).to_string()
-        };
-        Self {
-            held: edge.held.clone(),
-            held_mode: edge.held_mode.word(),
-            held_at: edge.held_at.clone(),
-            acquired: edge.acquired.clone(),
-            acquired_mode: edge.acquired_mode.word(),
-            acquired_at: edge.acquired_at.clone(),
-            bounded: edge.bounded,
-            service: edge.service.clone(),
-            build: edge.build.clone(),
-            first_seen: time(edge.first_seen),
-            last_seen: time(edge.last_seen),
-        }
-    }
-}
-
-/// A report as JSON.
-#[derive(Serialize)]
-struct ReportJson<'a> {
-    kind: &'static str,
-    text: String,
-    detail: &'a str,
-    edges: Vec<EdgeJson>,
-}
-
-impl<'a> ReportJson<'a> {
-    fn new(report: &'a OrderReport) -> Self {
-        Self {
-            kind: report.kind.word(),
-            text: report.to_string(),
-            detail: &report.detail,
-            edges: report.edges.iter().map(EdgeJson::new).collect(),
-        }
-    }
 }

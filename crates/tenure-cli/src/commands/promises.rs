@@ -39,6 +39,8 @@ struct Row<'a> {
     counting: bool,
     atomic_sets: bool,
     cells: bool,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    lists_rest_on: &'a str,
     jobs: bool,
     #[serde(skip_serializing_if = "str::is_empty")]
     lacks_jobs_because: &'a str,
@@ -63,6 +65,7 @@ impl<'a> Row<'a> {
             counting: promises.counting,
             atomic_sets: promises.atomic_sets,
             cells: promises.cells,
+            lists_rest_on: promises.lists_rest_on,
             jobs: promises.jobs,
             lacks_jobs_because: promises.lacks_jobs_because,
             deadlocks: word(promises.deadlocks),
@@ -141,6 +144,11 @@ fn table(rows: &[Row<'_>]) -> String {
     for Row { engine, fencing_rests_on, .. } in rows {
         let width = widths[0];
         text.extend(["  ", &format!("{engine:<width$}"), "  ", fencing_rests_on, "\n"]);
+    }
+    text.push_str("\nWhat lists of cells rest on:\n");
+    for Row { engine, lists_rest_on, .. } in rows.iter().filter(|row| row.cells) {
+        let width = widths[0];
+        text.extend(["  ", &format!("{engine:<width$}"), "  ", lists_rest_on, "\n"]);
     }
     text.push_str("\nWithout rates:\n");
     for Row { engine, no_rates_because, .. } in rows.iter().filter(|row| !row.rates) {

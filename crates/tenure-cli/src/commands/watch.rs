@@ -4,29 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Instant, SystemTime};
 
-use serde::Serialize;
 use tenure::contract::short;
 use tenure::{Pattern, Sample, Tenure};
 
 use crate::args::{OutputArg, WatchArgs};
 use crate::failure::Failure;
-use crate::output::{self, About, LockRow, STRONG};
+use crate::output::{self, About, LockEvent, LockRow, STRONG};
 use crate::settings::Settings;
-
-/// One thing that happened.
-#[derive(Debug, Serialize)]
-#[expect(clippy::struct_field_names, reason = "it is the name in the JSON")]
-struct Event {
-    at: String,
-    /// `granted`, `ended`, `queued`, `left`; `holds` and `waits` for what stood at the beginning.
-    event: &'static str,
-    name: String,
-    kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fence: Option<u64>,
-    #[serde(flatten)]
-    about: About,
-}
 
 /// A claim on a name, as far as a look shows it.
 #[derive(Clone, Debug)]
@@ -115,8 +99,8 @@ fn look(locks: impl Iterator<Item = LockRow>) -> Look {
 }
 
 /// What happened between two looks: ends first, since they make room for what follows.
-fn changes(before: Option<&Look>, now: &Look, at: &str) -> Vec<Event> {
-    let event = |event: &'static str, name: &str, seen: &Seen| Event {
+fn changes(before: Option<&Look>, now: &Look, at: &str) -> Vec<LockEvent> {
+    let event = |event: &'static str, name: &str, seen: &Seen| LockEvent {
         at: at.to_owned(),
         event,
         name: name.to_owned(),
@@ -143,10 +127,10 @@ fn changes(before: Option<&Look>, now: &Look, at: &str) -> Vec<Event> {
     events
 }
 
-fn line(event: &Event, out: &mut impl Write) -> io::Result<()> {
+fn line(event: &LockEvent, out: &mut impl Write) -> io::Result<()> {
     let time = event.at.get(11..23).unwrap_or_default();
     let fence = event.fence.map(|fence| format!("  fence {fence}")).unwrap_or_default();
-    let Event { event, name, about, .. } = event;
+    let LockEvent { event, name, about, .. } = event;
     writeln!(out, "{time}  {event:<8}{STRONG}{name}{STRONG:#}  {}{fence}", about.short())
 }
 

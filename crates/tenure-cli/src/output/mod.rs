@@ -1,7 +1,9 @@
 //! How answers are shown: columns for people, tabs or JSON for programs. Knows forms, not answers.
 
 mod cells;
+mod deadlocks;
 mod jobs;
+mod order;
 mod views;
 
 use std::io::{self, Write};
@@ -11,8 +13,10 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 pub(crate) use self::cells::{CellEvent, CellRow, hex};
+pub(crate) use self::deadlocks::DeadlockRow;
 pub(crate) use self::jobs::{JobRow, QueueRow, RecurringRow};
-pub(crate) use self::views::{About, HolderRow, LockRow, SessionRow, kind_of, millis};
+pub(crate) use self::order::{EdgeJson, GraphJson, ReportJson};
+pub(crate) use self::views::{About, HolderRow, LockEvent, LockRow, SessionRow, kind_of, millis};
 use crate::args::OutputArg;
 
 /// Grows when a field of `--json` output changes its meaning or goes away.

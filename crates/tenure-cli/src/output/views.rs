@@ -240,3 +240,17 @@ fn since(ago: Duration) -> String {
 fn ago(millis: u64) -> String {
     short(Duration::from_millis(millis))
 }
+
+/// One thing that happened.
+#[derive(Debug, Serialize)]
+pub(crate) struct LockEvent {
+    pub(crate) at: String,
+    /// `granted`, `ended`, `queued`, `left`; `holds` and `waits` for what stood at the beginning.
+    pub(crate) event: &'static str,
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fence: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) about: About,
+}

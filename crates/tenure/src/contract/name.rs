@@ -52,7 +52,7 @@ pub struct Namespace(Name);
 /// The kind of the names of marks.
 const UPDATE_MARK: &str = "update";
 /// The first character of every reserved name. No user's name has it: it is a control character.
-pub(super) const RESERVED: char = '\u{1}';
+const RESERVED: char = '\u{1}';
 
 impl Name {
     /// The name with this text, which was checked.
@@ -160,7 +160,8 @@ impl Name {
         Self::of(text)
     }
 
-    /// Parses a name that a store has kept, reserved ones included.
+    /// Parses a name that a store has kept, reserved ones included: for engines. What a user calls
+    /// refuses to write the cell of a reserved name.
     ///
     /// # Errors
     /// `InvalidName` if it is neither a name of a user nor a reserved one.

@@ -29,6 +29,8 @@ pub struct Promises {
     pub atomic_sets: bool,
     /// Cells: versioned values for what is not a lock.
     pub cells: bool,
+    /// What a list of cells reads in the store, in a few words for people; empty without cells.
+    pub lists_rest_on: &'static str,
     /// Queues of jobs.
     pub jobs: bool,
     /// What is done about deadlocks.
@@ -66,6 +68,7 @@ impl Promises {
         counting: true,
         atomic_sets: true,
         cells: true,
+        lists_rest_on: "",
         jobs: false,
         deadlocks: DeadlockHandling::Unseen,
         rates: false,

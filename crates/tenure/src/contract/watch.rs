@@ -5,7 +5,7 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use super::error::{Error, ErrorKind, Verb};
-use super::name::{Name, RESERVED};
+use super::name::Name;
 use crate::limits;
 
 /// Which cells are watched.
@@ -31,14 +31,28 @@ impl CellRange {
     /// All cells whose names begin with this text; with an empty one, all cells.
     ///
     /// # Errors
-    /// `InvalidOption` if the text is longer than a name may be.
+    /// `InvalidOption` if the text is longer than a name may be or has a control character.
     pub fn prefix(text: impl Into<String>) -> Result<Self, Error> {
-        let (text, most) = (text.into(), limits::NAME_BYTES);
-        if text.len() <= most {
-            return Ok(Self::Prefix(text));
-        }
-        let what = format!("a prefix has at most {most} bytes, this one has {}", text.len());
-        let help = "no name is longer than that, so no cell would match";
+        let range = Self::Prefix(text.into());
+        range.check()?;
+        Ok(range)
+    }
+
+    /// Checks the text of a prefix, which may have been made without [`prefix`](Self::prefix).
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let (text, most) = match self {
+            Self::One(_) => return Ok(()),
+            Self::Prefix(text) => (text, limits::NAME_BYTES),
+        };
+        let (what, help) = if text.len() > most {
+            let what = format!("a prefix has at most {most} bytes, this one has {}", text.len());
+            (what, "no name is longer than that, so no cell would match")
+        } else if text.chars().any(char::is_control) {
+            let what = format!("a prefix has no control characters, but {text:?} has");
+            (what, "no name of a user has any, so no cell would match")
+        } else {
+            return Ok(());
+        };
         Err(Error::invalid(ErrorKind::InvalidOption, what).during(Verb::Cell).with_help(help))
     }
 
@@ -48,17 +62,8 @@ impl CellRange {
         match self {
             Self::One(one) => one == name,
             Self::Prefix(prefix) => {
-                name.as_str().starts_with(prefix.as_str())
-                    && (self.is_reserved() || !name.is_reserved())
+                name.as_str().starts_with(prefix.as_str()) && !name.is_reserved()
             }
-        }
-    }
-
-    /// Whether it is a range of cells that Tenure keeps for itself.
-    pub(crate) fn is_reserved(&self) -> bool {
-        match self {
-            Self::One(name) => name.is_reserved(),
-            Self::Prefix(prefix) => prefix.starts_with(RESERVED),
         }
     }
 }

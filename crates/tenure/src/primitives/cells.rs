@@ -5,8 +5,8 @@ use std::fmt;
 
 use super::update_stages::write_unreserved;
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellQuery, CellRange, Cells, Error, Expect, Name, Pattern, Put,
-    PutVerdict,
+    Batch, BatchVerdict, Cell, CellPart, CellQuery, CellRange, Cells, Error, ErrorKind, Expect,
+    Name, Pattern, Put, PutVerdict, Verb,
 };
 use crate::session::{CellWatch, Core, Session, block_on};
 
@@ -65,14 +65,15 @@ impl<'a> CellStore<'a> {
     /// Writes a cell if the expectation of `put` holds.
     ///
     /// # Errors
-    /// `InvalidOption` if the value is too large; with an id, `Limit` of unknown effect if the
-    /// store cannot tell whether this is a repeat; `Conflict` if an update has reserved the cell,
+    /// `InvalidOption` if the value is too large; `InvalidName` if Tenure keeps the cell for
+    /// itself; with an id, `Limit` of unknown effect if the store cannot tell whether this is a
+    /// repeat; `Conflict` if an update has reserved the cell,
     /// with the process that writes; otherwise as [`get`](Self::get).
     ///
     /// # Cancel safety
     /// Dropping the future may or may not write the cell. A repeat with the same id is safe.
     pub async fn put(&self, put: &Put) -> Result<PutVerdict, Error> {
-        Ok(write_unreserved(self.core(), &Batch::from(put)).await?.into_single())
+        Ok(self.write(&Batch::from(put)).await?.into_single())
     }
 
     /// Writes several cells in one atomic step if all conditions hold.
@@ -84,19 +85,20 @@ impl<'a> CellStore<'a> {
     /// # Cancel safety
     /// Dropping the future may or may not write the cells: all of them, or none.
     pub async fn write(&self, batch: &Batch) -> Result<BatchVerdict, Error> {
+        refuse_reserved(batch)?;
         write_unreserved(self.core(), batch).await
     }
 
     /// Removes a cell if the expectation holds. Its versions and fences go on growing.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// As [`put`](Self::put).
     ///
     /// # Cancel safety
     /// Dropping the future may or may not remove the cell.
     pub async fn remove(&self, name: &Name, expect: Expect) -> Result<PutVerdict, Error> {
         let batch = Batch::new().remove(name.clone(), expect);
-        Ok(write_unreserved(self.core(), &batch).await?.into_single())
+        Ok(self.write(&batch).await?.into_single())
     }
 
     /// Lists the cells that match, after a name, in the order of names.
@@ -137,7 +139,7 @@ impl<'a> CellStore<'a> {
     /// Watches one cell, or all cells with a prefix. The watch begins with the present state.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// `InvalidOption` as for [`CellRange::prefix`]; otherwise as [`get`](Self::get).
     ///
     /// # Cancel safety
     /// Dropping the future ends the watch.
@@ -155,6 +157,7 @@ impl<'a> CellStore<'a> {
     /// # Ok::<(), tenure::Error>(()) }).unwrap();
     /// ```
     pub async fn watch(&self, range: CellRange) -> Result<CellWatch, Error> {
+        range.check()?;
         CellWatch::begin(self.session.clone(), range).await
     }
 
@@ -209,6 +212,19 @@ impl<'a> CellStore<'a> {
         limit: usize,
     ) -> Result<Vec<(Name, Cell)>, Error> {
         block_on(self.list(pattern, after, limit))
+    }
+}
+
+/// Refuses a batch that writes a cell that Tenure keeps for itself.
+fn refuse_reserved(batch: &Batch) -> Result<(), Error> {
+    let writes_reserved = |part: &&CellPart| part.writes() && part.name.is_reserved();
+    match batch.parts.iter().find(writes_reserved) {
+        None => Ok(()),
+        Some(part) => {
+            let what = "Tenure keeps this cell for itself, and it cannot be written";
+            let error = Error::invalid(ErrorKind::InvalidName, what);
+            Err(error.during(Verb::Cell).on(&part.name).with_help("choose another name"))
+        }
     }
 }
 

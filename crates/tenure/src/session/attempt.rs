@@ -152,7 +152,7 @@ impl<'a> Attempt<'a> {
                 Err(self.refused_as_victim(&words))
             }
             WaitOutcome::Ended(over) => {
-                self.end = WaitEnd::Ended;
+                self.end = over.wait_end();
                 Err(self.wait_failed(over))
             }
             WaitOutcome::TimedOut(place) => {

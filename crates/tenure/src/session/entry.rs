@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use super::hold::Hold;
 use super::joint::Joint;
+use super::witness::WaitEnd;
 use crate::contract::{
     Arrival, Claim, ClaimId, Error, Grant, IdHasher, Loss, Name, Queued, Release, Shape,
 };
@@ -117,6 +118,18 @@ pub(super) enum EndReason {
     Unreachable(Error),
     /// The session was closed.
     Closed,
+}
+
+impl EndReason {
+    /// What a witness is told.
+    pub(super) fn wait_end(&self) -> WaitEnd {
+        match self {
+            Self::Revoked(Loss::Deadlock { .. }) => WaitEnd::Deadlock,
+            Self::Revoked(_) => WaitEnd::Evicted,
+            Self::TicketExpired | Self::Unreachable(_) => WaitEnd::Unreachable,
+            Self::Closed => WaitEnd::Closed,
+        }
+    }
 }
 
 /// The task or thread that made a claim, to recognize one that waits for itself.

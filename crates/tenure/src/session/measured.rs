@@ -5,15 +5,16 @@
 
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::witness::{CallOutcome, StoreCall, Witness};
 use crate::contract::{
-    Batch, BatchVerdict, Cell, CellPart, CellQuery, CellRange, Cells, Claim, ClaimRef,
-    DeadlockCase, Deadlocks, Delivery, Engine, Error, Evicted, Eviction, Grant, Immediate,
-    JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, NewJob, Pending, Promises,
-    Pushed, Query, QueueCounts, Rates, Release, Released, Renewed, SessionId, Settle, Settled,
-    SignalListener, Snapshot, SqlPlace, Take, TakeVerdict, Turn, TurnReply, Verb, Verdict,
-    VictimVerdict, WeakWatcher, optional_objects,
+    Batch, BatchVerdict, Cell, CellPart, CellQuery, CellRange, Cells, Claim, ClaimRef, Confirmed,
+    DeadlockCase, Deadlocks, Delivery, Engine, Error, Evicted, Eviction, Fence, FenceFloor, Grant,
+    Immediate, JobChange, JobChanged, JobFilter, JobId, JobView, Jobs, Name, NewJob, Pending,
+    Promises, Pushed, Query, QueueCounts, Raised, Rates, Release, Released, Renewed, Replication,
+    SessionId, Settle, Settled, SignalListener, Snapshot, SqlPlace, Take, TakeVerdict, Turn,
+    TurnReply, Verb, Verdict, VictimVerdict, WeakWatcher, optional_objects,
 };
 use crate::time::{Clock, Tick};
 
@@ -135,8 +136,8 @@ impl Engine for MeasuredEngine {
         cells => self.inner.cells().map(|_| self as &dyn Cells),
         jobs => self.inner.jobs().map(|_| self as &dyn Jobs),
         rates => self.inner.rates().map(|_| self as &dyn Rates),
-        fence_floor => self.inner.fence_floor(),
-        replication => self.inner.replication(),
+        fence_floor => self.inner.fence_floor().map(|_| self as &dyn FenceFloor),
+        replication => self.inner.replication().map(|_| self as &dyn Replication),
         partitions => self.inner.partitions(),
         diagnostics => self.inner.diagnostics(),
         ownership_proof => self.inner.ownership_proof(),
@@ -217,6 +218,26 @@ impl Jobs for MeasuredEngine {
 
     fn sql_place(&self) -> Option<Arc<SqlPlace>> {
         self.job_queues().sql_place()
+    }
+}
+
+impl FenceFloor for MeasuredEngine {
+    fn raise_fences(&self, to: Fence) -> Pending<'_, Raised> {
+        let inner = self.inner.fence_floor().expect("offered only if the engine has a floor");
+        self.measure(Verb::RaiseFences, 1, inner.raise_fences(to))
+    }
+}
+
+impl Replication for MeasuredEngine {
+    fn confirm<'a>(
+        &'a self,
+        claim: &'a ClaimRef,
+        replicas: u32,
+        within: Duration,
+    ) -> Pending<'a, Confirmed> {
+        let inner = self.inner.replication().expect("offered only if the engine has replicas");
+        // A confirmation renews the claim.
+        self.measure(Verb::Renew, 1, inner.confirm(claim, replicas, within))
     }
 }
 

@@ -30,6 +30,8 @@ use crate::time::Tick;
 const PAGE: usize = 64;
 /// How many changed names are kept one by one. Beyond that, everything is read again.
 const MOST_NAMES: usize = 1_024;
+/// How many times as long as a read of a polled range took, the next one waits at least.
+const POLL_PAUSE: u32 = 50;
 /// A value that has expired by our clock may live a little longer by the store's.
 const EXPIRY_SLACK: Duration = Duration::from_millis(1);
 
@@ -63,6 +65,8 @@ pub struct CellWatch {
     reload: bool,
     /// Nothing was returned yet.
     is_first: bool,
+    /// A gap was queued, and everything has to be read because of it.
+    gap_told: bool,
     next_poll: Tick,
     failures: u32,
     ready: VecDeque<CellChange>,
@@ -103,6 +107,7 @@ impl CellWatch {
             unread: BTreeSet::new(),
             reload: true,
             is_first: true,
+            gap_told: false,
             next_poll: Tick::NEVER,
             failures: 0,
             ready: VecDeque::new(),
@@ -180,8 +185,13 @@ impl CellWatch {
 
     fn take_signals(&mut self) {
         let mut signals = self.inbox.lock();
-        if std::mem::take(&mut signals.gap) && !self.reload {
-            self.ready.push_back(CellChange::Gap);
+        if std::mem::take(&mut signals.gap) {
+            // The first load returns everything, and one gap stands before what a reload finds. A
+            // reload for another reason, an overflow or a poll, is no reason to hide the gap.
+            if !self.is_first && !self.gap_told {
+                self.ready.push_back(CellChange::Gap);
+                self.gap_told = true;
+            }
             self.reload = true;
         }
         self.reload |= std::mem::take(&mut signals.overflow);
@@ -193,6 +203,7 @@ impl CellWatch {
         // Signals that arrived before are covered by the reads that follow. If these fail, `reload`
         // stays set.
         self.unread.clear();
+        let began = core.clock.now();
         let found = read_range(core, &self.range).await?;
         let now = core.clock.now();
         let gone: Vec<Name> =
@@ -211,9 +222,10 @@ impl CellWatch {
         }
         self.is_first = false;
         self.reload = false;
+        self.gap_told = false;
         self.next_poll = match self.delivery {
             Delivery::Pushed => Tick::NEVER,
-            Delivery::Polled(interval) => now + interval,
+            Delivery::Polled(interval) => now + poll_pause(interval, now.since(began)),
         };
         Ok(())
     }
@@ -260,6 +272,12 @@ impl CellWatch {
     }
 }
 
+/// How long to wait before a range is read again after a read that took so long. An engine without
+/// signals for it has to scan, and spends at most 2 % of its time on one watch.
+fn poll_pause(interval: Duration, took: Duration) -> Duration {
+    interval.max(took * POLL_PAUSE)
+}
+
 /// Reads all cells in a range.
 async fn read_range(core: &Core, range: &CellRange) -> Result<BTreeMap<Name, Cell>, Error> {
     let prefix = match range {
@@ -270,12 +288,12 @@ async fn read_range(core: &Core, range: &CellRange) -> Result<BTreeMap<Name, Cel
         CellRange::Prefix(prefix) => Pattern::prefix(prefix),
     };
     let mut found = BTreeMap::new();
-    // Reserved names come first, and are not in a user's range.
-    let begin = (!range.is_reserved()).then(Name::after_reserved);
+    // Reserved names come first, and are in no range.
+    let begin = Name::after_reserved();
     loop {
         let last = found.last_key_value().map(|(name, _): (&Name, &Cell)| name.clone());
-        let after = last.or_else(|| begin.clone());
-        let query = CellQuery { pattern: &prefix, after: after.as_ref(), limit: PAGE };
+        let after = Some(last.as_ref().unwrap_or(&begin));
+        let query = CellQuery { pattern: &prefix, after, limit: PAGE };
         let page = core.list(query).await?;
         let is_last = page.len() < PAGE;
         found.extend(page);
@@ -336,5 +354,49 @@ impl CellWatcher for Inbox {
 impl fmt::Debug for CellWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CellWatch").field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_store_is_polled_less_often() {
+        let interval = Duration::from_secs(5);
+        for (took, pause) in [(0, 5_000), (100, 5_000), (200, 10_000), (2_000, 100_000)] {
+            let (took, pause) = (Duration::from_millis(took), Duration::from_millis(pause));
+            assert_eq!(poll_pause(interval, took), pause, "{took:?}");
+        }
+    }
+
+    #[test]
+    fn a_gap_is_told_though_a_reload_is_already_due() {
+        let tenure = crate::Tenure::blocking_connect("memory:").unwrap();
+        let range = CellRange::prefix("k").unwrap();
+        let mut watch = tenure.cells().blocking_watch(range).unwrap();
+        let gaps = |watch: &mut CellWatch| {
+            watch.take_signals();
+            let gaps = watch.ready.iter().filter(|change| **change == CellChange::Gap).count();
+            watch.ready.clear();
+            gaps
+        };
+        // Before the first load there is nothing that could have been missed.
+        watch.inbox.on_gap();
+        assert_eq!((gaps(&mut watch), watch.reload), (0, true));
+        let none = Duration::ZERO;
+        assert!(crate::block_on(watch.next_within(none)).unwrap().is_none());
+        assert!(!watch.reload, "loaded");
+        // An overflow, a poll that is due, and a re-read that failed all leave `reload` set.
+        watch.inbox.signal(|signals| signals.overflow = true);
+        assert_eq!((gaps(&mut watch), watch.reload), (0, true));
+        watch.inbox.on_gap();
+        assert_eq!(gaps(&mut watch), 1, "the gap is told all the same");
+        watch.inbox.on_gap();
+        assert_eq!(gaps(&mut watch), 0, "once for each reload");
+        let core = Arc::clone(watch.session.core());
+        crate::block_on(watch.read_all(&core)).unwrap();
+        watch.inbox.on_gap();
+        assert_eq!((gaps(&mut watch), watch.reload), (1, true), "and again after it");
     }
 }

@@ -101,8 +101,13 @@ pub enum WaitEnd {
     TimedOut,
     /// Its future was dropped, or its call failed for good.
     Dropped,
-    /// The wait was ended from outside: the session was closed, or the claim evicted.
-    Ended,
+    /// The session was closed.
+    Closed,
+    /// The store ended the claim: it was evicted, or the store has lost its memory.
+    Evicted,
+    /// The store could not be reached for a whole lease, or the place in the queue has expired, and
+    /// the claim cannot be made anew.
+    Unreachable,
     /// It was refused to break a deadlock.
     Deadlock,
     /// The session goes on waiting under another id, because this one may have expired.

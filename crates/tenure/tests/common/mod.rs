@@ -9,9 +9,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure::contract::{
-    About, Claim, ClaimId, ClaimRef, Engine, Evicted, Eviction, Fence, FenceFloor, Grant,
-    Immediate, Lineage, OwnerId, Part, Parts, Patience, Pending, Promises, Query, Raised, Release,
-    Released, Renewed, SessionId, SignalListener, Snapshot, Verdict,
+    About, Batch, BatchVerdict, Cell, CellQuery, CellRange, Cells, Claim, ClaimId, ClaimRef,
+    Delivery, Engine, Evicted, Eviction, Fence, FenceFloor, Grant, Immediate, Lineage, Name,
+    OwnerId, Part, Parts, Patience, Pending, Promises, Query, Raised, Release, Released, Renewed,
+    SessionId, SignalListener, Snapshot, Verdict, WeakWatcher,
 };
 use tenure::engine::memory::{self, Census, MemoryEngine};
 use tenure::time::ManualClock;
@@ -135,6 +136,20 @@ impl Meddler {
         [&self.suspend, &self.refuse, &self.swallow].iter().any(|on| on.load(Ordering::SeqCst))
     }
 
+    /// Suspends before and after a call, and does nothing else to it.
+    fn suspended<'a, T: Send + 'a>(&'a self, call: Pending<'a, T>) -> Pending<'a, T> {
+        Box::pin(async move {
+            if self.suspend.load(Ordering::SeqCst) {
+                yield_once().await;
+            }
+            let answer = call.await;
+            if self.suspend.load(Ordering::SeqCst) {
+                yield_once().await;
+            }
+            answer
+        })
+    }
+
     fn call<'a, T: Send + 'a>(&'a self, call: Pending<'a, T>) -> Pending<'a, T> {
         Box::pin(async move {
             if self.refuse.load(Ordering::SeqCst) {
@@ -205,10 +220,11 @@ impl Engine for Meddler {
 
     optional_objects!(self:
         immediate => Some(self),
+        cells => Some(self),
         fence_floor => Some(self),
     );
     optional_objects!(self of inner:
-        cells, jobs, rates, replication, partitions, diagnostics, ownership_proof,
+        jobs, rates, replication, partitions, diagnostics, ownership_proof,
         deadlocks, local
     );
 }
@@ -227,6 +243,28 @@ impl Immediate for Meddler {
         }
         released
     }
+}
+
+impl Cells for Meddler {
+    fn get<'a>(&'a self, name: &'a Name) -> Pending<'a, Option<Cell>> {
+        self.suspended(cells_of(&self.inner).get(name))
+    }
+
+    fn write<'a>(&'a self, batch: &'a Batch) -> Pending<'a, BatchVerdict> {
+        self.suspended(cells_of(&self.inner).write(batch))
+    }
+
+    fn list<'a>(&'a self, query: CellQuery<'a>) -> Pending<'a, Vec<(Name, Cell)>> {
+        self.suspended(cells_of(&self.inner).list(query))
+    }
+
+    fn watch<'a>(&'a self, range: &'a CellRange, watcher: WeakWatcher) -> Pending<'a, Delivery> {
+        self.suspended(cells_of(&self.inner).watch(range, watcher))
+    }
+}
+
+fn cells_of(inner: &MemoryEngine) -> &dyn Cells {
+    inner.cells().expect("the memory engine has cells")
 }
 
 impl FenceFloor for Meddler {

@@ -89,11 +89,20 @@ fn a_claim_without_an_answer_has_a_tombstone_though_its_first_end_failed() {
 /// How many claims are abandoned in each round, and by how many tasks.
 const ABANDONED: (u64, u64) = (2_500, 50);
 
-/// How many rounds there are, unless [`TOTAL`] says how many claims are to be abandoned in all.
+/// How many rounds there are, unless [`total`] says how many claims are to be abandoned in all.
 const ROUNDS_ALONE: u64 = 3;
 
-/// How many claims are abandoned in all, for a longer run by hand.
-const TOTAL: &str = "TENURE_TEST_ABANDONED";
+/// How many claims are abandoned in all by night.
+const BY_NIGHT: u64 = 100_000;
+
+/// How many claims are to be abandoned in all, if that is stated: by `TENURE_TEST_ABANDONED`, or by
+/// `TENURE_TEST_SCALE=nightly`.
+fn total() -> Option<u64> {
+    let stated = std::env::var("TENURE_TEST_ABANDONED").ok();
+    let nightly = std::env::var("TENURE_TEST_SCALE").is_ok_and(|scale| scale == "nightly");
+    let stated = stated.map(|total| total.parse().expect("a number"));
+    stated.or(nightly.then_some(BY_NIGHT))
+}
 
 /// How many more bytes may be in use after a round than before the first. What stays of a claim is
 /// at least a KiB: 7 MiB for the claims of three rounds. Bytes in use, not resident memory: the
@@ -122,8 +131,7 @@ fn abandoned_claims_leave_neither_keys_nor_memory() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let builder = Tenure::builder().namespace("abandoned").lease(Duration::from_secs(2));
     let tenure = runtime.block_on(builder.connect(&etcd.url())).unwrap();
-    let total = std::env::var(TOTAL).map(|total| total.parse::<u64>().expect("a number"));
-    let rounds = total.map_or(ROUNDS_ALONE, |total| total / ABANDONED.0);
+    let rounds = total().map_or(ROUNDS_ALONE, |total| total / ABANDONED.0);
     let before = live_bytes();
     let (mut used, mut resident) = (Vec::new(), Vec::new());
     for _ in 0..rounds {

@@ -200,6 +200,42 @@ fn a_write_whose_reply_is_lost_is_made_once() {
     assert_eq!(tenure.cells().blocking_get(&name("a")).unwrap().unwrap().version, version);
 }
 
+/// The member has decided and dies before its reply is sent: the repeat after its restart gets the
+/// version of the first write.
+#[test]
+fn a_write_whose_server_is_killed_before_the_reply_is_made_once() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(("127.0.0.1", etcd.port(0)));
+    let tenure = session(&format!("etcd://{}", proxy.addr()), "killed");
+    let root = "tenure\tkilled\tc\t";
+    // The connection stands, and the lease for ids is granted.
+    done(tenure.cells().blocking_put(&put("b", "").id(WriteId::new())).unwrap());
+    let once = put("a", "1").expect(Expect::Absent).id(WriteId::new());
+    proxy.hold_replies(true);
+    let writer = {
+        let (tenure, once) = (tenure.clone(), once.clone());
+        std::thread::spawn(move || tenure.cells().blocking_put(&once))
+    };
+    eventually("it is written", || state(&etcd, root).0.len() == 2);
+    let written = state(&etcd, root).0;
+    etcd.kill(0);
+    proxy.heal_dropping();
+    etcd.restart(0);
+    etcd.wait_until_healthy();
+    // The session repeats the write by itself, unless its time is up before the member is back.
+    if let Err(error) = writer.join().unwrap() {
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    }
+    let mut again = None;
+    eventually("the repeat is answered", || {
+        again = tenure.cells().blocking_put(&once).ok();
+        again.is_some()
+    });
+    let version = done(again.unwrap());
+    assert_eq!(state(&etcd, root).0, written, "not written again");
+    assert_eq!(tenure.cells().blocking_get(&name("a")).unwrap().unwrap().version, version);
+}
+
 #[test]
 fn a_removal_of_what_is_absent_has_a_version_of_its_own() {
     // A cluster of its own, in which nothing else makes revisions.

@@ -1,9 +1,11 @@
 //! A backup that is restored brings old revisions back. Fences must not fall: sessions from before
 //! lose everything, and new ones must declare that they know.
 
+use std::time::Duration;
+
 use servers::{Etcd, eventually};
 use tenure::block_on;
-use tenure::{ErrorKind, Loss, Tenure};
+use tenure::{ErrorKind, Fence, Loss, Tenure};
 
 use crate::host::{Book, LONG};
 
@@ -88,6 +90,97 @@ fn a_restored_backup_is_noticed_though_the_cluster_keeps_its_id() {
     etcd.wait_until_healthy();
     let last = block_on(builder().connect(&etcd.url())).unwrap();
     assert!(locked(&last) > fence);
+}
+
+/// Locks a name once. Returns the fence.
+fn locked(tenure: &Tenure) -> Fence {
+    let guard = block_on(tenure.mutex("a").unwrap().lock()).unwrap();
+    let fence = guard.fence().unwrap();
+    block_on(guard.release()).unwrap();
+    fence
+}
+
+/// Calls until the store answers that it was restored. No lock may be granted before: its fence
+/// would be below those that were given out since the backup.
+fn is_refused_as_restored(tenure: &Tenure) {
+    eventually("the store answers", || match block_on(tenure.mutex("a").unwrap().try_lock()) {
+        Ok(granted) => panic!("granted by a restored cluster: {:?}", granted.unwrap().fence()),
+        Err(error) if error.kind() == ErrorKind::Corrupt => true,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            false
+        }
+    });
+}
+
+#[test]
+fn a_client_that_was_idle_since_before_the_backup_notices_that_it_was_restored() {
+    let etcd = Etcd::start();
+    // Renewals, which would show the client newer revisions, come every twenty minutes.
+    let hour = Duration::from_secs(3_600);
+    let builder = || Tenure::builder().max_lease(hour).lease(hour).namespace("idle");
+    let [idle, holder, busy] = [(); 3].map(|()| block_on(builder().connect(&etcd.url())).unwrap());
+    locked(&idle);
+    let held = block_on(holder.mutex("held").unwrap().lock()).unwrap();
+    for _ in 0..30 {
+        locked(&busy);
+    }
+    let backup = etcd.snapshot();
+    for _ in 0..30 {
+        locked(&busy);
+    }
+    block_on(busy.close());
+    etcd.restore_with_same_id(&backup);
+    is_refused_as_restored(&idle);
+    // The holder calls nothing: its watches are opened again.
+    eventually("the holder is told", || held.check().is_err());
+    assert_eq!(held.check().unwrap_err().loss(), Some(&Loss::Forgotten));
+}
+
+#[test]
+fn an_idle_client_on_a_runtime_of_its_own_notices_a_restore_too() {
+    let etcd = Etcd::start();
+    let builder = || Tenure::builder().namespace("runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let idle = runtime.block_on(builder().connect(&etcd.url())).unwrap();
+    let once = async |tenure: &Tenure| {
+        let guard = tenure.mutex("a").unwrap().lock().await.unwrap();
+        guard.release().await.unwrap();
+    };
+    runtime.block_on(once(&idle));
+    let busy = block_on(builder().connect(&etcd.url())).unwrap();
+    for _ in 0..30 {
+        locked(&busy);
+    }
+    let backup = etcd.snapshot();
+    for _ in 0..30 {
+        locked(&busy);
+    }
+    block_on(busy.close());
+    etcd.restore_with_same_id(&backup);
+    let _entered = runtime.enter();
+    eventually("the store answers", || {
+        match runtime.block_on(async { idle.mutex("a").unwrap().try_lock().await }) {
+            Ok(granted) => panic!("granted by a restored cluster: {:?}", granted.unwrap().fence()),
+            Err(error) => error.kind() == ErrorKind::Corrupt,
+        }
+    });
+}
+
+#[test]
+fn a_connected_client_whose_revision_falls_notices_it_though_the_id_is_the_same() {
+    let etcd = Etcd::start();
+    let tenure = block_on(Tenure::builder().namespace("falls").connect(&etcd.url())).unwrap();
+    locked(&tenure);
+    let backup = etcd.snapshot();
+    let held = block_on(tenure.mutex("held").unwrap().lock()).unwrap();
+    for _ in 0..30 {
+        locked(&tenure);
+    }
+    etcd.restore_with_same_id(&backup);
+    is_refused_as_restored(&tenure);
+    eventually("the holder is told", || held.check().is_err());
+    assert_eq!(held.check().unwrap_err().loss(), Some(&Loss::Forgotten));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use tenure::contract::{ClaimId, Put, SessionId, Turn};
+use tenure::contract::{Batch, ClaimId, Put, SessionId, Turn};
 use tenure::engine::Terms;
 use tenure::time::ManualClock;
 use tenure::{CronSchedule, ErrorKind, JobFilter, JobQueue, NewJob, Tenure, limits};
@@ -268,7 +268,10 @@ fn what_cannot_recur_is_refused(stage: &Stage) {
     // Written by another version.
     let other = tenure.queue("other").unwrap();
     let cell = tenure::Name::from_store("\u{1}cron:other").unwrap();
-    tenure.cells().blocking_put(&Put::new(cell, "{\"format\":2}")).unwrap();
+    let engine = tenure::engine::connect(&stage.place.url, stage.terms());
+    let engine = stage.runtime.block_on(engine).unwrap();
+    let batch = Batch::from(&Put::new(cell, "{\"format\":2}"));
+    stage.runtime.block_on(engine.cells().unwrap().write(&batch)).unwrap();
     let error = other.blocking_recurring().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("another version"), "{error}");

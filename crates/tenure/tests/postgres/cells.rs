@@ -6,7 +6,10 @@ use std::pin::pin;
 use std::task::Poll;
 
 use servers::{Postgres, Proxy, eventually};
-use tenure::{Batch, BatchVerdict, Expect, Name, Put, PutVerdict, Tenure, WriteId, block_on};
+use tenure::{
+    Batch, BatchVerdict, Effect, ErrorKind, Expect, Name, Put, PutVerdict, Tenure, WriteId,
+    block_on,
+};
 
 use crate::host::{micros, session};
 use crate::stand::{LONG, Stand, uuid};
@@ -281,6 +284,39 @@ fn a_write_whose_reply_was_lost_is_repeated_and_made_once() {
     let PutVerdict::Done(version) = writer.join().unwrap() else { panic!("it was written") };
     let row = server.done("SELECT version || ' ' || logged FROM tenure.cells");
     assert_eq!(row.trim(), format!("{} 1", version.0));
+}
+
+/// The database has decided and dies before its reply is sent: the repeat after its restart gets
+/// the version of the first write.
+#[test]
+fn a_write_whose_server_is_killed_before_the_reply_is_made_once() {
+    let server = Postgres::start();
+    let proxy = Proxy::to(("127.0.0.1", server.port()));
+    let url = server.url().replace(&format!(":{}/", server.port()), &format!(":{}/", proxy.port()));
+    let tenure = session(&url);
+    let put = Put::new(name("a"), "x").expect(Expect::Absent).id(WriteId::new());
+    proxy.hold_replies(true);
+    let writer = {
+        let (tenure, put) = (tenure.clone(), put.clone());
+        std::thread::spawn(move || block_on(tenure.cells().put(&put)))
+    };
+    let row = || server.done("SELECT version || ' ' || logged FROM tenure.cells").trim().to_owned();
+    eventually("the server has written it", || !row().is_empty());
+    let written = row();
+    server.kill();
+    proxy.heal_dropping();
+    server.restart();
+    // The session repeats the write by itself, unless its time is up before the server is back.
+    if let Err(error) = writer.join().unwrap() {
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    }
+    let mut again = None;
+    eventually("the repeat is answered", || {
+        again = block_on(tenure.cells().put(&put)).ok();
+        again.is_some()
+    });
+    let Some(PutVerdict::Done(version)) = again else { panic!("it was written: {again:?}") };
+    assert_eq!((row(), format!("{} 1", version.0)), (written.clone(), written));
 }
 
 #[test]

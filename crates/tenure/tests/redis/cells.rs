@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use servers::{Proxy, Redis, eventually};
+use servers::{Fsync, Proxy, Redis, eventually};
 use tenure::block_on;
 use tenure::{
     Batch, BatchVerdict, Conflict, ConflictCause, Effect, ErrorKind, Expect, Fence, Name, Pattern,
@@ -107,6 +107,42 @@ fn a_write_whose_reply_is_lost_is_made_once() {
     let verdict = writer.join().unwrap().unwrap();
     let read = cells.blocking_get(&name("a")).unwrap().unwrap();
     assert_eq!((verdict, &*read.value), (PutVerdict::Done(read.version), &b"once"[..]));
+    assert_eq!(recorded(), 2, "written once");
+}
+
+/// The server has decided and dies before its reply is sent. With an append-only file that is
+/// synced with each write, the repeat after its restart gets the version of the first.
+#[test]
+fn a_write_whose_server_is_killed_before_the_reply_is_made_once() {
+    let redis = Redis::builder().append_only(Fsync::Always).start();
+    let proxy = Proxy::to(("127.0.0.1", redis.port()));
+    let tenure = block_on(Tenure::builder().lease(LONG).connect(&proxy.redis_url())).unwrap();
+    let cells = tenure.cells();
+    let put = |value: &str| Put::new(name("a"), value).id(WriteId::new());
+    cells.blocking_put(&put("before")).unwrap();
+    let once = put("once");
+    proxy.hold_replies(true);
+    let (writing, again) = (tenure.clone(), once.clone());
+    let writer = std::thread::spawn(move || writing.cells().blocking_put(&again));
+    let recorded = || {
+        let count = done(&redis, &["GETRANGE", "tenure:{default}:cell:a:w", "0", "15"]);
+        count.text().unwrap().parse::<u64>().unwrap()
+    };
+    eventually("the server has written", || recorded() == 2);
+    redis.kill();
+    proxy.heal_dropping();
+    redis.restart();
+    // The session repeats the write by itself, unless its time is up before the server is back.
+    if let Err(error) = writer.join().unwrap() {
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    }
+    let mut again = None;
+    eventually("the repeat is answered", || {
+        again = cells.blocking_put(&once).ok();
+        again.is_some()
+    });
+    let read = cells.blocking_get(&name("a")).unwrap().unwrap();
+    assert_eq!((again, &*read.value), (Some(PutVerdict::Done(read.version)), &b"once"[..]));
     assert_eq!(recorded(), 2, "written once");
 }
 

@@ -6,6 +6,7 @@ use tenure::{Builder, Error, ErrorKind};
 
 use crate::benches::crowd;
 use crate::benches::etcd::{handoff, pair};
+use crate::figure::Aim;
 use crate::run::Bench;
 
 pub(crate) fn benches() -> Vec<Bench> {
@@ -14,9 +15,9 @@ pub(crate) fn benches() -> Vec<Bench> {
         Bench::new(&handoff::NAMES, |run| handoff::measure(run, &start()?)),
         Bench::new(&[crowd::NAME], |run| {
             let store = start()?;
-            crowd::beside_postgres(run, async |builder: Builder| {
-                builder.connect(&store.url()).await
-            })
+            let connect = async |builder: Builder| builder.connect(&store.url()).await;
+            let figures = crowd::beside_postgres(run, connect)?;
+            Ok(figures.into_iter().map(|figure| figure.judged_by(Aim::AtMost(10.0))).collect())
         }),
     ]
 }

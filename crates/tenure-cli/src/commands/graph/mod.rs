@@ -2,9 +2,8 @@
 //! which.
 //!
 //! Two kinds of nodes: an owner and a slot. An owner that waits has an edge to the slot, a slot
-//! that
-//! is held has an edge to the owner. So the picture is exact for permits and readers too. Whether
-//! there is a deadlock is not read from the picture: the library's solver says it.
+//! that is held has an edge to the owner. So the picture is exact for permits and readers too.
+//! Whether there is a deadlock is not read from the picture: the library's solver says it.
 
 mod picture;
 mod render;
@@ -12,21 +11,22 @@ mod svg;
 mod text;
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde::Serialize;
-use tenure::contract::short;
 use tenure::deadlock::Deadlock;
 use tenure::{Name, Page, Query, Snapshot, Tenure};
 
 use self::picture::Picture;
 use crate::args::{DeadlocksArgs, GraphArgs, GraphFormat, OutputArg};
 use crate::failure::{self, Failure};
-use crate::output;
+use crate::output::{self, DeadlockRow};
 use crate::settings::Settings;
 
-/// How often `tenure deadlocks --watch` looks.
+/// How often `tenure deadlocks --watch` looks at most.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How many times as long as a look took, the next one waits at least: 5 % of the store's time.
+const PAUSE: u32 = 20;
 
 /// `tenure graph`.
 pub(super) fn graph(
@@ -63,7 +63,9 @@ pub(super) fn deadlocks(
     settings.session(|tenure| {
         let mut told: Vec<Deadlock> = Vec::new();
         loop {
+            let began = Instant::now();
             let found = tenure.blocking_deadlocks()?;
+            let took = began.elapsed();
             for deadlock in &found {
                 if !told.iter().any(|known| known.same_waits(deadlock)) {
                     tell(deadlock, form, out)?;
@@ -74,9 +76,14 @@ pub(super) fn deadlocks(
                 return Ok(if found.is_empty() { 0 } else { failure::NO });
             }
             told = found;
-            std::thread::sleep(INTERVAL);
+            std::thread::sleep(pause(took));
         }
     })
+}
+
+/// How long to wait after a look that took so long.
+fn pause(took: Duration) -> Duration {
+    INTERVAL.max(took * PAUSE)
 }
 
 /// Prints one deadlock.
@@ -90,45 +97,6 @@ fn tell(deadlock: &Deadlock, form: OutputArg, out: &mut impl Write) -> Result<()
         writeln!(out, "  not broken: {advice}")?;
     }
     Ok(())
-}
-
-/// One deadlock in JSON.
-#[derive(Debug, Serialize)]
-pub(super) struct DeadlockRow {
-    members: Vec<MemberRow>,
-    /// The member that is refused to break it, by its place in `members`.
-    victim: Option<usize>,
-    by_task: bool,
-    by_nesting: bool,
-    words: String,
-}
-
-#[derive(Debug, Serialize)]
-struct MemberRow {
-    owner: String,
-    holder: String,
-    holds: Vec<String>,
-    waits_for: Option<String>,
-    waited: Option<String>,
-}
-
-impl DeadlockRow {
-    fn new(deadlock: &Deadlock) -> Self {
-        let member = |member: &tenure::deadlock::DeadlockMember| MemberRow {
-            owner: member.owner.to_string(),
-            holder: member.about.to_string(),
-            holds: member.holds.iter().map(|hold| hold.name.shown().into_owned()).collect(),
-            waits_for: member.wait.as_ref().map(|wait| wait.name.shown().into_owned()),
-            waited: member.wait.as_ref().map(|wait| short(wait.waited_for)),
-        };
-        Self {
-            members: deadlock.members.iter().map(member).collect(),
-            victim: deadlock.victim,
-            by_task: deadlock.by_task,
-            by_nesting: deadlock.by_nesting,
-            words: deadlock.words(),
-        }
-    }
 }
 
 /// All slots with a queue, and the named one if it has none.
@@ -147,4 +115,17 @@ fn contended(tenure: &Tenure, name: Option<&Name>) -> Result<Snapshot, Failure> 
         whole.slots.extend(tenure.blocking_inspect(&Query::Slot(name.clone()))?.slots);
     }
     Ok(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_store_is_looked_at_less_often() {
+        for (took, expected) in [(1, 1_000), (50, 1_000), (51, 1_020), (3_000, 60_000)] {
+            let (took, expected) = (Duration::from_millis(took), Duration::from_millis(expected));
+            assert_eq!(pause(took), expected, "{took:?}");
+        }
+    }
 }

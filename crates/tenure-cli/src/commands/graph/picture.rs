@@ -7,7 +7,7 @@ use tenure::contract::short;
 use tenure::deadlock::Deadlock;
 use tenure::{About, Name, OwnerId, Snapshot, WaiterView};
 
-use super::DeadlockRow;
+use crate::output::DeadlockRow;
 
 /// Most nodes of a picture; of a larger one only the slots with the most waiters are shown.
 const MOST_NODES: usize = 200;

@@ -88,6 +88,7 @@ pub const PROMISES: Promises = Promises {
     engine: "embedded",
     fencing: Fencing::Strict,
     fencing_rests_on: "a high-water mark on disk, reserved ahead and synced",
+    lists_rest_on: "the order of keys in the file",
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,

@@ -130,7 +130,7 @@ impl Inner {
                 self.connection.read(reads.clone()).await?
             } else {
                 let txn = self.batch_transaction(batch, leases, known.as_deref());
-                let reply = self.connection.txn(txn.compares, txn.writes, reads.clone()).await?;
+                let reply = self.checked_txn(txn, reads.clone()).await?;
                 if reply.succeeded {
                     paths::take(match known {
                         None => "etcd write: without a read",

@@ -11,14 +11,19 @@
 //!   older one, and fences would fall. Each response is compared with the newest state that was
 //!   known *before its request was sent*: responses may arrive out of order, but none of them may
 //!   be older than that. After a contradiction all transactions and lease calls fail.
+//! - **New connections.** The revision of a restored cluster may be above all that this client has
+//!   seen, if the client was idle since before the backup. But a restore replaces the servers, so
+//!   no connection outlives it. `opened` counts connections, `checked` is how many of them there
+//!   were when the cluster was last compared with the terms of the namespace. While the two
+//!   differ, no grant is passed on (`cluster_check.rs`).
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::timeout;
 
 use super::client::{
@@ -54,6 +59,12 @@ pub(super) struct ClusterConnection {
     restored: AtomicBool,
     /// Notified when `restored` is set.
     restored_notify: Notify,
+    /// How many connections were opened, to all members.
+    opened: Arc<AtomicU64>,
+    /// How many of them there were when the cluster was last compared with the terms.
+    checked: AtomicU64,
+    /// One comparison at a time.
+    pub(super) checking: AsyncMutex<()>,
     /// The conformance suite's gate: passed before each transaction and after its reply.
     #[cfg(feature = "conformance")]
     gate: Option<GatePass>,
@@ -91,7 +102,9 @@ impl ClusterConnection {
         let login = location.credentials()?;
         let login = login.map(|(user, password)| Arc::new(Login::new(user, password)));
         let tls = location.tls().map(read_tls).transpose()?;
-        let options = ClientOptions { connect_timeout: Some(CONNECT_TIMEOUT), tls, login };
+        let opened = Arc::new(AtomicU64::new(0));
+        let connect_timeout = Some(CONNECT_TIMEOUT);
+        let options = ClientOptions { connect_timeout, tls, login, opened: Arc::clone(&opened) };
         let member = |endpoint: String| {
             let target = Target::new(&endpoint, &options).map_err(|failure| {
                 let what = format!("the connection cannot be configured: {failure}");
@@ -117,6 +130,9 @@ impl ClusterConnection {
             observed,
             restored,
             restored_notify,
+            opened,
+            checked: AtomicU64::new(0),
+            checking: AsyncMutex::new(()),
             #[cfg(feature = "conformance")]
             gate: None,
         })
@@ -250,6 +266,37 @@ impl ClusterConnection {
         observed.raft_term = observed.raft_term.max(header.map_or(0, |header| header.raft_term));
     }
 
+    /// Records the revision that a response of the watch stream names. It may be older than what
+    /// is known: a watch follows the member's own copy.
+    pub(super) fn observe_watch(&self, header: Option<&ResponseHeader>) {
+        let revision = header.and_then(|header| u64::try_from(header.revision).ok()).unwrap_or(0);
+        let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        observed.revision = observed.revision.max(revision);
+    }
+
+    /// How many connections were opened so far.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::SeqCst)
+    }
+
+    /// Records that the cluster was compared with the terms by a call that was sent when this many
+    /// connections were open.
+    pub(super) fn set_checked(&self, opened: u64) {
+        self.checked.fetch_max(opened, Ordering::SeqCst);
+    }
+
+    /// Whether no connection was opened since the cluster was compared with the terms.
+    pub(super) fn is_checked(&self) -> bool {
+        self.checked.load(Ordering::SeqCst) >= self.opened()
+    }
+
+    /// Records that the cluster was replaced or restored. Returns the error.
+    pub(super) fn set_restored(&self) -> CallError {
+        self.restored.store(true, Ordering::SeqCst);
+        self.restored_notify.notify_one();
+        CallError::Restored(restored())
+    }
+
     /// Whether the cluster was found to be replaced or restored.
     pub(super) fn is_restored(&self) -> bool {
         self.restored.load(Ordering::SeqCst)
@@ -260,7 +307,7 @@ impl ClusterConnection {
         self.restored_notify.notified().await;
     }
 
-    fn check_not_restored(&self) -> Result<(), CallError> {
+    pub(super) fn check_not_restored(&self) -> Result<(), CallError> {
         if self.is_restored() { Err(CallError::Restored(restored())) } else { Ok(()) }
     }
 
@@ -282,9 +329,7 @@ impl ClusterConnection {
         let cluster = header.cluster_id;
         let other = before.cluster.is_some_and(|known| known != cluster);
         if other || revision < before.revision {
-            self.restored.store(true, Ordering::SeqCst);
-            self.restored_notify.notify_one();
-            return Err(CallError::Restored(restored()));
+            return Err(self.set_restored());
         }
         let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
         observed.cluster = Some(cluster);
@@ -295,7 +340,7 @@ impl ClusterConnection {
 }
 
 /// The error for a cluster that was replaced or restored.
-pub(super) fn restored() -> Error {
+fn restored() -> Error {
     Error::new(
         ErrorKind::Corrupt,
         "the etcd cluster was replaced or restored from a backup, and fences would decrease",

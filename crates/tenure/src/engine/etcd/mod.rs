@@ -28,6 +28,7 @@ mod client;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod client;
+mod cluster_check;
 mod connect;
 mod connection;
 mod deadlock;
@@ -95,6 +96,7 @@ pub const PROMISES: Promises = Promises {
     engine: "etcd",
     fencing: Fencing::Strict,
     fencing_rests_on: "the cluster's revision; a restored backup is noticed and refused",
+    lists_rest_on: "the order of keys, a range at a time",
     jobs: false,
     deadlocks: DeadlockHandling::Broken,
     rates: false,

@@ -122,6 +122,12 @@ impl WatchHandler for WatchRouter {
 
     fn on_reconnect(&self) {
         let Some(inner) = self.0.upgrade() else { return };
+        let checked = Arc::clone(&inner);
+        inner.tasks.spawn(async move {
+            if let Err(error) = checked.check_cluster().await {
+                tracing::debug!(?error, "comparing the cluster with the terms failed");
+            }
+        });
         inner.notify_all(&Signal::Resync);
         for claim in inner.waiters.watching() {
             let inner = Arc::clone(&inner);

@@ -20,12 +20,14 @@
 //! - The raft log is too short. Every revision takes an entry of the log, so the index of the log
 //!   grows by at least as much as the revision. A restore keeps the revision of the backup and
 //!   begins a new log. The key names the index from just before it was written.
+//!
+//! `cluster_check.rs` looks for both signs again while a client is connected.
 
 use std::time::Duration;
 
 use super::Inner;
 use super::client::{Compare, CompareResult, KeyValue, RangeRequest, RequestOp, ResponseOp};
-use super::connection::{ClusterConnection, TxnReply, restored};
+use super::connection::{ClusterConnection, TxnReply};
 use super::errors::{CallError, VerbError};
 use super::fences::Epoch;
 use super::keys::Keys;
@@ -81,13 +83,15 @@ pub(super) struct StatedTerms {
 }
 
 /// The terms as they were read, and the state of the cluster at that time.
-struct StoredTerms {
+pub(super) struct StoredTerms {
     terms: Option<NamespaceTerms>,
     /// The revision that wrote the terms; 0 if there are none.
     written: u64,
     revision: u64,
     cluster: u64,
     log: u64,
+    /// How many connections were opened before the log was read.
+    pub(super) opened: u64,
 }
 
 /// Whether the raft log cannot be the one that had `known` entries when the terms were written.
@@ -122,11 +126,14 @@ pub(super) async fn agree(
             None => stored.first(max_lease, now),
             Some(terms) if stored.is_restored() => {
                 if !stated.accepts_restored {
-                    return Err(restored());
+                    return Err(connection.set_restored().into_error());
                 }
                 stored.accepted(terms, now)
             }
-            Some(terms) if terms.max_lease == max_lease => return Ok(terms.epoch(written)),
+            Some(terms) if terms.max_lease == max_lease => {
+                connection.set_checked(stored.opened);
+                return Ok(terms.epoch(written));
+            }
             Some(terms) => {
                 let epoch = terms.epoch(written);
                 if let Err(because) = may_change(connection, keys, stated, epoch, now).await? {
@@ -146,6 +153,7 @@ pub(super) async fn agree(
         match connection.txn(txn.compares, txn.writes, Vec::new()).await {
             // A restored cluster may have another `max_lease`: then the next round changes it.
             Ok(done) if done.succeeded && terms.max_lease == max_lease => {
+                connection.set_checked(stored.opened);
                 return Ok(terms.epoch(done.revision));
             }
             // Whether it was written is found by the next read.
@@ -199,14 +207,15 @@ async fn raise(
 }
 
 /// Reads the terms and the state of the cluster.
-async fn read_terms(
+pub(super) async fn read_terms(
     connection: &ClusterConnection,
     keys: &Keys,
 ) -> Result<Result<StoredTerms, Error>, CallError> {
     let read = connection.read(vec![RequestOp::get(keys.terms())]).await?;
     let cluster = connection.cluster().unwrap_or(0);
     // After the read, so that the log has an entry for every revision up to it.
-    let log = raft_index(connection).await;
+    let opened = connection.opened();
+    let log = raft_index(connection).await?;
     let revision = read.revision;
     let found = read.replies.into_iter().next().map(ResponseOp::into_kvs).unwrap_or_default();
     let terms = match found.first().map(|key| NamespaceTerms::decode(&key.value)) {
@@ -218,7 +227,7 @@ async fn read_terms(
         Some(terms) => terms,
     };
     let written = found.first().map_or(0, written);
-    Ok(Ok(StoredTerms { terms, written, revision, cluster, log }))
+    Ok(Ok(StoredTerms { terms, written, revision, cluster, log, opened }))
 }
 
 /// Checks whether `max_lease` may be changed; the inner error says why not.
@@ -252,10 +261,21 @@ async fn may_change(
     Ok(Err(claimed.unwrap_or_else(|| "a lock delay has not passed yet".to_owned())))
 }
 
-/// The raft index of the member in use; 0 if the call fails, which is no reason not to connect.
-async fn raft_index(connection: &ClusterConnection) -> u64 {
-    let status = connection.call(|client| async move { client.status().await }).await;
-    status.map_or(0, |status| status.raft_index)
+/// The raft index of the member in use. It is 0, which is unknown, if the server refuses to report
+/// its status to this client.
+async fn raft_index(connection: &ClusterConnection) -> Result<u64, CallError> {
+    match connection.call(|client| async move { client.status().await }).await {
+        Ok(status) => Ok(status.raft_index),
+        Err(CallError::Rejected(error)) => {
+            tracing::warn!(
+                %error,
+                "etcd refuses its status: a restored backup is recognised by its cluster id and \
+                 by falling revisions only"
+            );
+            Ok(0)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn written(key: &KeyValue) -> u64 {
@@ -279,7 +299,7 @@ impl Inner {
         let key = self.keys.terms();
         txn.if_unwritten(key.clone(), epoch.terms);
         otherwise.push(RangeRequest { key, keys_only: true, ..RangeRequest::default() }.into());
-        let mut reply = self.connection.txn(txn.compares, txn.writes, otherwise).await?;
+        let mut reply = self.checked_txn(txn, otherwise).await?;
         if !reply.succeeded {
             let terms = reply.replies.pop().map(ResponseOp::into_kvs).unwrap_or_default();
             if terms.first().map_or(0, written) != epoch.terms {
@@ -326,8 +346,17 @@ impl StoredTerms {
         NamespaceTerms { cluster, base, former, log, raised, since, ..terms }
     }
 
+    /// Whether terms that were written at the same revision are the same. Newer ones are read when
+    /// a transaction finds them; none, or older ones, are those of a backup.
+    pub(super) fn agrees_with(&self, known: Epoch) -> bool {
+        match self.terms {
+            Some(terms) if self.written == known.terms => terms.epoch(self.written) == known,
+            _ => self.written > known.terms,
+        }
+    }
+
     /// Whether this is not the cluster in which the terms were written.
-    fn is_restored(&self) -> bool {
+    pub(super) fn is_restored(&self) -> bool {
         let revisions = self.revision.saturating_sub(self.written);
         self.terms.is_some_and(|terms| {
             terms.cluster != self.cluster || is_another_log(self.log, terms.log, revisions)

@@ -29,7 +29,8 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::client::{
-    Event, EventType, FilterType, WatchCancelRequest, WatchCreateRequest, WatchStream,
+    Event, EventType, FilterType, WatchCancelRequest, WatchCreateRequest, WatchResponse,
+    WatchStream,
 };
 use super::connection::ClusterConnection;
 use super::errors::CallError;
@@ -41,6 +42,12 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to back off after a stream has broken: the first time, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How long a stream is used at least before it is opened again with a new token. The life of a
+/// token is computed with this host's clock: if that is ahead by more than the life, the token
+/// seems to have expired when it was issued. A token that really expires sooner costs a watch that
+/// is refused, after which the stream is opened again at once.
+const MIN_STREAM_AGE: Duration = Duration::from_secs(10);
 
 /// The id of the watch that every stream is opened with.
 const FIRST: i64 = 1;
@@ -195,7 +202,7 @@ impl WatchTask {
         }
         let mut current = self.connection.current();
         // A stream keeps its token, and a watch that is added after its expiry is refused.
-        let fresh = stream.token_life().map(|life| life * 3 / 4);
+        let fresh = stream.token_life().map(stream_age);
         let mut ageing = std::pin::pin!(sleep(fresh.unwrap_or_default()));
         loop {
             tokio::select! {
@@ -215,7 +222,7 @@ impl WatchTask {
                         }
                     }
                 },
-                response = stream.next() => match response {
+                response = stream.next() => match self.observed(response) {
                     // A refused watch is reported as created and canceled at once, without its id.
                     Ok(Some(response)) if response.created && response.canceled => {
                         return StreamEnd::Refused(response.cancel_reason);
@@ -243,6 +250,17 @@ impl WatchTask {
         }
     }
 
+    /// Records the revision that a response names.
+    fn observed<E>(
+        &self,
+        response: Result<Option<WatchResponse>, E>,
+    ) -> Result<Option<WatchResponse>, E> {
+        if let Ok(Some(response)) = &response {
+            self.connection.observe_watch(response.header.as_ref());
+        }
+        response
+    }
+
     fn on_created(&mut self, watch: i64) {
         if let Some((_, guard)) = self.watches.get_mut(&watch) {
             let guard = guard.take();
@@ -256,6 +274,11 @@ impl WatchTask {
             self.handler.on_notice(watch, WatchNotice::Events(events));
         }
     }
+}
+
+/// How long a stream is used whose token lives this long.
+fn stream_age(life: Duration) -> Duration {
+    (life * 3 / 4).max(MIN_STREAM_AGE)
 }
 
 fn request(spec: &WatchSpec, watch: i64) -> WatchCreateRequest {
@@ -274,4 +297,17 @@ fn request(spec: &WatchSpec, watch: i64) -> WatchCreateRequest {
 /// Whether an event is a deletion.
 pub(super) fn is_deletion(event: &Event) -> bool {
     event.r#type() == EventType::Delete
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_ahead_does_not_open_streams_again_and_again() {
+        for seconds in [0, 1, 13] {
+            assert_eq!(stream_age(Duration::from_secs(seconds)), MIN_STREAM_AGE, "{seconds}");
+        }
+        assert_eq!(stream_age(Duration::from_secs(300)), Duration::from_secs(225));
+    }
 }

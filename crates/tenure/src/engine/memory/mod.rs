@@ -35,6 +35,7 @@ pub const PROMISES: Promises = Promises {
     engine: "memory",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter in this process; across processes the wall clock",
+    lists_rest_on: "a sorted map in this process",
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,

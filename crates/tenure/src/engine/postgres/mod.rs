@@ -78,6 +78,7 @@ pub const PROMISES: Promises = Promises {
     engine: "postgres",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a sequence in the database; where commits are lost the server's wall clock",
+    lists_rest_on: "an index of the table",
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,

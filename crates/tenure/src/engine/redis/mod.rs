@@ -78,6 +78,7 @@ pub const PROMISES: Promises = Promises {
     engine: "redis",
     fencing: Fencing::ClockBounded,
     fencing_rests_on: "a counter in the store; after a loss of its memory the store's wall clock",
+    lists_rest_on: "an index of names in the store",
     jobs: true,
     deadlocks: DeadlockHandling::Broken,
     rates: true,

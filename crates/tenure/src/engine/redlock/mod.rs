@@ -87,6 +87,7 @@ pub const PROMISES: Promises = Promises {
     counting: false,
     atomic_sets: false,
     cells: false,
+    lists_rest_on: "",
     jobs: false,
     deadlocks: DeadlockHandling::Unseen,
     rates: false,

@@ -154,6 +154,7 @@ fn leases_and_watches_have_etcds_numbers() {
     });
     fields!(WatchCancelRequest { watch_id: 1 => 1 VARINT });
     fields!(WatchResponse {
+        header: Some(ResponseHeader::default()) => 1 BYTES,
         watch_id: 1 => 2 VARINT,
         created: true => 3 VARINT,
         canceled: true => 4 VARINT,

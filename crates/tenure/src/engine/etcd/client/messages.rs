@@ -304,6 +304,8 @@ pub struct WatchCancelRequest {
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
     #[prost(int64, tag = "2")]
     pub watch_id: i64,
     #[prost(bool, tag = "3")]

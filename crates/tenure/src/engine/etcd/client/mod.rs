@@ -20,9 +20,11 @@ mod txn;
 use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+use hyper_util::client::legacy::connect::HttpConnector;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -32,6 +34,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, ConnectError, Status};
 use tonic_prost::ProstCodec;
+use tower::util::MapResponse;
 
 use self::login::AuthToken;
 pub use self::login::Login;
@@ -60,6 +63,9 @@ pub struct ClientOptions {
     pub tls: Option<TlsPem>,
     /// User and password, if the cluster has authentication enabled.
     pub login: Option<Arc<Login>>,
+    /// Counts the connections that were opened. A connection is counted before the first request
+    /// is sent over it.
+    pub opened: Arc<AtomicU64>,
 }
 
 /// Certificates and keys, in PEM.
@@ -81,7 +87,9 @@ impl fmt::Debug for TlsPem {
 #[derive(Clone, Debug)]
 pub struct Target {
     endpoint: Endpoint,
+    connect_timeout: Option<Duration>,
     login: Option<Arc<Login>>,
+    opened: Arc<AtomicU64>,
 }
 
 impl Target {
@@ -102,15 +110,28 @@ impl Target {
             }
             endpoint = endpoint.tls_config(config).map_err(odd)?;
         }
-        if let Some(limit) = options.connect_timeout {
-            endpoint = endpoint.connect_timeout(limit);
-        }
         let endpoint = endpoint
             .http2_keep_alive_interval(PROBE)
             .keep_alive_timeout(PROBE_TIMEOUT)
-            .keep_alive_while_idle(false)
-            .tcp_keepalive(Some(TCP_PROBE));
-        Ok(Self { endpoint, login: options.login.clone() })
+            .keep_alive_while_idle(false);
+        let (connect_timeout, login) = (options.connect_timeout, options.login.clone());
+        Ok(Self { endpoint, connect_timeout, login, opened: Arc::clone(&options.opened) })
+    }
+
+    /// Makes a channel, which connects when it is first used. Its connector is configured as
+    /// `tonic` configures its own.
+    fn channel(&self) -> Channel {
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        connector.set_keepalive(Some(TCP_PROBE));
+        connector.set_connect_timeout(self.connect_timeout);
+        let opened = Arc::clone(&self.opened);
+        let counted = MapResponse::new(connector, move |connection| {
+            opened.fetch_add(1, Ordering::SeqCst);
+            connection
+        });
+        self.endpoint.connect_with_connector_lazy(counted)
     }
 }
 
@@ -126,7 +147,7 @@ impl Client {
     /// which will drive the connection.
     #[must_use]
     pub fn new(target: &Target) -> Self {
-        Self { channel: target.endpoint.connect_lazy(), login: target.login.clone() }
+        Self { channel: target.channel(), login: target.login.clone() }
     }
 
     /// # Errors

@@ -69,6 +69,8 @@ pub const PROMISES: Promises = Promises {
                        clock; no floor for the namespace, and a fail-over may lose the last grants",
     fence_floor: false,
     atomic_sets: false,
+    lists_rest_on: "a scan of all keys of every primary, for each list and each look of a \
+                    prefix watch",
     deadlocks: DeadlockHandling::Reported,
     lacks_because: "its slots have no key in common that one call could read or raise",
     ..super::PROMISES
