@@ -75,6 +75,6 @@ fn a_cluster_that_is_restarted() {
     let cluster = Cluster::start();
     let kill = || cluster.nodes().iter().for_each(Redis::kill);
     wait_through_an_outage(&cluster.url(), kill, || {
-        cluster.nodes().iter().for_each(Redis::restart)
+        cluster.nodes().iter().for_each(Redis::restart);
     });
 }

@@ -117,12 +117,11 @@ fn work(
             }
             (Woken::Signal(caught), _) if ends_wait(caught.signal).is_some() => {
                 stop.set();
-                end = Some(match end {
-                    Some((from, until)) => (from, until.min(from.max(now) + GRACE)),
-                    None => {
-                        let from = now + args.grace.min(FOREVER);
-                        (from, from + limit.min(FOREVER))
-                    }
+                end = Some(if let Some((from, until)) = end {
+                    (from, until.min(from.max(now) + GRACE))
+                } else {
+                    let from = now + args.grace.min(FOREVER);
+                    (from, from + limit.min(FOREVER))
                 });
             }
             (Woken::Late, Some((from, _))) => {

@@ -72,7 +72,7 @@ impl Crossed {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadlock_through_a_row_or_an_advisory_lock_is_reported() {
     let server = Postgres::shared();
-    let mut crossed = Crossed::new(&server).await;
+    let mut crossed = Crossed::new(server).await;
     let setup = "CREATE TABLE IF NOT EXISTS crossed (id int PRIMARY KEY, n int); \
                  INSERT INTO crossed VALUES (1, 0) ON CONFLICT DO NOTHING";
     crossed.clients[0].batch_execute(setup).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_deadlock_through_a_row_or_an_advisory_lock_is_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_started_later_under_the_same_number_does_not_count() {
     let server = Postgres::shared();
-    let crossed = Crossed::new(&server).await;
+    let crossed = Crossed::new(server).await;
     let [one, two] = &crossed.owners;
     let pid = "SELECT pg_backend_pid()";
     let pids = [

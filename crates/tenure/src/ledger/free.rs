@@ -77,7 +77,7 @@ mod tests {
                 };
                 let patience = if below(2) == 0 { Patience::Try } else { Patience::Wait };
                 let lock_delay = Duration::from_millis([0, 500][below(2)]);
-                let claim = Claim { patience, lock_delay, ..samples::claim(part) };
+                let claim = Claim { lock_delay, patience, ..samples::claim(part) };
                 made.push(Arc::new(claim));
                 let claim = &made[made.len() - 1];
                 let expected = long.claim(claim, now);

@@ -53,14 +53,12 @@ impl OrderGraph {
         let mut hasher = DefaultHasher::new();
         edge.identity().hash(&mut hasher);
         let places = self.index.entry(hasher.finish()).or_default();
-        match places.iter().find(|at| self.edges[**at].identity() == edge.identity()) {
-            Some(at) => {
-                self.edges[*at].absorb(&edge);
-            }
-            None => {
-                places.push(self.edges.len());
-                self.edges.push(edge);
-            }
+        let known = places.iter().find(|at| self.edges[**at].identity() == edge.identity());
+        if let Some(at) = known {
+            self.edges[*at].absorb(&edge);
+        } else {
+            places.push(self.edges.len());
+            self.edges.push(edge);
         }
     }
 

@@ -87,7 +87,9 @@ mod tests {
                 assert_eq!(deadlines.first(), expected.first().map(|(at, _)| *at));
             }
         }
-        expected.iter().for_each(|(at, id)| deadlines.remove(*at, *id));
+        for (at, id) in &expected {
+            deadlines.remove(*at, *id);
+        }
         assert!(deadlines.is_empty());
     }
 }
