@@ -19,9 +19,9 @@ use super::verdict::{Confirmed, Fence, Grant, Raised};
 /// An engine that can answer for a free lock without waiting: no future, no connection.
 ///
 /// Each method does the whole step or nothing. If it declines, nothing has changed that a caller
-/// could notice, and the session makes the ordinary call for the same claim. So a method may decline
-/// for any reason, and should for everything that is not the common case. It is called while the
-/// session holds no lock of its own, and keeps the rules of [`Engine`](super::Engine).
+/// could notice, and the session makes the ordinary call for the same claim. So a method may
+/// decline for any reason, and should for everything that is not the common case. It is called
+/// while the session holds no lock of its own, and keeps the rules of [`Engine`](super::Engine).
 pub trait Immediate: Send + Sync {
     /// Grants a claim of one name if nothing holds the name, waits for it or keeps it closed. A
     /// grant is the reply of [`Engine::claim`](super::Engine::claim).

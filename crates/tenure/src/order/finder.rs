@@ -58,7 +58,7 @@ struct ClassFacts {
 
 /// What an edge closed.
 #[derive(Debug, Default)]
-pub(super) struct Closed {
+pub(super) struct ClosedCycles {
     /// The edges of a cycle: the new edge comes last, or one that became dangerous with it.
     pub(super) cycle: Option<Vec<EdgeKey>>,
     /// The edge is a pair of one class that agrees with no order of names which was left. It did
@@ -71,9 +71,9 @@ pub(super) struct Closed {
 impl CycleFinder {
     /// Adds an edge; `orders` are those of its names, if both are of one class. Of several cycles
     /// that it closes, one through the edge itself is returned.
-    pub(super) fn add(&mut self, edge: EdgeKey, orders: NameOrders) -> Closed {
+    pub(super) fn add(&mut self, edge: EdgeKey, orders: NameOrders) -> ClosedCycles {
         self.reach(edge.held.max(edge.acquired));
-        let mut closed = Closed::default();
+        let mut closed = ClosedCycles::default();
         if !edge.held_shared {
             self.written(edge.held, &mut closed);
         }
@@ -100,9 +100,9 @@ impl CycleFinder {
     }
 
     /// Notes that a class has writers, of whom no edge is added.
-    pub(super) fn add_writer(&mut self, class: ClassId) -> Closed {
+    pub(super) fn add_writer(&mut self, class: ClassId) -> ClosedCycles {
         self.reach(class);
-        let mut closed = Closed::default();
+        let mut closed = ClosedCycles::default();
         self.written(class, &mut closed);
         closed
     }
@@ -158,7 +158,7 @@ impl CycleFinder {
     }
 
     /// Notes that a class has writers. The readers before now conflict with each other.
-    fn written(&mut self, class: ClassId, closed: &mut Closed) {
+    fn written(&mut self, class: ClassId, closed: &mut ClosedCycles) {
         let facts = self.class(class);
         if std::mem::replace(&mut facts.written, true) {
             return;

@@ -9,9 +9,9 @@
 //!                  '------------- new claim id <---------------- the ticket has expired
 //! ```
 //!
-//! Where the engine answers for a free lock at once (`Engine::immediate`), the first attempt is made
-//! without a future ([`Core::acquire_at_once`]): a grant is the end of it, and if the engine declines,
-//! the same attempt goes on with an ordinary call. Only then the long way is boxed.
+//! Where the engine answers for a free lock at once (`Engine::immediate`), the first attempt is
+//! made without a future ([`Core::acquire_at_once`]): a grant is the end of it, and if the engine
+//! declines, the same attempt goes on with an ordinary call. Only then the long way is boxed.
 //!
 //! An [`Attempt`] is one claim id; `attempt.rs` has what happens to it.
 

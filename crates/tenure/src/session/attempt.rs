@@ -1,10 +1,11 @@
-//! One attempt to acquire: a claim with an id of its own, from before it is sent until it is granted,
-//! refused or withdrawn. `acquire.rs` decides when there is another.
+//! One attempt to acquire: a claim with an id of its own, from before it is sent until it is
+//! granted, refused or withdrawn. `acquire.rs` decides when there is another.
 //!
 //! The entry of an [`Attempt`] is in the table before the claim is sent, so that a push which
-//! overtakes the reply finds it. Dropping the attempt, at any await, removes the entry and withdraws
-//! the claim. A reply that does not come is requested again under the same id, which makes it the
-//! same claim (promise 5), until an earlier copy of it may have expired: [`ClaimReply::Stale`].
+//! overtakes the reply finds it. Dropping the attempt, at any await, removes the entry and
+//! withdraws the claim. A reply that does not come is requested again under the same id, which
+//! makes it the same claim (promise 5), until an earlier copy of it may have expired:
+//! [`ClaimReply::Stale`].
 
 use std::sync::Arc;
 use std::time::Duration;

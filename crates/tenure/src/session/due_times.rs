@@ -2,8 +2,8 @@
 //!
 //! An ordered set, with a few deadlines beside it that are not sorted in yet. A lock that is held
 //! for a short time comes and goes without the set: its deadline is added to `fresh`, and is found
-//! there when it is removed. When `fresh` is full, or when the deadlines are looked at in order, all
-//! of it moves into the set. Every deadline is in exactly one of the two.
+//! there when it is removed. When `fresh` is full, or when the deadlines are looked at in order,
+//! all of it moves into the set. Every deadline is in exactly one of the two.
 
 use std::collections::BTreeSet;
 

@@ -95,7 +95,8 @@ fn a_crowd_of_readers_comes_in_without_a_renewal() {
     });
 }
 
-/// A list of a rate and the log of a cell are kept for longer once in a second, not with each write.
+/// A list of a rate and the log of a cell are kept for longer once in a second, not with each
+/// write.
 #[test]
 fn what_is_written_in_another_second_is_kept_for_longer() {
     let redis = Redis::start();

@@ -3,10 +3,10 @@
 //! The workers are this program again, with a hidden command. The reference for hand-offs is a loop
 //! of the same transactions and datagrams without leases, fences, order checks or a session.
 //!
-//! All workers of a block begin at one instant, which each of them is told in advance, and go on for
-//! a fixed time. A fixed number of laps would measure the end, at which few still want the lock; and
-//! workers that start one after the other find it free. Each says how many of its acquisitions had
-//! to wait: the share shows that both lanes measure hand-offs.
+//! All workers of a block begin at one instant, which each of them is told in advance, and go on
+//! for a fixed time. A fixed number of laps would measure the end, at which few still want the
+//! lock; and workers that start one after the other find it free. Each says how many of its
+//! acquisitions had to wait: the share shows that both lanes measure hand-offs.
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::path::Path;
@@ -112,7 +112,8 @@ impl Witness for Waits {
 }
 
 /// Runs laps for so many milliseconds from the instant that all workers were told, and prints how
-/// many there were and how many of them had to wait. A lap that has begun is ended, but not counted.
+/// many there were and how many of them had to wait. A lap that has begun is ended, but not
+/// counted.
 fn laps(millis: u64, mut lap: impl FnMut() -> Result<bool, Error>) -> Result<(), Error> {
     println!("ready");
     let mut line = String::new();
