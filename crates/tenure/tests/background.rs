@@ -13,7 +13,7 @@ use common::{World, millis, now, poll_once, secs};
 use tenure::contract::Claim;
 use tenure::engine::memory::MemoryEngine;
 use tenure::time::Tick;
-use tenure::{ErrorKind, Event, Tenure, Witness};
+use tenure::{ErrorKind, Event, Query, Tenure, Witness};
 
 #[test]
 fn a_guard_may_be_dropped_outside_a_runtime_and_after_its_end() {
@@ -277,6 +277,25 @@ fn a_thread_that_blocks_for_its_own_lock_is_reported() {
     let tenure = Tenure::blocking_connect("memory:").unwrap();
     let _guard = tenure.mutex("a").unwrap().blocking_lock().unwrap();
     let error = tenure.mutex("a").unwrap().timeout(millis(10)).blocking_lock().unwrap_err();
+    assert!(error.to_string().contains("taken by this same task or thread"), "{error}");
+}
+
+/// Without a timeout the wait has no other end, and a program that does not subscribe to `tracing`
+/// would not learn why it waited.
+#[test]
+fn a_wait_without_a_timeout_for_its_own_lock_is_reported_at_its_end() {
+    let tenure = Tenure::blocking_connect("memory:").unwrap();
+    let _guard = tenure.mutex("a").unwrap().blocking_lock().unwrap();
+    let closer = tenure.clone();
+    let query = Query::Slot("a".parse().unwrap());
+    thread::spawn(move || {
+        while closer.blocking_inspect(&query).unwrap().slots[0].queue.is_empty() {
+            thread::sleep(millis(1));
+        }
+        closer.blocking_close();
+    });
+    let error = tenure.mutex("a").unwrap().blocking_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
     assert!(error.to_string().contains("taken by this same task or thread"), "{error}");
 }
 

@@ -94,7 +94,7 @@ pub(crate) struct WorkArgs {
     /// How long running commands have when the worker is stopped
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "10s")]
     pub(crate) grace: Duration,
-    /// Exit when no job is ready or runs
+    /// Exit when no job is ready, blocked or running
     #[arg(long)]
     pub(crate) drain: bool,
     /// Wait for the disk before a job begins in the place of one that is done: what is done never

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::acquire::AfterWait;
 use super::effects::{Effects, PendingRelease};
 use super::entry::{EndReason, Entry, Flow, Phase};
-use super::errors::refusal_error;
+use super::errors::{own_hold_help, refusal_error};
 use super::joint::Joint;
 use super::park::{WaitOutcome, wait_for_grant, within};
 use super::request::{AcquireRequest, Wait};
@@ -379,8 +379,8 @@ impl<'a> Attempt<'a> {
     fn wait_failed(&self, over: EndReason) -> Error {
         let name = self.claim.parts.first_name();
         match over {
-            EndReason::Closed => closed_error(Verb::Claim).on(name),
-            EndReason::Unreachable(error) => error.on(name),
+            EndReason::Closed => self.with_own_hold(closed_error(Verb::Claim).on(name)),
+            EndReason::Unreachable(error) => self.with_own_hold(error.on(name)),
             EndReason::Revoked(loss) => {
                 Error::new(ErrorKind::Lost, format!("the wait was ended: {loss}"))
                     .during(Verb::Claim)
@@ -395,6 +395,16 @@ impl<'a> Attempt<'a> {
                     .because_of(Loss::Forgotten)
             }
         }
+    }
+
+    /// Adds to the advice of an error that the lock is held by the task or thread that waited.
+    fn with_own_hold(&self, error: Error) -> Error {
+        let Some(own) = self.own_hold.as_deref() else { return error };
+        let help = match error.help() {
+            "" => own_hold_help(own),
+            help => format!("{help}; {}", own_hold_help(own)),
+        };
+        error.with_help(help)
     }
 
     pub(super) fn refused(&self, refusal: Refusal) -> Error {

@@ -70,18 +70,21 @@ pub(super) struct WaitTimeout<'a> {
     pub(super) deadlock: Option<Suspicion>,
 }
 
+/// What to do where a claim waited for a lock that its own task or thread holds.
+pub(super) fn own_hold_help(own: &Claim) -> String {
+    let place = own.about.place.as_ref().map(ToString::to_string).unwrap_or_default();
+    format!(
+        "it was taken by this same task or thread, at {place}: if one flow wants it twice, run it \
+         in a scope; branches of a join! need a scope each"
+    )
+}
+
 /// The error for a wait that timed out.
 pub(super) fn timed_out_error(timeout: WaitTimeout<'_>) -> Error {
     let mut holders = timeout.holders;
     holders.truncate(limits::NAMED_HOLDERS);
     let next = match timeout.own_hold {
-        Some(own) => {
-            let place = own.about.place.as_ref().map(ToString::to_string).unwrap_or_default();
-            format!(
-                "it was taken by this same task or thread, at {place}: if one flow wants it twice, \
-                 run it in a scope; branches of a join! need a scope each"
-            )
-        }
+        Some(own) => own_hold_help(own),
         None if timeout.deadlock.is_some() => {
             timeout.deadlock.as_ref().map_or("", |found| found.advice).to_owned()
         }
