@@ -1,5 +1,6 @@
 //! One measured figure and how it is shown. Knows text, not how it was measured.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -8,7 +9,7 @@ use serde::Serialize;
 /// What one benchmark found.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
-    pub(crate) bench: &'static str,
+    pub(crate) bench: Cow<'static, str>,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
     /// To a reference measured in the same run.
@@ -30,12 +31,12 @@ pub(crate) struct Figure {
 
 impl Figure {
     pub(crate) fn new(
-        bench: &'static str,
+        bench: impl Into<Cow<'static, str>>,
         value: f64,
         unit: &'static str,
         note: &'static str,
     ) -> Self {
-        let value = rounded(value);
+        let (bench, value) = (bench.into(), rounded(value));
         let (ratio, commands, waited, costs, judged) = (None, None, None, None, None);
         Self { bench, value, unit, ratio, commands, waited, costs, judged, note }
     }
@@ -69,6 +70,14 @@ impl Figure {
     pub(crate) fn judged_by(self, aim: Aim) -> Self {
         let number = self.commands.or(self.ratio).unwrap_or(self.value);
         Self { judged: Some(Judged { aim: aim.to_string(), met: aim.is_met(number) }), ..self }
+    }
+
+    /// The same, where there is an aim.
+    pub(crate) fn judged_by_any(self, aim: Option<Aim>) -> Self {
+        match aim {
+            Some(aim) => self.judged_by(aim),
+            None => self,
+        }
     }
 
     /// What stands in the last column.
@@ -203,6 +212,21 @@ impl Layout {
             Self::Table => {
                 writeln!(to, "{:<25}{:>10} {:<6}{:>7}  note", "bench", "value", "unit", "ratio")
             }
+        }
+    }
+
+    /// Says which version of a peer takes part, or that it is left out.
+    pub(crate) fn peer(
+        self,
+        to: &mut impl Write,
+        (peer, version): (&str, Option<&str>),
+    ) -> io::Result<()> {
+        match (self, version) {
+            (Self::Json, _) => {
+                writeln!(to, "{}", serde_json::json!({ "peer": peer, "version": version }))
+            }
+            (Self::Table, Some(version)) => writeln!(to, "beside {peer} {version}"),
+            (Self::Table, None) => writeln!(to, "left out: {peer}, which is not installed"),
         }
     }
 

@@ -13,10 +13,12 @@ mod stats;
 mod system_calls;
 
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::benches::jobs::Peers;
 use crate::benches::processes::Worker;
 use crate::figure::{Figure, Layout};
 use crate::run::{Bench, Run, Store};
@@ -31,6 +33,8 @@ use crate::run::{Bench, Run, Store};
         tenure-bench election\n  \
         tenure-bench embedded\n  \
         tenure-bench etcd\n  \
+        tenure-bench jobs\n  \
+        tenure-bench jobs --peers /tmp/peers\n  \
         tenure-bench looking\n  \
         tenure-bench memory\n  \
         tenure-bench memory --only handoff_1024\n  \
@@ -60,6 +64,8 @@ enum Engine {
     Embedded(Options),
     /// The etcd engine on a cluster of its own, beside two transactions written by hand
     Etcd(Options),
+    /// Queues of jobs, beside a batch written by hand and other job queues
+    Jobs(JobsOptions),
     /// What looking at locks costs the store and the locks
     Looking(Options),
     /// The memory engine, in this process
@@ -95,10 +101,21 @@ struct Options {
     only: Option<String>,
 }
 
+/// The same, and where the peers are.
+#[derive(Args, Debug)]
+struct JobsOptions {
+    #[command(flatten)]
+    options: Options,
+    /// The directory into which `peers/peers.sh` has installed other job queues
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+}
+
 fn main() -> ExitCode {
     let Arguments { engine } = Arguments::parse();
     let done = match engine {
         Engine::Cells(options) => measure(&options, Store::Remote, benches::cells::benches()),
+        Engine::Jobs(options) => measure_jobs(&options),
         Engine::Looking(options) => measure(&options, Store::Remote, benches::looking::benches()),
         Engine::Command(options) => measure(&options, Store::Local, benches::command::benches()),
         Engine::Election(options) => measure(&options, Store::Local, benches::election::benches()),
@@ -122,6 +139,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// Says which peers take part, and measures.
+fn measure_jobs(JobsOptions { options, peers }: &JobsOptions) -> Result<(), String> {
+    let peers = Peers::find(peers.as_deref());
+    let layout = layout(options);
+    for peer in peers.versions() {
+        layout.peer(&mut io::stdout().lock(), peer).map_err(|error| error.to_string())?;
+    }
+    measure(options, Store::Remote, benches::jobs::benches(&peers))
+}
+
 /// Runs what was asked for and shows each figure as soon as it is known.
 fn measure(options: &Options, store: Store, mut benches: Vec<Bench>) -> Result<(), String> {
     let names: Vec<&str> = benches.iter().flat_map(|bench| bench.names).copied().collect();
@@ -132,9 +159,14 @@ fn measure(options: &Options, store: Store, mut benches: Vec<Bench>) -> Result<(
         benches.retain(|bench| bench.names.contains(&only.as_str()));
     }
     let run = Run::new(options.quick, benches.len(), store).map_err(|error| error.to_string())?;
-    let layout = if options.json { Layout::Json } else { Layout::Table };
+    let layout = layout(options);
     show(&run, || layout.head(&mut io::stdout().lock()))?;
-    let wanted = |figure: &Figure| options.only.as_ref().is_none_or(|only| *only == figure.bench);
+    let wanted = |figure: &Figure| {
+        options.only.as_ref().is_none_or(|only| {
+            // Beside one of several peers.
+            *only == figure.bench || figure.bench.starts_with(&format!("{only}_vs_"))
+        })
+    };
     for bench in benches {
         run.progress.begin(bench.names);
         let figures = (bench.measure)(&run).map_err(|error| error.to_string())?;
@@ -144,6 +176,10 @@ fn measure(options: &Options, store: Store, mut benches: Vec<Bench>) -> Result<(
     }
     run.progress.end();
     Ok(())
+}
+
+fn layout(options: &Options) -> Layout {
+    if options.json { Layout::Json } else { Layout::Table }
 }
 
 fn show(run: &Run, write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {

@@ -7,6 +7,7 @@ use std::panic::resume_unwind;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tenure::{Error, ErrorKind};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 use crate::figure::Figure;
 use crate::progress::Progress;
@@ -100,6 +101,14 @@ impl Run {
     ) -> T {
         let joined = self.runtime.block_on(self.runtime.spawn(work));
         joined.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+    }
+
+    /// Starts work as a task of its own.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.runtime.spawn(work)
     }
 
     /// Runs work on this thread, where blocking is allowed.

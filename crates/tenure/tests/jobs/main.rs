@@ -8,6 +8,7 @@
     target_os = "linux"
 ))]
 
+mod batches;
 mod dropping;
 mod history;
 mod postgres;

@@ -9,6 +9,7 @@ pub(crate) mod election;
 pub(crate) mod etcd;
 pub(crate) mod handoff;
 pub(crate) mod held;
+pub(crate) mod jobs;
 mod lane;
 pub(crate) mod looking;
 pub(crate) mod order;

@@ -24,7 +24,7 @@ use tenure::time::Tick;
 use tenure::{Error, ErrorKind, Event, Tenure, Witness};
 
 use super::bare::Bare;
-use super::{cells, election};
+use super::{cells, election, jobs};
 use crate::engines::embedded::failed;
 use crate::figure::Figure;
 use crate::run::Run;
@@ -48,6 +48,12 @@ pub(crate) enum Worker {
     Leads { url: String, lease: u64 },
     /// Writes cells of its own from so many tasks, each so many times
     Puts { url: String, number: u32, tasks: u32, times: u32 },
+    /// Works on the queue of the benchmarks until it is killed
+    Jobs { url: String },
+    /// The same with statements written by hand
+    JobsByHand { url: String },
+    /// Claims one job of a queue with a lease of so many milliseconds, and keeps it
+    KeepsJob { url: String, queue: String, lease: u64 },
 }
 
 impl Worker {
@@ -78,16 +84,18 @@ impl Worker {
                 Ok(())
             }
             Self::Puts { url, number, tasks, times } => {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .map_err(|error| failed("cannot make a runtime", error))?;
                 let prefix = format!("process:{number}");
-                runtime.block_on(async {
+                runtime()?.block_on(async {
                     let tenure = Tenure::connect(url).await?;
                     ready();
                     cells::put_from_tasks(&tenure, &prefix, *tasks, *times).await
                 })
+            }
+            Self::Jobs { url } => runtime()?.block_on(jobs::workers::work(url)),
+            Self::JobsByHand { url } => runtime()?.block_on(jobs::by_hand::work(url)),
+            Self::KeepsJob { url, queue, lease } => {
+                let lease = Duration::from_millis(*lease);
+                runtime()?.block_on(jobs::workers::keep(url, queue, lease))
             }
             Self::Holds { url } => {
                 let tenure = Tenure::blocking_connect(url)?;
@@ -141,6 +149,12 @@ fn monotonic() -> u64 {
     seconds * 1_000_000_000 + nanos
 }
 
+/// The runtime of a worker that is async.
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| failed("cannot make a runtime", error))
+}
+
 /// Does nothing for so many microseconds.
 fn keep(hold: u64) {
     if hold > 0 {
@@ -149,7 +163,7 @@ fn keep(hold: u64) {
 }
 
 /// Says that it is ready, and waits until it may go on.
-fn ready() {
+pub(super) fn ready() {
     println!("ready");
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -295,9 +309,14 @@ impl Process {
     pub(super) fn start(arguments: &[String]) -> Result<Self, Error> {
         let program =
             std::env::current_exe().map_err(|error| failed("cannot find myself", error))?;
-        let mut child = Command::new(program)
-            .arg("worker")
-            .args(arguments)
+        let mut command = Command::new(program);
+        command.arg("worker").args(arguments);
+        Self::spawn(command)
+    }
+
+    /// The same with any program that says that it is ready.
+    pub(super) fn spawn(mut command: Command) -> Result<Self, Error> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -308,17 +327,17 @@ impl Process {
         if line.trim() == "ready" { Ok(process) } else { Err(broken("a worker failed to start")) }
     }
 
-    fn go(&mut self) -> Result<(), Error> {
+    pub(super) fn go(&mut self) -> Result<(), Error> {
         self.say("\n")
     }
 
-    fn say(&mut self, line: &str) -> Result<(), Error> {
+    pub(super) fn say(&mut self, line: &str) -> Result<(), Error> {
         let input = self.child.stdin.as_mut().ok_or_else(|| broken("no input"))?;
         let written = input.write_all(line.as_bytes());
         written.map_err(|error| failed("cannot write to a worker", error))
     }
 
-    fn hear(&mut self) -> Result<String, Error> {
+    pub(super) fn hear(&mut self) -> Result<String, Error> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
         read.map_err(|error| failed("cannot read from a worker", error))?;

@@ -6,7 +6,7 @@
 //! WorkLoop::run, until it is stopped:
 //!     start a turn, if none is under way and there is something to report, or a free slot and a
 //!     reason to look: the last turn filled all slots, the alarm rang, or it is time
-//!     wait for: a handler that ends · the turn · the alarm · a report of progress · time · stop
+//!     wait for: handlers that end · the turn · the alarm · a report of progress · time · stop
 //! ```
 //!
 //! At most one turn is under way. Handlers that end meanwhile gather their reports for the next
@@ -173,7 +173,7 @@ impl WaitingReport {
 
 /// What the loop waits for.
 enum WorkEvent {
-    Ended(EndedAttempt),
+    Ended(Vec<EndedAttempt>),
     Turned(Turn, Result<TurnReply, Error>),
     Rung(bool),
     Reports(Vec<OutboxReport>),
@@ -250,7 +250,12 @@ where
                 {
                     return Poll::Ready(WorkEvent::Stop);
                 }
-                if let Poll::Ready(Some(ended)) = Pin::new(&mut self.running).poll_next(cx) {
+                // All that have ended: one turn is to report them together.
+                let mut ended = Vec::new();
+                while let Poll::Ready(Some(one)) = Pin::new(&mut self.running).poll_next(cx) {
+                    ended.push(one);
+                }
+                if !ended.is_empty() {
                     return Poll::Ready(WorkEvent::Ended(ended));
                 }
                 if let Some(call) = &mut self.call
@@ -273,9 +278,12 @@ where
 
     fn handle(&mut self, event: WorkEvent) -> Result<(), Error> {
         match event {
-            WorkEvent::Ended(EndedAttempt { report, in_transaction }) => {
-                self.cancels.remove(&report.attempt);
-                self.waiting.push(WaitingReport { in_transaction, ..WaitingReport::new(report) });
+            WorkEvent::Ended(ended) => {
+                for EndedAttempt { report, in_transaction } in ended {
+                    self.cancels.remove(&report.attempt);
+                    let report = WaitingReport { in_transaction, ..WaitingReport::new(report) };
+                    self.waiting.push(report);
+                }
                 // A slot is free: more may be ready.
                 self.look_at = Tick::ZERO;
             }
