@@ -200,6 +200,7 @@ CREATE FUNCTION @S.settle_reports(q @S.queues, p_now bigint, p_ids bigint[], p_f
   p_progress bytea[]) RETURNS SETOF @S.job_reply LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   r @S.job_reply;
+  v_ids bigint[];
   v_done int[] := '{}';
   v_big bigint[] := '{}';
   v_noted bigint[] := '{}';
@@ -207,13 +208,14 @@ DECLARE
 BEGIN
   r.number := 0;
   IF q.keep_done = 0 AND 'c' = ANY (p_outcomes) THEN
+    -- Several reports of one attempt count in their order: progress, then completion.
+    v_ids := ARRAY(SELECT u.id FROM unnest(p_ids, p_outcomes) u (id, outcome)
+      GROUP BY u.id HAVING count(*) = 1 AND min(u.outcome) = 'c');
+    -- No join: begun at the running jobs it would read all reports again for each of them.
     WITH gone AS (DELETE FROM @S.jobs x
-        USING unnest(p_ids, p_fences, p_outcomes) WITH ORDINALITY u (id, fence, outcome, nth)
-        WHERE u.outcome = 'c' AND x.queue = q.queue AND x.id = u.id AND x.state = 'w'
-          AND x.fence = u.fence AND x.lane IS NULL
-          -- Several reports of one attempt count in their order: progress, then completion.
-          AND cardinality(array_positions(p_ids, u.id)) = 1
-        RETURNING u.nth::int AS nth, x.id, x.load IS NULL AS big)
+        WHERE x.queue = q.queue AND x.id = ANY (v_ids) AND x.state = 'w' AND x.lane IS NULL
+          AND x.fence = p_fences[array_position(p_ids, x.id)]
+        RETURNING array_position(p_ids, x.id) AS nth, x.id, x.load IS NULL AS big)
       SELECT coalesce(array_agg(g.nth), '{}'), coalesce(array_agg(g.id) FILTER (WHERE g.big), '{}'),
         array_agg(g.id) INTO v_done, v_big, v_noted FROM gone g;
     IF v_big <> '{}' THEN DELETE FROM @S.loads l WHERE l.id = ANY (v_big); END IF;
