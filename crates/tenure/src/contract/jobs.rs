@@ -309,6 +309,23 @@ impl JobState {
     pub const ALL: [Self; 6] =
         [Self::Scheduled, Self::Blocked, Self::Ready, Self::Running, Self::Dead, Self::Done];
 
+    /// The number of the state in rows of the ledger and in `lua/jobs.lua`.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Scheduled => 0,
+            Self::Blocked => 1,
+            Self::Ready => 2,
+            Self::Running => 3,
+            Self::Dead => 4,
+            Self::Done => 5,
+        }
+    }
+
+    /// The state with this number.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.code() == code)
+    }
+
     /// The state as one word.
     #[must_use]
     pub fn word(self) -> &'static str {

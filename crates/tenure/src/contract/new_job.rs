@@ -71,6 +71,22 @@ pub enum KeyMode {
     Replace,
 }
 
+impl KeyMode {
+    /// The number of the mode in rows of the ledger and in `lua/jobs.lua`.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::UntilStarted => 0,
+            Self::UntilDone => 1,
+            Self::Replace => 2,
+        }
+    }
+
+    /// The mode with this number.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        [Self::UntilStarted, Self::UntilDone, Self::Replace].get(usize::from(code)).copied()
+    }
+}
+
 /// A lane of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {

@@ -1,4 +1,5 @@
-//! A claim for tests and benchmarks, of which each test changes what it is about.
+//! What tests and benchmarks begin with: a claim, of which each changes what it is about, and
+//! numbers that are the same in every run.
 
 use std::time::Duration;
 
@@ -25,4 +26,13 @@ pub fn claim(part: Part) -> Claim {
             conduct: Conduct::default(),
         },
     }
+}
+
+/// Returns the next pseudo-random number of a seed, and steps the seed (`SplitMix64`).
+pub fn random(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut x = *seed;
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }

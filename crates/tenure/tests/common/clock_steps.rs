@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use servers::Direction;
-use tenure::{TakeOutcome, Tenure, block_on};
+use tenure::{MutexGuard, TakeOutcome, Tenure, block_on};
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -52,5 +52,22 @@ pub(crate) fn assert_windows_outlast_a_step_back(tenure: &Tenure, step_back: imp
             panic!("a permit was taken in this hour")
         };
         assert!(refusal.retry_after() <= HOUR, "{:?}", refusal.retry_after());
+    }
+}
+
+/// Releases the lock, and serves those that wait for it one after the other, each with a larger
+/// fence.
+#[track_caller]
+pub(crate) fn assert_served_in_turn<const N: usize>(
+    holder: MutexGuard,
+    waiters: [impl FnOnce() -> MutexGuard; N],
+) {
+    let mut last = holder.fence().unwrap();
+    block_on(holder.release()).unwrap();
+    for served in waiters {
+        let next = served();
+        assert!(next.fence().unwrap() > last);
+        last = next.fence().unwrap();
+        block_on(next.release()).unwrap();
     }
 }

@@ -113,6 +113,19 @@ fn is_refused_as_restored(tenure: &Tenure) {
     });
 }
 
+/// Takes a backup in the middle of a client's traffic, and restores it when that client has left.
+fn restore_while_busy(etcd: &Etcd, busy: &Tenure) {
+    for _ in 0..30 {
+        locked(busy);
+    }
+    let backup = etcd.snapshot();
+    for _ in 0..30 {
+        locked(busy);
+    }
+    block_on(busy.close());
+    etcd.restore_with_same_id(&backup);
+}
+
 #[test]
 fn a_client_that_was_idle_since_before_the_backup_notices_that_it_was_restored() {
     let etcd = Etcd::start();
@@ -122,15 +135,7 @@ fn a_client_that_was_idle_since_before_the_backup_notices_that_it_was_restored()
     let [idle, holder, busy] = [(); 3].map(|()| block_on(builder().connect(&etcd.url())).unwrap());
     locked(&idle);
     let held = block_on(holder.mutex("held").unwrap().lock()).unwrap();
-    for _ in 0..30 {
-        locked(&busy);
-    }
-    let backup = etcd.snapshot();
-    for _ in 0..30 {
-        locked(&busy);
-    }
-    block_on(busy.close());
-    etcd.restore_with_same_id(&backup);
+    restore_while_busy(&etcd, &busy);
     is_refused_as_restored(&idle);
     // The holder calls nothing: its watches are opened again.
     eventually("the holder is told", || held.check().is_err());
@@ -149,15 +154,7 @@ fn an_idle_client_on_a_runtime_of_its_own_notices_a_restore_too() {
     };
     runtime.block_on(once(&idle));
     let busy = block_on(builder().connect(&etcd.url())).unwrap();
-    for _ in 0..30 {
-        locked(&busy);
-    }
-    let backup = etcd.snapshot();
-    for _ in 0..30 {
-        locked(&busy);
-    }
-    block_on(busy.close());
-    etcd.restore_with_same_id(&backup);
+    restore_while_busy(&etcd, &busy);
     let _entered = runtime.enter();
     eventually("the store answers", || {
         match runtime.block_on(async { idle.mutex("a").unwrap().try_lock().await }) {

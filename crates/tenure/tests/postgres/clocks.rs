@@ -11,7 +11,8 @@ use tenure::time::SystemClock;
 use tenure::{Builder, Loss, Tenure, Witness, block_on};
 
 use crate::clock_steps::{
-    HOUR, STEPS, assert_windows_outlast_a_step_back, fence, fence_of_set_above,
+    HOUR, STEPS, assert_served_in_turn, assert_windows_outlast_a_step_back, fence,
+    fence_of_set_above,
 };
 use crate::host::{PATIENCE, Waiter, session};
 
@@ -92,14 +93,7 @@ fn a_step_back_costs_holders_and_waiters_nothing() {
     // Longer than the lease: renewals go on by the clock as it is now.
     std::thread::sleep(LEASE + LEASE / 3);
     guard.check().unwrap();
-    let mut last = guard.fence().unwrap();
-    block_on(guard.release()).unwrap();
-    for waiter in [waiter, late] {
-        let next = waiter.served();
-        assert!(next.fence().unwrap() > last);
-        last = next.fence().unwrap();
-        block_on(next.release()).unwrap();
-    }
+    assert_served_in_turn(guard, [waiter, late].map(|waiter| move || waiter.served()));
     for tenure in [holder, other] {
         block_on(tenure.close());
     }

@@ -8,7 +8,8 @@ use tenure::block_on;
 use tenure::{Loss, Tenure};
 
 use crate::clock_steps::{
-    HOUR, STEPS, assert_windows_outlast_a_step_back, fence, fence_of_set_above,
+    HOUR, STEPS, assert_served_in_turn, assert_windows_outlast_a_step_back, fence,
+    fence_of_set_above,
 };
 use crate::host::{Book, PATIENCE, done};
 
@@ -70,14 +71,7 @@ fn a_step_back_costs_holders_and_waiters_nothing() {
     book.renewals(3);
     let late = book.waiter(&other, "a");
     guard.check().unwrap();
-    let mut last = guard.fence().unwrap();
-    block_on(guard.release()).unwrap();
-    for waiter in [waiter, late] {
-        let next = waiter.served();
-        assert!(next.fence().unwrap() > last);
-        last = next.fence().unwrap();
-        block_on(next.release()).unwrap();
-    }
+    assert_served_in_turn(guard, [waiter, late].map(|waiter| move || waiter.served()));
     assert_eq!(book.losses(), 0);
     for tenure in [holder, other] {
         block_on(tenure.close());

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::contract::Promises;
+use crate::contract::{Promises, samples};
 
 /// One verb. Claims, owners, sessions and names are numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,11 +182,7 @@ pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
     pub(super) fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % sides
+        samples::random(&mut self.0) % sides
     }
 
     pub(super) fn below(&mut self, limit: usize) -> usize {

@@ -10,7 +10,7 @@ use super::{Ask, Raw, World, list, name};
 use crate::contract::{
     AttemptReport, ClaimId, Engine, Error, JobAttempt, JobChange, JobFilter, JobId, JobOutcome,
     JobView, Jobs, KeyMode, Name, NewJob, Part, Pending, Pushed, QueueSettings, SessionId, Turn,
-    TurnReply, worker_slot,
+    TurnReply, samples, worker_slot,
 };
 use crate::engine::memory::MemoryEngine;
 
@@ -83,11 +83,7 @@ impl<'a> JobTwins<'a> {
     }
 
     fn roll(&mut self, sides: u64) -> u64 {
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.dice;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % sides
+        samples::random(&mut self.dice) % sides
     }
 
     fn small(&mut self, sides: u32) -> u32 {

@@ -10,7 +10,7 @@ use super::{Fault, Waiting, World, list, name};
 use crate::conformance::rate_link::rates_of;
 use crate::contract::{
     Effect, Engine, ErrorKind, RateLimit, RatePace, RateShape, Settle, Settled, Take, TakeReply,
-    TakeVerdict,
+    TakeVerdict, samples,
 };
 use crate::ledger::rates::{RateEntry, RateState};
 use crate::limits;
@@ -310,11 +310,7 @@ struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
+        samples::random(&mut self.0) % bound
     }
 }
 

@@ -108,7 +108,8 @@ impl<T: StoreAccess> Jobs for T {
                 Some("t") => Ok(JobChanged::Told),
                 Some("u") => Ok(JobChanged::Unknown),
                 state => {
-                    let state = state.and_then(|state| state.parse().ok()).and_then(state_of);
+                    let state =
+                        state.and_then(|state| state.parse().ok()).and_then(JobState::from_code);
                     state.map(JobChanged::Is).ok_or_else(|| strange(&value))
                 }
             }
@@ -141,7 +142,7 @@ impl<T: StoreAccess> Jobs for T {
                 let mut items = Items::default();
                 items.push("list").number(after).number(most - found.len());
                 match filter.state {
-                    Some(state) => items.number(code_of(state)),
+                    Some(state) => items.number(u64::from(state.code())),
                     None => items.push("-"),
                 };
                 let value = call(self, &self.scripts().look, queue, &items).await?;
@@ -218,7 +219,7 @@ fn push_job(items: &mut Items, job: &NewJob) {
     });
     let key = job.key.as_ref();
     items.push(key.map_or("", |key| key.key.as_str()));
-    items.number(key.map_or(0, |key| mode_code(key.mode)));
+    items.number(key.map_or(0, |key| key.mode.code().into()));
     let lane = job.lane.as_ref();
     items
         .push(lane.map_or("", |lane| lane.name.as_str()))
@@ -319,7 +320,9 @@ fn read_view(value: &Value) -> Option<JobView> {
         return None;
     };
     let key = match optional_name(key).ok()? {
-        Some(key) => Some(UniqueKey { key, mode: mode_of(number(mode)?)? }),
+        Some(key) => {
+            Some(UniqueKey { key, mode: KeyMode::from_code(u8::try_from(number(mode)?).ok()?)? })
+        }
         None => None,
     };
     let running = match text(worker)? {
@@ -335,7 +338,7 @@ fn read_view(value: &Value) -> Option<JobView> {
     };
     Some(JobView {
         id: JobId(number(id)?),
-        state: state_of(number(state)?)?,
+        state: JobState::from_code(u8::try_from(number(state)?).ok()?)?,
         priority: u8::try_from(number(priority)?).ok()?,
         due_micros: number(due)?,
         pushed_micros: number(pushed)?,
@@ -364,7 +367,7 @@ fn read_counts(value: &Value) -> Option<QueueCounts> {
         ..QueueCounts::default()
     };
     for state in JobState::ALL {
-        *counts.of_mut(state) = *states.get(usize::try_from(code_of(state)).ok()?)?;
+        *counts.of_mut(state) = *states.get(usize::from(state.code()))?;
     }
     Some(counts)
 }
@@ -387,33 +390,4 @@ fn optional_name(value: &Value) -> Result<Option<Name>, Error> {
         Some(name) => Name::from_store(name).map(Some),
         None => Err(strange(value)),
     }
-}
-
-/// The number of a state in `lua/jobs.lua`.
-fn code_of(state: JobState) -> u64 {
-    match state {
-        JobState::Scheduled => 0,
-        JobState::Blocked => 1,
-        JobState::Ready => 2,
-        JobState::Running => 3,
-        JobState::Dead => 4,
-        JobState::Done => 5,
-    }
-}
-
-fn state_of(code: u64) -> Option<JobState> {
-    JobState::ALL.into_iter().find(|state| code_of(*state) == code)
-}
-
-fn mode_code(mode: KeyMode) -> u64 {
-    match mode {
-        KeyMode::UntilStarted => 0,
-        KeyMode::UntilDone => 1,
-        KeyMode::Replace => 2,
-    }
-}
-
-fn mode_of(code: u64) -> Option<KeyMode> {
-    let modes = [KeyMode::UntilStarted, KeyMode::UntilDone, KeyMode::Replace];
-    modes.into_iter().find(|mode| mode_code(*mode) == code)
 }

@@ -182,7 +182,7 @@ impl JobRow {
         let mut to = Writer::default();
         to.u8(FORMAT);
         to.u64(self.id.0);
-        to.u8(state_code(self.state));
+        to.u8(self.state.code());
         to.u8(self.priority);
         to.u8(self.class);
         for number in [self.place, self.due, self.pushed, self.ended, self.fence] {
@@ -194,7 +194,7 @@ impl JobRow {
         to.duration(self.back_off.first);
         to.duration(self.back_off.most);
         to.option(self.key.as_ref(), |to, key| {
-            to.u8(mode_code(key.mode));
+            to.u8(key.mode.code());
             to.text(key.key.as_str());
         });
         to.option(self.lane.as_ref(), |to, lane| to.text(lane.as_str()));
@@ -220,7 +220,7 @@ impl JobRow {
             return Err(Damaged);
         }
         let id = JobId(from.u64()?);
-        let state = read_state(from.u8()?)?;
+        let state = JobState::from_code(from.u8()?).ok_or(Damaged)?;
         let (priority, class) = (from.u8()?, from.u8()?);
         let (place, due, pushed) = (from.u64()?, from.u64()?, from.u64()?);
         let (ended, fence) = (from.u64()?, from.u64()?);
@@ -228,7 +228,7 @@ impl JobRow {
         let (crashes, generation) = (from.u32()?, from.u32()?);
         let back_off = BackOff { first: from.duration()?, most: from.duration()? };
         let key = from.option(|from| {
-            let mode = read_mode(from.u8()?)?;
+            let mode = KeyMode::from_code(from.u8()?).ok_or(Damaged)?;
             Ok(UniqueKey { key: read_name(from.text()?)?, mode })
         })?;
         let lane = from.option(|from| read_name(from.text()?))?;
@@ -374,7 +374,7 @@ pub(crate) fn worker_key(kind: u8, worker: ClaimId, id: Option<JobId>) -> RowKey
 }
 
 pub(crate) fn ended_prefix(state: JobState) -> RowKey {
-    RowKey::from_slice(&[b'E', state_code(state)])
+    RowKey::from_slice(&[b'E', state.code()])
 }
 
 pub(crate) fn sleeper_key(session: SessionId) -> RowKey {
@@ -395,38 +395,6 @@ pub(crate) fn party_of(key: &[u8]) -> Option<u128> {
 
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn state_code(state: JobState) -> u8 {
-    match state {
-        JobState::Scheduled => 0,
-        JobState::Blocked => 1,
-        JobState::Ready => 2,
-        JobState::Running => 3,
-        JobState::Dead => 4,
-        JobState::Done => 5,
-    }
-}
-
-fn read_state(code: u8) -> Read<JobState> {
-    JobState::ALL.into_iter().find(|state| state_code(*state) == code).ok_or(Damaged)
-}
-
-fn mode_code(mode: KeyMode) -> u8 {
-    match mode {
-        KeyMode::UntilStarted => 0,
-        KeyMode::UntilDone => 1,
-        KeyMode::Replace => 2,
-    }
-}
-
-fn read_mode(code: u8) -> Read<KeyMode> {
-    match code {
-        0 => Ok(KeyMode::UntilStarted),
-        1 => Ok(KeyMode::UntilDone),
-        2 => Ok(KeyMode::Replace),
-        _ => Err(Damaged),
-    }
 }
 
 fn read_name(text: &str) -> Read<Name> {

@@ -11,7 +11,7 @@ use super::row::{JobRow, job_key};
 use super::{JobHeap, JobRows, JobRules, LivingWorkers};
 use crate::contract::{
     AttemptReport, ClaimId, Fence, JobAttempt, JobChange, JobChanged, JobFilter, JobId, JobOutcome,
-    JobState, JobView, KeyMode, NewJob, Pushed, QueueSettings, SessionId, Turn, TurnReply,
+    JobState, JobView, KeyMode, NewJob, Pushed, QueueSettings, SessionId, Turn, TurnReply, samples,
 };
 
 /// A queue in memory and the time of its tests, in microseconds.
@@ -129,11 +129,7 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % sides
+        samples::random(&mut self.0) % sides
     }
 
     fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {

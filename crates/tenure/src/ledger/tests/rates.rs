@@ -1,7 +1,7 @@
 //! Rates against brute force: a list of everything that was ever taken, searched for each request.
 
 use super::*;
-use crate::contract::Name;
+use crate::contract::{Name, samples};
 
 /// Everything that was granted, and how far entries are merged.
 struct BruteForce {
@@ -54,11 +54,7 @@ struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
+        samples::random(&mut self.0) % bound
     }
 }
 
