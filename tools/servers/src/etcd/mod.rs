@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::certificates::Certificates;
+use crate::children::output_within;
 use crate::clock::Direction;
 use crate::patience::{LIMIT, eventually, within};
 use crate::ports;
@@ -216,7 +217,7 @@ impl Etcd {
         let mut child = command.spawn().map_err(failed)?;
         // Whether it reads what it is given is its own affair.
         let _ = child.stdin.take().map(|mut pipe| pipe.write_all(input.as_bytes()));
-        let done = child.wait_with_output().map_err(failed)?;
+        let done = output_within(child, LIMIT).map_err(failed)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if done.status.success() { Ok(text(&done.stdout)) } else { Err(text(&done.stderr)) }
     }
