@@ -4,7 +4,8 @@
 //!
 //! Versions are numbers of each store, so they are compared by their order: the rules' version of a
 //! write is mapped to the engine's, and the map must stay increasing. A condition on a version
-//! names the step that wrote it. After every step, all cells are read on both sides. A difference
+//! names the step that wrote it. Where an engine has no sets, each cell has versions of its own, and
+//! they are compared cell by cell. After every step, all cells are read on both sides. A difference
 //! is printed with the seed and the steps up to it.
 
 use std::collections::BTreeMap;
@@ -90,7 +91,8 @@ impl CellProgram {
         let absent = |why: &dyn fmt::Display| Difference { step: 0, what: why.to_string() };
         let theirs = harness.open().map_err(|why| absent(&why))?;
         let ours = MemoryHarness.open().map_err(|why| absent(&why))?;
-        let mut duel = CellDuel::new(World::new(theirs), World::new(ours));
+        let sets = harness.promises().atomic_sets;
+        let mut duel = CellDuel::new(World::new(theirs), World::new(ours), sets);
         for (at, step) in self.0.iter().enumerate() {
             let compared = duel.step(at, step);
             compared.map_err(|what| Difference { step: at, what: format!("{step}: {what}") })?;
@@ -143,11 +145,27 @@ impl fmt::Display for CellStep {
     }
 }
 
+/// Whose versions are compared with each other: all, or those of one cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum VersionGroup {
+    All,
+    Cell(usize),
+}
+
+impl VersionGroup {
+    /// The group of a cell.
+    fn of(cell: usize, sets: bool) -> Self {
+        if sets { Self::All } else { Self::Cell(cell) }
+    }
+}
+
 /// One side of a program: a store with a client, and the versions that steps wrote.
 struct CellSide {
     world: World,
     client: Raw,
-    versions: BTreeMap<usize, Version>,
+    /// The engine has sets.
+    sets: bool,
+    versions: BTreeMap<(usize, VersionGroup), Version>,
     /// The ids, with the time at which each was made.
     ids: BTreeMap<usize, (WriteId, Duration)>,
     elapsed: Duration,
@@ -158,14 +176,14 @@ struct CellDuel {
     theirs: CellSide,
     ours: CellSide,
     /// The engine's versions by those of the rules.
-    versions: BTreeMap<Version, Version>,
+    versions: BTreeMap<VersionGroup, BTreeMap<Version, Version>>,
 }
 
 impl CellSide {
-    fn new(world: World) -> Self {
+    fn new(world: World, sets: bool) -> Self {
         let client = world.raw();
         let (versions, ids) = (BTreeMap::new(), BTreeMap::new());
-        Self { world, client, versions, ids, elapsed: Duration::ZERO }
+        Self { world, client, sets, versions, ids, elapsed: Duration::ZERO }
     }
 
     fn pass(&mut self, hundredths: u32) {
@@ -205,7 +223,9 @@ impl CellSide {
         if let BatchVerdict::Done(version) = &verdict
             && writes
         {
-            self.versions.insert(at, *version);
+            for (cell, ..) in parts {
+                self.versions.insert((at, VersionGroup::of(*cell, self.sets)), *version);
+            }
         }
         Ok(verdict)
     }
@@ -215,7 +235,8 @@ impl CellSide {
             Condition::Anything => Expect::Anything,
             Condition::Absent => Expect::Absent,
             Condition::WrittenBy(step) => {
-                Expect::Version(self.versions.get(&step).copied().unwrap_or(NO_VERSION))
+                let written = self.versions.get(&(step, VersionGroup::of(cell, self.sets)));
+                Expect::Version(written.copied().unwrap_or(NO_VERSION))
             }
             Condition::Fence(fence) => Expect::Fence(Fence::new(fence)),
         };
@@ -237,8 +258,8 @@ impl CellSide {
 }
 
 impl CellDuel {
-    fn new(theirs: World, ours: World) -> Self {
-        let (theirs, ours) = (CellSide::new(theirs), CellSide::new(ours));
+    fn new(theirs: World, ours: World, sets: bool) -> Self {
+        let (theirs, ours) = (CellSide::new(theirs, sets), CellSide::new(ours, sets));
         Self { theirs, ours, versions: BTreeMap::new() }
     }
 
@@ -252,13 +273,16 @@ impl CellDuel {
                 let known = id.filter(|id| !self.theirs.is_old(*id) && !self.ours.is_old(*id));
                 let theirs = self.theirs.write(at, parts, known).map_err(|why| why.to_string())?;
                 let ours = self.ours.write(at, parts, known).map_err(|why| why.to_string())?;
-                self.compare_verdicts(at, &theirs, &ours)?;
+                // A batch of more than one part is of an engine with sets.
+                let group = VersionGroup::of(parts[0].0, self.theirs.sets);
+                self.compare_verdicts((at, group), &theirs, &ours)?;
             }
         }
-        for cell in CELLS {
+        for (nth, cell) in CELLS.into_iter().enumerate() {
             let theirs = self.theirs.get(cell).map_err(|why| why.to_string())?;
             let ours = self.ours.get(cell).map_err(|why| why.to_string())?;
-            self.compare_cells(theirs.as_ref(), ours.as_ref())
+            let group = VersionGroup::of(nth, self.theirs.sets);
+            self.compare_cells(group, theirs.as_ref(), ours.as_ref())
                 .map_err(|why| format!("cell {cell}: {why}"))?;
         }
         Ok(())
@@ -266,7 +290,7 @@ impl CellDuel {
 
     fn compare_verdicts(
         &mut self,
-        at: usize,
+        at: (usize, VersionGroup),
         theirs: &BatchVerdict,
         ours: &BatchVerdict,
     ) -> Result<(), String> {
@@ -274,31 +298,42 @@ impl CellDuel {
             (BatchVerdict::Done(_), BatchVerdict::Done(_)) => {
                 let sides = [&self.theirs, &self.ours];
                 match sides.map(|side| side.versions.get(&at).copied()) {
-                    [Some(theirs), Some(ours)] => self.compare_versions(theirs, ours),
+                    [Some(theirs), Some(ours)] => self.compare_versions(at.1, theirs, ours),
                     _ => Ok(()),
                 }
             }
             (BatchVerdict::Refused(theirs), BatchVerdict::Refused(ours))
                 if theirs.len() == ours.len() =>
             {
-                theirs.iter().zip(ours).try_for_each(|(one, two)| self.compare_conflicts(one, two))
+                let mut pairs = theirs.iter().zip(ours);
+                pairs.try_for_each(|(one, two)| self.compare_conflicts(at.1, one, two))
             }
             _ => Err(differ(theirs, ours)),
         }
     }
 
-    fn compare_conflicts(&mut self, theirs: &Conflict, ours: &Conflict) -> Result<(), String> {
+    fn compare_conflicts(
+        &mut self,
+        group: VersionGroup,
+        theirs: &Conflict,
+        ours: &Conflict,
+    ) -> Result<(), String> {
         match (&theirs.cause, &ours.cause) {
             _ if theirs.name != ours.name => Err(differ(theirs, ours)),
             (ConflictCause::Changed(theirs), ConflictCause::Changed(ours)) => {
-                self.compare_cells(theirs.as_ref(), ours.as_ref())
+                self.compare_cells(group, theirs.as_ref(), ours.as_ref())
             }
             (one, two) if one == two => Ok(()),
             _ => Err(differ(theirs, ours)),
         }
     }
 
-    fn compare_cells(&mut self, theirs: Option<&Cell>, ours: Option<&Cell>) -> Result<(), String> {
+    fn compare_cells(
+        &mut self,
+        group: VersionGroup,
+        theirs: Option<&Cell>,
+        ours: Option<&Cell>,
+    ) -> Result<(), String> {
         let (Some(one), Some(two)) = (theirs, ours) else {
             return if theirs.is_none() && ours.is_none() {
                 Ok(())
@@ -306,18 +341,24 @@ impl CellDuel {
                 Err(differ(&theirs, &ours))
             };
         };
-        self.compare_versions(one.version, two.version)?;
+        self.compare_versions(group, one.version, two.version)?;
         let shown = |cell: &Cell| (cell.value.clone(), cell.fence, cell.expires_in.is_some());
         if shown(one) == shown(two) { Ok(()) } else { Err(differ(one, two)) }
     }
 
     /// Equal versions on one side are equal on the other, and larger ones are larger.
-    fn compare_versions(&mut self, theirs: Version, ours: Version) -> Result<(), String> {
-        let before = self.versions.range(..ours).next_back();
-        let after = self.versions.range(ours..).find(|(other, _)| **other != ours);
+    fn compare_versions(
+        &mut self,
+        group: VersionGroup,
+        theirs: Version,
+        ours: Version,
+    ) -> Result<(), String> {
+        let versions = self.versions.entry(group).or_default();
+        let before = versions.range(..ours).next_back();
+        let after = versions.range(ours..).find(|(other, _)| **other != ours);
         let is_between = before.is_none_or(|(_, version)| *version < theirs)
             && after.is_none_or(|(_, version)| theirs < *version);
-        let is_same = *self.versions.entry(ours).or_insert(theirs) == theirs;
+        let is_same = *versions.entry(ours).or_insert(theirs) == theirs;
         if is_between && is_same { Ok(()) } else { Err(differ(&theirs, &ours)) }
     }
 }
