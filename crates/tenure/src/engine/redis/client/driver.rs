@@ -10,7 +10,7 @@
 //! The future may be dropped at any await, by a runtime that shuts down: [`ConnectionTask`] then
 //! fails what was in flight and starts the task again on the fallback runtime.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use redis::{PushKind, Value};
 use tokio::runtime::Handle;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
 use super::backoff;
 use super::connection::{ConnectionHandler, ConnectionShared};
@@ -35,6 +35,8 @@ const READS_PER_POLL: usize = 8;
 /// A connection with requests in flight is closed if nothing arrives for this long: the peer may
 /// have vanished without a reset. Noticed after once or twice as long.
 const SILENCE_TIMEOUT: Duration = limits::CALL;
+/// A timer that fires this much too late was not polled: its runtime was blocked.
+const LATE: Duration = Duration::from_millis(100);
 /// The reason to leave a server whose connection may be in order.
 const RELOCATED: &str = "the sentinels name another primary";
 
@@ -169,7 +171,7 @@ async fn attempt(shared: &ConnectionShared) -> Result<RespStream, Error> {
         handshake::perform(&mut stream, server, &*shared.handler).await?;
         Ok(stream)
     };
-    let connected = timeout(limits::CALL, connected).await.unwrap_or_else(|_| {
+    let connected = within_call(connected).await.unwrap_or_else(|| {
         let what = format!("no answer from {server} within {:?}", limits::CALL);
         Err(Error::new(ErrorKind::Unavailable, what)
             .with_help("check that it is a Redis server, that it runs and can be reached"))
@@ -177,6 +179,21 @@ async fn attempt(shared: &ConnectionShared) -> Result<RespStream, Error> {
     let stream = connected.map_err(|error| resolved.explain(&shared.resolver, error))?;
     shared.resolver.connected();
     Ok(stream)
+}
+
+/// Gives a future the time of a call. A timer that fires late says that the runtime was blocked, by
+/// a caller's code for instance: the reply may have arrived long ago, and has not been read. Then
+/// the time begins again.
+async fn within_call<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    loop {
+        let due = Instant::now() + limits::CALL;
+        match timeout_at(due, &mut future).await {
+            Ok(output) => return Some(output),
+            Err(_) if Instant::now() > due + LATE => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 /// Waits before the next attempt, longer after each failure. A waiting request shortens the pause,
@@ -421,5 +438,23 @@ impl ActiveConnection {
             cx.waker().wake_by_ref();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An attempt to connect once failed when a caller had blocked the only worker of its runtime
+    /// for longer than a call may take, and with it the release of that caller.
+    #[tokio::test]
+    async fn the_limit_of_an_attempt_begins_again_after_the_runtime_was_blocked() {
+        let connected = async {
+            std::thread::sleep(limits::CALL + 2 * LATE);
+            sleep(Duration::from_millis(1)).await;
+            "connected"
+        };
+        assert_eq!(within_call(connected).await, Some("connected"));
+        assert_eq!(within_call(std::future::pending::<()>()).await, None);
     }
 }
