@@ -85,6 +85,13 @@ fn check(command: &str) -> Result<(), String> {
             let crates = exists(&format!("crates/{package}"));
             crates.or_else(|why| exists(&format!("tools/{package}")).or(Err(why)))
         }
+        // The name under which it is installed is that of the program.
+        ["cargo", "install", "--path", path] => {
+            let manifest = root().join(path).join("Cargo.toml");
+            let text = std::fs::read_to_string(&manifest).map_err(|error| error.to_string())?;
+            let named = text.contains("[[bin]]") && text.contains("name = \"tenure\"");
+            if named { Ok(()) } else { Err(format!("{path} has no program `tenure`")) }
+        }
         // A tool of its own, which no test assumes to be there.
         ["cargo", "fmt" | "clippy" | "test" | "doc" | "mutants", ..] => Ok(()),
         [script, ..] if script.starts_with("./") => exists(script),

@@ -292,7 +292,7 @@ async fn welcome(client: &mut Client, job: &Job) -> Result<(), Failure> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_programs_of_the_page_are_these_and_run() {
     let page = include_str!("../../../../docs/jobs.md");
-    let (_, program) = page.split_once("```rust,ignore\n").expect("a program");
+    let (_, program) = page.split_once("```rs\n").expect("a program");
     let (_, functions) = program.split_once("```").expect("its end").0.split_once("\n\n").unwrap();
     assert!(include_str!("jobs.rs").contains(functions), "{functions}");
     let server = Postgres::start();

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use servers::Postgres;
-use tenure::Tenure;
+use tenure::{Owner, Tenure};
 use tenure_postgres::advisory::{Advisory, InTransaction, Session};
 use tenure_postgres::{FencedTable, VersionedTable, lock_rows, retrying};
 use tokio_postgres::{Client, IsolationLevel, Transaction};
@@ -92,10 +92,31 @@ async fn the_programs_of_the_page_run() {
     assert_eq!(server.done("SELECT balance FROM account WHERE id = 17").trim(), "300");
 }
 
+async fn book(tenure: &Tenure, client: &mut Client) -> Result<(), Box<dyn std::error::Error>> {
+    let owner = Owner::new();
+    let named = tenure_postgres::name_backend(tenure, client, &owner).await?;
+    let transaction = client.transaction().await?;
+    transaction.execute("UPDATE account SET balance = 0 WHERE id = 1", &[]).await?;
+    let report = tenure.mutex("report")?.owner(&owner).lock().await?;
+    transaction.commit().await?;
+    report.release().await?;
+    Ok(named.release().await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_is_named_by_its_owner() {
+    let server = Postgres::start();
+    server.done("CREATE TABLE account (id bigint, balance bigint)");
+    server.done("INSERT INTO account VALUES (1, 100)");
+    let tenure = Tenure::connect(&server.url()).await.unwrap();
+    book(&tenure, &mut client(&server.url()).await).await.unwrap();
+    assert_eq!(server.done("SELECT balance FROM account").trim(), "0");
+}
+
 #[test]
 fn each_program_of_the_page_is_one_of_these() {
     let programs: Vec<_> = PAGE.split("```rust\n").skip(1).collect();
-    assert_eq!(programs.len(), 6);
+    assert_eq!(programs.len(), 7);
     for program in programs {
         let (program, _) = program.split_once("```").expect("its end");
         // The imports stand at the top here; that they suffice, the doctests of the page show.
