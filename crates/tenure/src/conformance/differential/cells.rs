@@ -4,9 +4,9 @@
 //!
 //! Versions are numbers of each store, so they are compared by their order: the rules' version of a
 //! write is mapped to the engine's, and the map must stay increasing. A condition on a version
-//! names the step that wrote it. Where an engine has no sets, each cell has versions of its own, and
-//! they are compared cell by cell. After every step, all cells are read on both sides. A difference
-//! is printed with the seed and the steps up to it.
+//! names the step that wrote it. Where an engine has no sets, each cell has versions of its own,
+//! and they are compared cell by cell. After every step, all cells are read on both sides. A
+//! difference is printed with the seed and the steps up to it.
 
 use std::collections::BTreeMap;
 use std::fmt;
