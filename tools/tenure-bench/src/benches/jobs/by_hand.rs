@@ -54,7 +54,12 @@ pub(crate) async fn work(url: &str) -> Result<(), Error> {
     let mut done: Vec<i64> = Vec::new();
     loop {
         let claimed = client.query(&turn, &[&done, &most]).await;
-        let claimed = claimed.map_err(|error| failed(&error))?;
+        // The error of the client alone says only that the server has one.
+        let told = |error: tokio_postgres::Error| match error.as_db_error() {
+            Some(told) => failed(told),
+            None => failed(&error),
+        };
+        let claimed = claimed.map_err(told)?;
         done.clear();
         for row in &claimed {
             std::hint::black_box(row.get::<_, &[u8]>(1));
