@@ -99,7 +99,7 @@ impl CycleFinder {
         closed
     }
 
-    /// Notes that a class has writers, of whom no edge is added.
+    /// Notes that a class has writers. Adds no edge for them.
     pub(super) fn add_writer(&mut self, class: ClassId) -> ClosedCycles {
         self.reach(class);
         let mut closed = ClosedCycles::default();

@@ -214,7 +214,7 @@ fn a_ring_at_the_limit_is_broken_and_a_larger_one_is_reported() {
     let most = tenure::limits::DEADLOCK_FACTS / 2;
     on_each(|sessions| async move {
         assert_eq!(ring(&sessions, most, false).await, 1, "{}", sessions.engine);
-        // It ends because one leaves to whom it was reported.
+        // It ends because a waiter that got the report leaves.
         assert_eq!(ring(&sessions, most + 1, true).await, 0, "{}", sessions.engine);
     });
 }
