@@ -2,7 +2,7 @@
 //! client crate, and beside each installed peer; both run in turns with Tenure, in databases of
 //! their own of one server, which syncs its commits to the disk.
 //!
-//! A contender (`contender.rs`) pushes, works and says when nothing is left, in every implementation.
+//! A contender (`contender.rs`) pushes, works and says when nothing is left.
 //! Workers are processes of their own: this program again, or that of a peer.
 
 pub(super) mod by_hand;
